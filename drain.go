@@ -1,0 +1,95 @@
+package nstance
+
+import "time"
+
+// A Drain is the emptying of one instance before its deletion. Its start is
+// durable: a new leader neither repeats nor lengthens it.
+type Drain struct {
+	Instance   InstanceID `json:"instance_id"`
+	Group      GroupKey   `json:"group"`
+	ProviderID string     `json:"provider_id,omitempty"`
+	Generation uint64     `json:"generation"` // grows with every start and cancel of this instance
+	StartedAt  time.Time  `json:"started_at"`
+	Deadline   time.Time  `json:"deadline"` // only ever tightens; the machine is deleted then, drained or not
+	Causes     []Cause    `json:"causes"`
+	Voluntary  bool       `json:"voluntary"`
+	Executor   Executor   `json:"executor"`
+}
+
+// A Cause is one reason why an instance must go. A drain ends without deletion
+// when its last cause is withdrawn before the instance is marked deleting.
+type Cause struct {
+	Kind    CauseKind `json:"kind"`
+	EventID string    `json:"event_id,omitempty"` // of the notice
+	Message string    `json:"message,omitempty"`
+}
+
+// A CauseKind classifies causes.
+type CauseKind string
+
+// The causes.
+const (
+	CauseNotice    CauseKind = "notice"    // the cloud takes the machine
+	CauseUnhealthy CauseKind = "unhealthy" // silent past its limit, though running
+	CauseTimeout   CauseKind = "timeout"   // not registered or not ready in time
+	CauseGone      CauseKind = "gone"      // the provider says it does not run
+	CauseExpired   CauseKind = "expired"   // older than forced_age or on_demand_age
+	CauseRollout   CauseKind = "rollout"   // its definition changed, or it passed eligible_age
+	CauseSurplus   CauseKind = "surplus"   // the group is larger than wanted
+	CauseRequest   CauseKind = "request"   // somebody asked
+)
+
+// An Executor is who empties the instance.
+type Executor string
+
+// The executors, chosen durably when the drain starts.
+const (
+	ExecutorOperator Executor = "operator" // watches the tenant's drains
+	ExecutorAgent    Executor = "agent"    // runs its hook on the machine itself
+	ExecutorNone     Executor = "none"     // nobody: the deadline decides
+)
+
+// An Ack says how a drain ended. It counts only for the current generation.
+type Ack struct {
+	Instance   InstanceID
+	Generation uint64
+	By         Executor // an agent's ack counts for its own instance only
+	Outcome    Outcome
+	Delete     bool   // for Failed: end the drain now instead of at its deadline
+	Message    string // at most 256 bytes
+}
+
+// An Outcome is how a drain went.
+type Outcome string
+
+// The outcomes.
+const (
+	OutcomeDrained Outcome = "drained" // empty: delete now
+	OutcomeFailed  Outcome = "failed"  // recorded; the deadline decides unless Ack.Delete
+)
+
+// A Seq numbers events of one stream. Zero means from the beginning.
+type Seq uint64
+
+// A DrainEvent tells a watcher what changed about one drain.
+type DrainEvent struct {
+	Seq   Seq
+	Type  DrainEventType
+	Drain Drain
+	Ack   *Ack // for DrainAcknowledged
+}
+
+// A DrainEventType says what a DrainEvent reports.
+type DrainEventType string
+
+// The types. A watch begins with one DrainSnapshot for each drain under way,
+// then DrainSynced, unless it could resume where it left off.
+const (
+	DrainSnapshot     DrainEventType = "snapshot"
+	DrainSynced       DrainEventType = "synced"
+	DrainRequested    DrainEventType = "requested"
+	DrainTightened    DrainEventType = "tightened"
+	DrainAcknowledged DrainEventType = "acknowledged"
+	DrainCancelled    DrainEventType = "cancelled"
+	DrainEnded        DrainEventType = "ended" // the instance is being deleted
+)

@@ -1,0 +1,52 @@
+package nstance
+
+import "time"
+
+// An Event is one entry of the journal: a decision or an observation, with its
+// reason. Its JSON form is what nstance-admin events and nstance-server dev
+// --json print.
+type Event struct {
+	Seq      Seq        `json:"seq,omitempty"`
+	Time     time.Time  `json:"time"`
+	Type     EventType  `json:"event"`
+	Tenant   TenantID   `json:"tenant,omitempty"`
+	Group    GroupID    `json:"group,omitempty"`
+	Instance InstanceID `json:"instance,omitempty"`
+	Replaces InstanceID `json:"replaces,omitempty"` // for display: the loss that made this create necessary
+	Reason   string     `json:"reason,omitempty"`
+	Code     Code       `json:"code,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	Drain    *Drain     `json:"drain,omitempty"`
+	Notice   *Notice    `json:"notice,omitempty"`
+}
+
+// An EventType names what happened.
+type EventType string
+
+// The event types. Tools read these names: they change only with the wire version.
+const (
+	EventGroupReady           EventType = "group_ready" // as many ready members as wanted
+	EventNoticePublished      EventType = "notice_published"
+	EventNoticeDetected       EventType = "notice_detected"
+	EventNoticeReceived       EventType = "notice_received"
+	EventNoticeIgnored        EventType = "notice_ignored"
+	EventCreateRequested      EventType = "create_requested"
+	EventReplacementRequested EventType = "replacement_requested"
+	EventCreated              EventType = "created"
+	EventCreateFailed         EventType = "create_failed"
+	EventRegistered           EventType = "registered"
+	EventReady                EventType = "ready"
+	EventUnhealthy            EventType = "unhealthy"
+	EventMachineGone          EventType = "machine_gone"
+	EventDrainStarted         EventType = "drain_started"
+	EventDrainTightened       EventType = "drain_tightened"
+	EventDrainCancelled       EventType = "drain_cancelled"
+	EventDrainAcknowledged    EventType = "drain_acknowledged"
+	EventDrainCutShort        EventType = "drain_cut_short" // the deadline came first
+	EventDeleteRequested      EventType = "delete_requested"
+	EventDeleted              EventType = "deleted"
+	EventRolloutHalted        EventType = "rollout_halted"
+	EventRecordUnreadable     EventType = "record_unreadable"
+	EventOrphanSeen           EventType = "orphan_seen"
+	EventAlarm                EventType = "alarm" // a person should look
+)

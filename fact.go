@@ -1,0 +1,61 @@
+package nstance
+
+// A Fact is something that happened and that a Reconciler should know. The set
+// is closed.
+type Fact interface{ fact() }
+
+type (
+	// Desired replaces the wanted state of every group of the shard. A group
+	// that is missing keeps its members: removal is Removed, never an omission.
+	Desired struct{ Groups []Group }
+
+	// Removed asks for a group's managed members to be drained and deleted.
+	Removed struct{ Key GroupKey }
+
+	// Registered says that an instance has its certificate, durably.
+	Registered struct{ ID InstanceID }
+
+	// Reported carries one health report, already checked to be in order.
+	Reported struct{ Report Report }
+
+	// Noticed carries a notice that only the machine's own agent, or the
+	// provider, may bring. Ack is called once the notice's consequence is
+	// durable or the notice was ignored with a journal entry; it may be nil,
+	// must not block, and is not called when the term ends first.
+	Noticed struct {
+		ID     InstanceID
+		Notice Notice
+		Ack    func()
+	}
+
+	// Disconnected says that an agent's session ended: Clean when it said
+	// goodbye.
+	Disconnected struct {
+		ID    InstanceID
+		Clean bool
+	}
+
+	// Connected says that an agent's session began.
+	Connected struct{ ID InstanceID }
+
+	// Drained carries an accepted acknowledgement.
+	Drained struct{ Ack Ack }
+
+	// Seen carries the provider's present answer about a machine. A machine
+	// that the provider definitely does not know is Missing.
+	Seen struct{ Machine Machine }
+
+	// Missing says that the provider answered NotFound, which is no error.
+	Missing struct{ ID InstanceID }
+)
+
+func (Desired) fact()      {}
+func (Removed) fact()      {}
+func (Registered) fact()   {}
+func (Reported) fact()     {}
+func (Noticed) fact()      {}
+func (Connected) fact()    {}
+func (Disconnected) fact() {}
+func (Drained) fact()      {}
+func (Seen) fact()         {}
+func (Missing) fact()      {}

@@ -1,0 +1,76 @@
+package nstance
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// A Group is the desired state of one named set of machines, fully merged:
+// defaults, template and group have become one Definition.
+type Group struct {
+	Key          GroupKey
+	Template     string // where Definition came from; for display
+	Size         int    // members wanted; zero is a decision, not a default
+	Definition   Definition
+	DrainTimeout time.Duration // longest drain; 0 means delete without one
+	Rollout      Rollout
+	Expiry       Expiry
+	Protect      bool // refuse deletion of the group
+	Static       bool // defined in the configuration: only size, instance type and vars may be changed through the API
+}
+
+// A Definition is what a machine of a group is made from. What the two
+// configuration hashes cover is decided in package confighash.
+type Definition struct {
+	Kind                Kind              `json:"kind"`
+	Arch                Arch              `json:"arch"`
+	Role                string            `json:"role,omitempty"` // worker or control-plane
+	Image               string            `json:"image,omitempty"`
+	InstanceTypes       []string          `json:"instance_types,omitempty"` // in order of preference
+	SubnetPool          string            `json:"subnet_pool,omitempty"`
+	Subnets             []string          `json:"subnets,omitempty"` // the pool's provider subnet IDs
+	Args                json.RawMessage   `json:"args,omitempty"`    // canonical JSON
+	UserData            UserData          `json:"userdata"`
+	Vars                map[string]string `json:"vars,omitempty"`
+	Market              Market            `json:"market"`
+	LoadBalancers       []string          `json:"load_balancers,omitempty"`
+	LaunchTimeout       time.Duration     `json:"launch_timeout"`       // create to ready
+	RegistrationTimeout time.Duration     `json:"registration_timeout"` // machine exists to registered
+}
+
+// UserData is the template of what a machine is told at its first boot.
+type UserData struct {
+	Source   string `json:"source,omitempty"`   // inline (the default) or url
+	Encoding string `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
+	Content  string `json:"content,omitempty"`  // the template, or its URL
+	SHA256   string `json:"sha256,omitempty"`   // hex digest that a fetched template must have
+}
+
+// A Rollout bounds voluntary change of a group.
+type Rollout struct {
+	MaxSurge  Count         // spare members while replacing; 0 means remove first
+	MinReady  time.Duration // how long a member must have been well before it counts as ready
+	HaltAfter int           // consecutive failed replacements after which the rollout stops; 0 means never
+}
+
+// A Count is an absolute number or a percentage of a group's size.
+type Count struct {
+	N       int
+	Percent bool
+}
+
+// Of returns the count for a group of the given size. A percentage rounds up,
+// so it is 0 only when it was written as 0 or the group is empty.
+func (c Count) Of(size int) int {
+	if !c.Percent {
+		return c.N
+	}
+	return (c.N*size + 99) / 100
+}
+
+// Expiry replaces machines because of their age. Zero durations switch it off.
+type Expiry struct {
+	EligibleAge time.Duration // may be replaced, oldest first, one at a time
+	ForcedAge   time.Duration // must be replaced
+	OnDemandAge time.Duration // on-demand instances: drained, not replaced
+}

@@ -1,0 +1,108 @@
+package nstance
+
+import (
+	"encoding/json"
+	"net/netip"
+	"time"
+)
+
+// An Owner is the association metadata that every machine carries: whose it is.
+// Two installations never touch each other's machines, even when their cluster
+// names are equal, because the installation ID is random.
+type Owner struct {
+	Installation string    `json:"installation"` // made once, together with the certificate authorities
+	Cluster      ClusterID `json:"cluster_id"`
+	Shard        ShardID   `json:"shard"`
+	Tenant       TenantID  `json:"tenant,omitempty"` // empty in a filter: every tenant of the shard
+}
+
+// Owns reports whether a machine marked m falls under the filter o.
+func (o Owner) Owns(m Owner) bool {
+	return o.Installation == m.Installation && o.Cluster == m.Cluster && o.Shard == m.Shard &&
+		(o.Tenant == "" || o.Tenant == m.Tenant)
+}
+
+// An Arch is a processor architecture.
+type Arch string
+
+// The architectures a template may name.
+const (
+	AMD64 Arch = "amd64"
+	ARM64 Arch = "arm64"
+)
+
+// A Market is how capacity is bought.
+type Market struct {
+	Type          MarketType    `json:"type,omitempty"`           // empty: on-demand
+	MaxPrice      string        `json:"max_price,omitempty"`      // decimal string, the cloud's currency per hour; empty: the cloud's default
+	Fallback      MarketType    `json:"fallback,omitempty"`       // on-demand, or empty for none
+	FallbackAfter time.Duration `json:"fallback_after,omitempty"` // how long spot must be sold out first
+}
+
+// A MarketType names a kind of capacity.
+type MarketType string
+
+// The markets.
+const (
+	OnDemand MarketType = "on-demand"
+	Spot     MarketType = "spot" // may be reclaimed by the cloud at any second
+)
+
+// A MachineSpec is everything a provider needs to launch one machine. Equal
+// specs produce equal requests, byte for byte, so that a repeat is recognised.
+type MachineSpec struct {
+	ID           InstanceID
+	Owner        Owner
+	Group        GroupID // annotation, for display only
+	CreatedAt    time.Time
+	Epoch        uint64 // the leader's term that wrote the intent
+	Arch         Arch
+	Image        string
+	InstanceType string
+	Subnet       string
+	Market       MarketType
+	MaxPrice     string
+	Args         json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
+	UserData     []byte
+	Token        string // idempotency token: the ID and a digest of the shape
+}
+
+// A MachineStatus is what the provider says a machine is doing.
+type MachineStatus string
+
+// The statuses. A status that a provider cannot name is StatusUnknown, which
+// decides nothing.
+const (
+	StatusUnknown  MachineStatus = "unknown"
+	StatusPending  MachineStatus = "pending" // accepted, not running yet
+	StatusRunning  MachineStatus = "running"
+	StatusStopping MachineStatus = "stopping"
+	StatusStopped  MachineStatus = "stopped"
+	StatusDeleting MachineStatus = "deleting"
+	StatusFailed   MachineStatus = "failed"
+)
+
+// Dead reports whether no workload can be running on such a machine, now or
+// later without being started again: there is nothing left to drain.
+func (s MachineStatus) Dead() bool {
+	switch s {
+	case StatusStopping, StatusStopped, StatusDeleting, StatusFailed:
+		return true
+	}
+	return false
+}
+
+// A Machine is the provider's view of one machine.
+type Machine struct {
+	ID           InstanceID    `json:"id"`
+	ProviderID   string        `json:"provider_id"` // the provider's handle, not an identity
+	Owner        Owner         `json:"owner"`
+	Group        GroupID       `json:"group,omitempty"`
+	CreatedAt    time.Time     `json:"created_at"`
+	Epoch        uint64        `json:"epoch"`
+	Status       MachineStatus `json:"status"`
+	InstanceType string        `json:"instance_type,omitempty"`
+	Zone         string        `json:"zone,omitempty"`
+	Market       MarketType    `json:"market,omitempty"` // the actual one
+	Addresses    []netip.Addr  `json:"addresses,omitempty"`
+}

@@ -1,0 +1,103 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A View is everything Plan looks at: one group, its members, its history.
+type View struct {
+	Group      nstance.Group
+	Hash       string // desired infra hash; "" when the definition could not be read: nothing is planned
+	Members    []Member
+	History    History
+	Unreadable int  // records of this group that could not be read: only P1, P2 and exact replacement
+	Removing   bool // the group itself is being deleted: its size counts as 0
+	Frozen     bool // no mutation except drains already under way
+}
+
+// A Member is what Plan needs to know of one instance.
+type Member struct {
+	ID           nstance.InstanceID
+	State        nstance.State // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
+	OnDemand     bool
+	Reason       Reason
+	Hash         string // infra hash it was made from; "" is unknown, which is not drift
+	CreatedAt    time.Time
+	HasMachine   bool             // the provider accepted its create
+	RegisteredAt time.Time        // zero: never
+	GoodSince    time.Time        // first good report of the present run of good ones in this term; zero: none
+	RegisterBy   time.Time        // must have registered by then
+	LaunchBy     time.Time        // must have become ready by then; zero once it has been ready, or when the term began after its registration
+	GraceUntil   time.Time        // registered but not heard of in this term: no verdict, no surplus, no rollout before
+	EligibleAt   time.Time        // may be replaced for its age, jitter included; zero: never
+	ExpireAt     time.Time        // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
+	Notices      []nstance.Notice // standing notices that doom it
+	Silent       bool             // missed reports
+	Unhealthy    bool             // silent past the limit while the provider says running
+	Gone         bool             // the provider says it does not exist or does not run
+	Requested    *nstance.Cause   // somebody asked for it to go
+	NoDrain      bool             // the request was to delete at once
+	Drain        *nstance.Drain   // recorded drain; its generation outlives a cancel
+	DrainOver    bool             // acknowledged, or its executor gave up for good
+}
+
+// A Reason says why a member was created. It is part of its intent.
+type Reason string
+
+// The reasons.
+const (
+	ReasonSize     Reason = "size"
+	ReasonReplace  Reason = "replace"
+	ReasonRollout  Reason = "rollout"
+	ReasonOnDemand Reason = "on_demand"
+)
+
+// History is what a group remembers across plans. It is durable.
+type History struct {
+	Paused       bool
+	HaltedHash   string    // rollout towards this hash is halted
+	Failures     int       // consecutive creations that did not become ready
+	BackoffUntil time.Time // no create but involuntary replacements and one more before
+	LastGoodHash string    // definition with which every counted member was last ready and fresh
+}
+
+// An Action is one step that the executor takes.
+type Action struct {
+	Kind      ActionKind
+	ID        nstance.InstanceID // the member; empty for Create
+	Reason    Reason             // Create
+	LastGood  bool               // Create: use the last good definition instead of the desired one
+	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers, for display
+	Deadline  time.Time          // StartDrain, Tighten
+	Voluntary bool               // StartDrain
+	Causes    []nstance.Cause    // StartDrain: all; Tighten: the full new set; Delete: why
+}
+
+// An ActionKind names a step.
+type ActionKind string
+
+// The steps. Each may be emitted again until its effect is seen.
+const (
+	Create      ActionKind = "create"
+	StartDrain  ActionKind = "start_drain"
+	Tighten     ActionKind = "tighten" // an earlier deadline, or another cause
+	CancelDrain ActionKind = "cancel_drain"
+	Delete      ActionKind = "delete" // mark durably, then ask the provider until NotFound, then forget the record
+)
+
+// A Decision is what Plan returns.
+type Decision struct {
+	Actions []Action
+	Next    time.Time // when time alone may change the answer; zero: never
+	Holds   []Hold    // what is being waited for, and why
+	Halt    bool      // record that the rollout to the desired hash is halted
+}
+
+// A Hold is something that keeps Plan from acting.
+type Hold struct {
+	Kind   string // backoff, halted, paused, settling, unhealthy_cap, unreadable, frozen, definition, budget
+	Reason string
+	Until  time.Time // zero: until something changes
+}

@@ -1,0 +1,53 @@
+package nstance
+
+import "time"
+
+// ReportVersion is the version of the report's JSON form.
+const ReportVersion = "1.0.0"
+
+// A Report is what an agent says about its machine, once a report interval.
+type Report struct {
+	Version           string             `json:"version"`
+	InstanceID        InstanceID         `json:"instance_id"`
+	Sequence          uint64             `json:"sequence"` // grows within a session
+	Timestamp         time.Time          `json:"timestamp"`
+	UptimeSeconds     float64            `json:"uptime_seconds"`
+	TerminationNotice *TerminationNotice `json:"termination_notice,omitempty"` // the most urgent of Notices
+	OneMinute         Usage              `json:"one_minute"`
+	ConfigHash        string             `json:"config_hash,omitempty"` // runtime hash last applied
+	Notices           []Notice           `json:"notices,omitempty"`     // every standing notice
+	Probes            []ProbeResult      `json:"probes,omitempty"`
+	CanDrain          bool               `json:"can_drain,omitempty"` // the agent has a drain hook
+}
+
+// TerminationNotice is the short form of a notice in a report.
+type TerminationNotice struct {
+	Action   string    `json:"action"`
+	Deadline time.Time `json:"deadline,omitzero"`
+}
+
+// Usage is averaged over the last minute, or since start if that is shorter.
+// Percentages run from 0 to 100 over all processors.
+type Usage struct {
+	CPUPercent    float64 `json:"cpu_usage"`
+	MemoryPercent float64 `json:"memory_usage"`
+	DiskPercent   float64 `json:"disk_usage"`
+	Load          float64 `json:"load"`
+}
+
+// A ProbeResult is the outcome of one user-defined probe.
+type ProbeResult struct {
+	Name    string `json:"name"`
+	OK      bool   `json:"ok"`
+	Message string `json:"message,omitempty"` // at most 256 bytes
+}
+
+// Good reports whether every probe passed. A machine without probes is good.
+func (r Report) Good() bool {
+	for _, p := range r.Probes {
+		if !p.OK {
+			return false
+		}
+	}
+	return true
+}

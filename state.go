@@ -1,0 +1,52 @@
+package nstance
+
+// A State is where an instance is in its life. The set is closed; conditions
+// such as unhealthy, noticed, drifted and expired stand beside it.
+type State string
+
+// The states, in the order of an ordinary life.
+const (
+	Pending      State = "pending"      // chosen, its intent is being written
+	Provisioning State = "provisioning" // intent durable, the provider has been asked
+	Booting      State = "booting"      // the machine exists, the agent has not reported well yet
+	Ready        State = "ready"        // registered, reported well, min_ready passed
+	Draining     State = "draining"     // being emptied before deletion
+	Deleting     State = "deleting"     // durably marked; the provider is asked until it says NotFound
+	Deleted      State = "deleted"      // the provider confirmed absence, the record is gone
+	Failed       State = "failed"       // its create was definitely refused
+	Parking      State = "parking"      // stand-by: being stopped or hibernated
+	Parked       State = "parked"       // stand-by: asleep
+	Waking       State = "waking"       // stand-by: being started
+)
+
+var transitions = map[State][]State{
+	Pending:      {Provisioning, Deleting, Failed},
+	Provisioning: {Booting, Deleting, Failed},
+	Booting:      {Ready, Draining, Deleting, Parking},
+	Ready:        {Booting, Draining, Deleting, Parking},
+	Draining:     {Booting, Ready, Deleting, Parking},
+	Deleting:     {Deleted},
+	Parking:      {Parked, Deleting},
+	Parked:       {Waking, Deleting},
+	Waking:       {Booting, Deleting},
+	Deleted:      nil,
+	Failed:       nil,
+}
+
+// Valid reports whether s is one of the states above.
+func (s State) Valid() bool { _, ok := transitions[s]; return ok }
+
+// CanBecome reports whether an instance may go from s to next. Staying is not a
+// transition. Draining goes back to ready or booting when a drain is cancelled,
+// ready back to booting when a new leader has not heard from the agent yet.
+func (s State) CanBecome(next State) bool {
+	for _, t := range transitions[s] {
+		if t == next {
+			return true
+		}
+	}
+	return false
+}
+
+// Leaving reports whether the instance is on its way out: it counts no more.
+func (s State) Leaving() bool { return s == Draining || s == Deleting || s == Deleted || s == Failed }
