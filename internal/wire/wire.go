@@ -1,0 +1,205 @@
+// Package wire converts between the domain types of package nstance and the
+// protobuf messages of api/v1. It is the only place that does.
+package wire
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// Bounds on what one message may carry; the rest is cut off.
+const (
+	maxText    = 256
+	maxNotices = 16
+	maxProbes  = 64
+)
+
+// Time returns nil for the zero time.
+func Time(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// TimeOf returns the zero time for nil or an invalid timestamp.
+func TimeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil || !t.IsValid() {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// Report returns the wire form of r.
+func Report(r nstance.Report) *apiv1.HealthReport {
+	w := &apiv1.HealthReport{
+		Version: r.Version, Timestamp: Time(r.Timestamp),
+		Uptime:   durationpb.New(time.Duration(r.UptimeSeconds * float64(time.Second))),
+		CpuUsage: r.OneMinute.CPUPercent, MemoryUsage: r.OneMinute.MemoryPercent,
+		DiskUsage: r.OneMinute.DiskPercent, Load: r.OneMinute.Load,
+		ConfigHash: r.ConfigHash, CanDrain: r.CanDrain,
+	}
+	for _, n := range r.Notices {
+		w.Notices = append(w.Notices, Notice(n))
+	}
+	for _, p := range r.Probes {
+		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: p.Name, Ok: p.OK, Message: p.Message})
+	}
+	return w
+}
+
+// ReportOf returns the domain form of a report that instance id sent as its
+// message number seq. What the sender may make long is cut to fixed bounds.
+func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
+	r := nstance.Report{
+		Version: text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
+		UptimeSeconds: w.GetUptime().AsDuration().Seconds(),
+		OneMinute: nstance.Usage{
+			CPUPercent: w.GetCpuUsage(), MemoryPercent: w.GetMemoryUsage(),
+			DiskPercent: w.GetDiskUsage(), Load: w.GetLoad(),
+		},
+		ConfigHash: text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
+	}
+	for _, n := range w.GetNotices()[:min(maxNotices, len(w.GetNotices()))] {
+		r.Notices = append(r.Notices, NoticeOf(n))
+	}
+	for _, p := range w.GetProbes()[:min(maxProbes, len(w.GetProbes()))] {
+		r.Probes = append(r.Probes, nstance.ProbeResult{Name: text(p.GetName()), OK: p.GetOk(), Message: text(p.GetMessage())})
+	}
+	r.TerminationNotice = Urgent(r.Notices)
+	return r
+}
+
+// Urgent returns the short form of the most urgent notice that dooms its
+// machine, or nil: the one with the earliest deadline, a known deadline first.
+func Urgent(notices []nstance.Notice) *nstance.TerminationNotice {
+	var best *nstance.TerminationNotice
+	for _, n := range notices {
+		if !n.Kind.Dooms() || n.Cancelled {
+			continue
+		}
+		if best == nil || best.Deadline.IsZero() || !n.Deadline.IsZero() && n.Deadline.Before(best.Deadline) {
+			best = &nstance.TerminationNotice{Action: n.Action, Deadline: n.Deadline}
+		}
+	}
+	return best
+}
+
+// Notice returns the wire form of n.
+func Notice(n nstance.Notice) *apiv1.Notice {
+	return &apiv1.Notice{
+		Kind: string(n.Kind), Action: n.Action, Deadline: Time(n.Deadline), NotBefore: Time(n.NotBefore),
+		Source: n.Source, EventId: n.EventID, DetectedAt: Time(n.DetectedAt), Cancelled: n.Cancelled,
+	}
+}
+
+// NoticeOf returns the domain form of w.
+func NoticeOf(w *apiv1.Notice) nstance.Notice {
+	return nstance.Notice{
+		Kind: nstance.NoticeKind(text(w.GetKind())), Action: text(w.GetAction()),
+		Deadline: TimeOf(w.GetDeadline()), NotBefore: TimeOf(w.GetNotBefore()),
+		Source: text(w.GetSource()), EventID: text(w.GetEventId()),
+		DetectedAt: TimeOf(w.GetDetectedAt()), Cancelled: w.GetCancelled(),
+	}
+}
+
+// Drain returns the wire form of d, nil for nil.
+func Drain(d *nstance.Drain) *apiv1.Drain {
+	if d == nil {
+		return nil
+	}
+	w := &apiv1.Drain{
+		Generation: d.Generation, StartedAt: Time(d.StartedAt), Deadline: Time(d.Deadline),
+		Voluntary: d.Voluntary, Executor: string(d.Executor), Instance: string(d.Instance),
+		Tenant: string(d.Group.Tenant), Group: string(d.Group.Group), ProviderId: d.ProviderID,
+	}
+	for _, c := range d.Causes {
+		w.Causes = append(w.Causes, &apiv1.Cause{Kind: string(c.Kind), EventId: c.EventID, Message: c.Message})
+	}
+	return w
+}
+
+// DrainOf returns the domain form of w, nil for nil.
+func DrainOf(w *apiv1.Drain) *nstance.Drain {
+	if w == nil {
+		return nil
+	}
+	d := &nstance.Drain{
+		Instance: nstance.InstanceID(w.GetInstance()), ProviderID: w.GetProviderId(),
+		Group:      nstance.GroupKey{Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup())},
+		Generation: w.GetGeneration(), StartedAt: TimeOf(w.GetStartedAt()), Deadline: TimeOf(w.GetDeadline()),
+		Voluntary: w.GetVoluntary(), Executor: nstance.Executor(w.GetExecutor()),
+	}
+	for _, c := range w.GetCauses() {
+		d.Causes = append(d.Causes, nstance.Cause{Kind: nstance.CauseKind(c.GetKind()), EventID: c.GetEventId(), Message: c.GetMessage()})
+	}
+	return d
+}
+
+// Event returns the wire form of e.
+func Event(e nstance.Event) *apiv1.Event {
+	w := &apiv1.Event{
+		Seq: uint64(e.Seq), Time: Time(e.Time), Type: string(e.Type), Tenant: string(e.Tenant), Group: string(e.Group),
+		Instance: string(e.Instance), Replaces: string(e.Replaces), Reason: e.Reason, Code: string(e.Code), Error: e.Error,
+		Drain: Drain(e.Drain),
+	}
+	if e.Notice != nil {
+		w.Notice = Notice(*e.Notice)
+	}
+	return w
+}
+
+// EventOf returns the domain form of w.
+func EventOf(w *apiv1.Event) nstance.Event {
+	e := nstance.Event{
+		Seq: nstance.Seq(w.GetSeq()), Time: TimeOf(w.GetTime()), Type: nstance.EventType(w.GetType()),
+		Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
+		Instance: nstance.InstanceID(w.GetInstance()), Replaces: nstance.InstanceID(w.GetReplaces()),
+		Reason: w.GetReason(), Code: nstance.Code(w.GetCode()), Error: w.GetError(), Drain: DrainOf(w.GetDrain()),
+	}
+	if w.GetNotice() != nil {
+		n := NoticeOf(w.GetNotice())
+		e.Notice = &n
+	}
+	return e
+}
+
+// Credential returns the wire form of c.
+func Credential(c nstance.Credential) *apiv1.Credential {
+	return &apiv1.Credential{Chain: c.Chain, Roots: c.Roots, Serial: c.Serial, NotAfter: Time(c.NotAfter)}
+}
+
+// CredentialOf returns the domain form of w.
+func CredentialOf(w *apiv1.Credential) nstance.Credential {
+	return nstance.Credential{Chain: w.GetChain(), Roots: w.GetRoots(), Serial: w.GetSerial(), NotAfter: TimeOf(w.GetNotAfter())}
+}
+
+// Addresses returns the wire form of a list of addresses.
+func Addresses(addrs []netip.Addr) []string {
+	out := make([]string, 0, len(addrs))
+	for _, a := range addrs {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// AddressesOf returns the addresses among in that parse, sixteen at most.
+func AddressesOf(in []string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range in[:min(16, len(in))] {
+		if a, err := netip.ParseAddr(s); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// text cuts s; what is left stays valid UTF-8, which protobuf insists on.
+func text(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
