@@ -1,0 +1,159 @@
+// Package confighash decides which changes of a group's definition concern its
+// machines, and how.
+//
+// A definition has two hashes. The infra hash covers what only a new machine
+// can change: kind, architecture, instance types, subnet pool, user data,
+// provider arguments and market. When it differs from the one in an instance's
+// record, the instance is drifted and a rollout replaces it. The runtime hash
+// covers what can be pushed to a machine that runs: variables and files.
+// Neither covers what is for display, load balancers or any timeout, so that
+// turning such a knob never replaces a fleet.
+//
+// A hash is the SHA-256 of canonical JSON, which [Canonical] describes, behind
+// the version of the rules that made it. The structs that are hashed are this
+// package's own: a field added to [nstance.Definition] changes no hash until it
+// is added here too. Every field here is left out of the JSON while it is
+// empty, so adding one changes only the hashes of those who use it.
+package confighash
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// prefix is the version of everything below that shapes the hashed bytes. The
+// golden files hold it still.
+const prefix = "v1:sha256:"
+
+// A Hash is "v1:sha256:" and 64 hexadecimal digits. Empty means unknown.
+type Hash string
+
+// Version returns the version of the rules that made h, such as v1, or "" for
+// an unknown or malformed hash.
+func (h Hash) Version() string {
+	v, rest, ok := strings.Cut(string(h), ":sha256:")
+	if !ok || len(rest) != 2*sha256.Size {
+		return ""
+	}
+	return v
+}
+
+// Drifted reports whether have was definitely made from something else than
+// want. An unknown hash, and one made by another version of the rules, is no
+// evidence of drift: a missing record must not replace a fleet, and neither
+// must an upgrade of this package.
+func Drifted(have, want Hash) bool {
+	v := want.Version()
+	return v != "" && have.Version() == v && have != want
+}
+
+// Infra is what the infra hash covers.
+type Infra struct {
+	Kind          string          `json:"kind,omitempty"`
+	Arch          string          `json:"arch,omitempty"`
+	InstanceTypes []string        `json:"instance_types,omitempty"` // the order is part of it
+	SubnetPool    string          `json:"subnet_pool,omitempty"`    // its name: subnets added to a pool concern no machine
+	Args          json.RawMessage `json:"args,omitempty"`
+	UserData      UserData        `json:"userdata,omitzero"`
+	Market        Market          `json:"market,omitzero"`
+}
+
+// UserData is the template, before rendering.
+type UserData struct {
+	Source   string `json:"source,omitempty"`
+	Encoding string `json:"encoding,omitempty"`
+	Content  string `json:"content,omitempty"`
+	SHA256   string `json:"sha256,omitempty"`
+}
+
+// Market leaves out how long to wait before a fallback, which is a timeout.
+type Market struct {
+	Type     string `json:"type,omitempty"`
+	MaxPrice string `json:"max_price,omitempty"`
+	Fallback string `json:"fallback,omitempty"`
+}
+
+// InfraOf returns what the infra hash of d covers. It shares memory with d.
+func InfraOf(d nstance.Definition) Infra {
+	return Infra{
+		Kind:          string(d.Kind),
+		Arch:          string(d.Arch),
+		InstanceTypes: d.InstanceTypes,
+		SubnetPool:    d.SubnetPool,
+		Args:          d.Args,
+		UserData:      UserData(d.UserData),
+		Market:        Market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
+	}
+}
+
+// Hash fails with Invalid when Args is not a JSON object.
+func (i Infra) Hash() (Hash, error) {
+	i, err := i.normal()
+	if err != nil {
+		return "", err
+	}
+	return sum(i)
+}
+
+// normal returns i with the one spelling of everything that has several: a
+// default that is written out equals one that is left out.
+func (i Infra) normal() (Infra, error) {
+	i.UserData.Source = unless(i.UserData.Source, "inline")
+	i.UserData.Encoding = unless(i.UserData.Encoding, "plain")
+	i.Market.Type = unless(i.Market.Type, string(nstance.OnDemand))
+	i.Market.Fallback = unless(i.Market.Fallback, "none")
+	var err error
+	i.Args, err = Canonical(i.Args)
+	return i, err
+}
+
+func unless(s, def string) string {
+	if s == def {
+		return ""
+	}
+	return s
+}
+
+// Runtime is what the runtime hash covers.
+type Runtime struct {
+	Vars  map[string]string `json:"vars,omitempty"`
+	Files map[string]File   `json:"files,omitempty"` // by path
+}
+
+// A File is what the content of one file depends on, never the content itself.
+type File struct {
+	Kind   string `json:"kind,omitempty"`
+	Source string `json:"source,omitempty"`
+}
+
+// RuntimeOf returns what the runtime hash of d covers. It shares memory with d.
+func RuntimeOf(d nstance.Definition) Runtime { return Runtime{Vars: d.Vars} }
+
+// Hash never fails today; the error is for kinds of files that cannot be hashed.
+func (r Runtime) Hash() (Hash, error) { return sum(r) }
+
+func sum(v any) (Hash, error) {
+	b, err := encode(v)
+	if err != nil {
+		return "", err
+	}
+	digest := sha256.Sum256(b)
+	return Hash(prefix + hex.EncodeToString(digest[:])), nil
+}
+
+// encode writes v without insignificant space, map keys sorted, <, > and & as
+// they are.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "encode for hashing: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

@@ -1,0 +1,71 @@
+package confighash_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+	"github.com/stretchr/testify/require"
+)
+
+func TestExplain(t *testing.T) {
+	base := confighash.Infra{
+		Kind: "web", InstanceTypes: []string{"a", "b"},
+		Args: json.RawMessage(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null}`),
+	}
+	args := func(s string) func(*confighash.Infra) {
+		return func(i *confighash.Infra) { i.Args = json.RawMessage(s) }
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*confighash.Infra)
+		want   []string
+	}{
+		{"nothing", func(*confighash.Infra) {}, nil},
+		{"another spelling", args(`{"none":null,"list":[1,2.0],"disk":{"type":"ssd","size":4e1}}`), nil},
+		{"a field", func(i *confighash.Infra) { i.Kind = "dbs" }, []string{"kind"}},
+		{"several, sorted", func(i *confighash.Infra) { i.SubnetPool = "x"; i.Arch = "arm64" }, []string{"arch", "subnet_pool"}},
+		{"a list, whole", func(i *confighash.Infra) { i.InstanceTypes = []string{"b", "a"} }, []string{"instance_types"}},
+		{"within an object", func(i *confighash.Infra) { i.Market.Type = "spot" }, []string{"market.type"}},
+		{"a default written out", func(i *confighash.Infra) { i.Market.Type = "on-demand" }, nil},
+		{"deep in args", args(`{"disk":{"size":50,"type":"ssd"},"list":[1,2],"none":null}`), []string{"args.disk.size"}},
+		{"args removed", args(``), []string{"args.disk.size", "args.disk.type", "args.list", "args.none"}},
+		{"an empty object added", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null,"e":{}}`), []string{"args.e"}},
+		{"null is not absence", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2]}`), []string{"args.none"}},
+		{"an awkward key", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null,"a.b":1}`), []string{`args["a.b"]`}},
+		{"unreadable args", args(`{`), []string{"args"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			changed := base
+			c.change(&changed)
+			require.Equal(t, c.want, confighash.Explain(base, changed))
+			require.Equal(t, c.want, confighash.Explain(changed, base))
+		})
+	}
+}
+
+func Example() {
+	d := nstance.Definition{
+		Kind: "web", Arch: nstance.ARM64, InstanceTypes: []string{"t4g.small"},
+		Args: json.RawMessage(`{"disk": {"size": 40}}`),
+	}
+	before, _ := confighash.InfraOf(d).Hash()
+
+	respelled := d
+	respelled.Args = json.RawMessage(`{"disk":{"size":4e1}}`)
+	same, _ := confighash.InfraOf(respelled).Hash()
+	fmt.Println("respelled:", confighash.Drifted(before, same))
+
+	changed := d
+	changed.Args = json.RawMessage(`{"disk":{"size":50}}`)
+	after, _ := confighash.InfraOf(changed).Hash()
+	fmt.Println("changed:", confighash.Drifted(before, after), confighash.Explain(confighash.InfraOf(d), confighash.InfraOf(changed)))
+
+	fmt.Println("unknown:", confighash.Drifted("", after))
+	// Output:
+	// respelled: false
+	// changed: true [args.disk.size]
+	// unknown: false
+}
