@@ -247,6 +247,27 @@ func TestWithoutSnapshotOnlyNewEvents(t *testing.T) {
 	}
 }
 
+func TestWhatTheSnapshotShowsIsNotRepeated(t *testing.T) {
+	o := newTable(8)
+	view := feed.View[change]{Snapshot: func() ([]change, nstance.Seq) {
+		o.set("a", 1) // an event while the subscriber is on its way in
+		state, at := o.snapshot()
+		o.set("a", 2) // and one right after
+		return state, at
+	}}
+	var got []change
+	for item, err := range o.feed.Subscribe(t.Context(), 0, view) {
+		require.NoError(t, err)
+		if item.Kind == feed.Synced {
+			continue
+		}
+		if got = append(got, item.Value); len(got) == 2 {
+			break
+		}
+	}
+	require.Equal(t, []change{{"a", 1}, {"a", 2}}, got)
+}
+
 // TestNoGapAndNothingTwice lets subscribers join, fall away and resume while the
 // owner publishes, and compares what they rebuilt with what the owner holds.
 func TestNoGapAndNothingTwice(t *testing.T) {

@@ -1,0 +1,275 @@
+// Package drain brings those who must empty a machine before its deletion
+// together with those who wait for it.
+//
+// A [Coordinator] holds the drains under way, tells watchers about them and
+// takes their acknowledgements. It decides nothing and makes nothing durable:
+// the reconciler records a drain before it starts it here, a new leader starts
+// the recorded ones again, and whoever empties machines then acknowledges
+// again. Package drain/hook is one way to empty a machine.
+package drain
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
+)
+
+// maxMessage is the length in bytes to which an acknowledgement's message is cut.
+const maxMessage = 256
+
+// Options change how a Coordinator works. Nil and zero fields mean the defaults.
+type Options struct {
+	// Log receives every change of a drain. Nil discards.
+	Log *slog.Logger
+
+	// Backlog is how many events are kept for watchers that resume or lag
+	// behind, and how many drains that are over are remembered so that a late
+	// Start cannot bring one back. Zero means 4096.
+	Backlog int
+
+	// OnAck is called once for each acknowledgement that counts, and again
+	// with the standing one when its drain is started again, so that whoever
+	// lost it learns of it. It is called without a lock held and may call the
+	// Coordinator; it must not block.
+	OnAck func(nstance.Ack)
+}
+
+// A Coordinator is an nstance.DrainCoordinator in memory. Its methods do no
+// I/O, never block on a watcher, and are safe for concurrent use. Create it
+// with New.
+type Coordinator struct {
+	log   *slog.Logger
+	onAck func(nstance.Ack)
+	feed  *feed.Feed[nstance.DrainEvent]
+
+	mu        sync.Mutex // also orders the feed against drains
+	drains    map[nstance.InstanceID]*entry
+	retired   retired
+	attending map[nstance.TenantID]int
+}
+
+// An entry is one drain under way. What it holds is replaced, never changed in
+// place, because events share it.
+type entry struct {
+	drain nstance.Drain
+	ack   *nstance.Ack // the latest that counted
+}
+
+var _ nstance.DrainCoordinator = (*Coordinator)(nil)
+
+// New returns a Coordinator without drains.
+func New(opts *Options) *Coordinator {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.OnAck == nil {
+		o.OnAck = func(nstance.Ack) {}
+	}
+	if o.Backlog <= 0 {
+		o.Backlog = feed.DefaultBacklog
+	}
+	return &Coordinator{
+		log:       o.Log,
+		onAck:     o.OnAck,
+		feed:      feed.New[nstance.DrainEvent](o.Backlog),
+		drains:    map[nstance.InstanceID]*entry{},
+		retired:   retired{limit: o.Backlog, upTo: map[nstance.InstanceID]uint64{}},
+		attending: map[nstance.TenantID]int{},
+	}
+}
+
+// Start announces a drain, or tightens it: within one generation the deadline
+// only comes earlier and voluntary only becomes involuntary, while causes are
+// replaced by the latest and the executor stays the first. Watchers hear of a
+// repeated Start only if it changed something. A newer generation replaces an
+// older one that was neither cancelled nor ended. Fails with Conflict for a
+// generation older than the one announced, or one that is over, and with
+// Invalid for a drain without instance, generation or deadline.
+func (c *Coordinator) Start(_ context.Context, d nstance.Drain) error {
+	d, err := admit(d)
+	if err != nil {
+		return err
+	}
+	told, standing, err := c.start(d)
+	c.record(told)
+	if standing != nil {
+		c.onAck(*standing)
+	}
+	return err
+}
+
+func (c *Coordinator) start(d nstance.Drain) (told *nstance.DrainEvent, standing *nstance.Ack, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.drains[d.Instance]
+	switch {
+	case d.Generation <= c.retired.upTo[d.Instance]:
+		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s is over", d.Generation, d.Instance)
+	case e != nil && d.Generation < e.drain.Generation:
+		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s gave way to drain %d", d.Generation, d.Instance, e.drain.Generation)
+	case e == nil || d.Generation > e.drain.Generation:
+		c.drains[d.Instance] = &entry{drain: d}
+		return c.tell(nstance.DrainRequested, d, nil), nil, nil
+	}
+	if next, changed := tighten(e.drain, d); changed {
+		e.drain = next
+		told = c.tell(nstance.DrainTightened, next, nil)
+	}
+	return told, e.ack, nil
+}
+
+// admit returns d detached from its caller, or what is wrong with it.
+func admit(d nstance.Drain) (nstance.Drain, error) {
+	switch {
+	case d.Instance == "":
+		return d, nstance.FieldError("instance_id", "name the instance", "is empty")
+	case d.Generation == 0:
+		return d, nstance.FieldError("generation", "count from one", "is zero")
+	case d.Deadline.IsZero():
+		return d, nstance.FieldError("deadline", "every drain has one", "is zero")
+	}
+	switch d.Executor {
+	case "":
+		d.Executor = nstance.ExecutorNone
+	case nstance.ExecutorAgent, nstance.ExecutorOperator, nstance.ExecutorNone:
+	default:
+		return d, nstance.FieldError("executor", "use operator, agent or none", "%q is not an executor", d.Executor)
+	}
+	d.Causes = slices.Clone(d.Causes)
+	return d, nil
+}
+
+// tighten returns have as narrowed by want, a repeat of the same generation,
+// and whether that is a change.
+func tighten(have, want nstance.Drain) (next nstance.Drain, changed bool) {
+	next = have
+	if want.Deadline.Before(have.Deadline) {
+		next.Deadline, changed = want.Deadline, true
+	}
+	if have.Voluntary && !want.Voluntary {
+		next.Voluntary, changed = false, true
+	}
+	if !slices.Equal(have.Causes, want.Causes) {
+		next.Causes, changed = want.Causes, true
+	}
+	return next, changed
+}
+
+// Acknowledge takes note of an outcome. The first Drained, or the first Failed
+// with Delete, is final: it ends the wait, and anything said later about the
+// same drain is accepted and changes nothing. So are exact repeats of a Failed.
+// A message longer than 256 bytes is cut. Fails with NotFound when the instance
+// is not draining, Conflict for another generation, Denied when By is not the
+// drain's executor (nobody is, where that is none), and Invalid for an unknown
+// outcome.
+func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {
+	a.Message = clip(a.Message)
+	told, err := c.acknowledge(a)
+	c.record(told)
+	if told != nil {
+		c.onAck(a)
+	}
+	return err
+}
+
+// acknowledge returns what was told because of a, nil if it changes nothing.
+func (c *Coordinator) acknowledge(a nstance.Ack) (told *nstance.DrainEvent, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.drains[a.Instance]
+	switch {
+	case e == nil:
+		return nil, nstance.Errorf(nstance.NotFound, "instance %s is not draining", a.Instance)
+	case a.Generation != e.drain.Generation:
+		return nil, nstance.Errorf(nstance.Conflict, "instance %s is in drain %d, not %d", a.Instance, e.drain.Generation, a.Generation)
+	case a.By != e.drain.Executor || a.By == nstance.ExecutorNone:
+		return nil, nstance.Errorf(nstance.Denied, "drain %d of %s is for %s to acknowledge, not %q", a.Generation, a.Instance, e.drain.Executor, a.By)
+	case a.Outcome != nstance.OutcomeDrained && a.Outcome != nstance.OutcomeFailed:
+		return nil, nstance.FieldError("outcome", "use drained or failed", "%q is not an outcome", a.Outcome)
+	case e.ack != nil && (final(*e.ack) || !final(a)):
+		return nil, nil
+	}
+	e.ack = &a
+	return c.tell(nstance.DrainAcknowledged, e.drain, &a), nil
+}
+
+// final reports whether a lets the deletion go on.
+func final(a nstance.Ack) bool { return a.Outcome == nstance.OutcomeDrained || a.Delete }
+
+// Cancel withdraws a drain of this generation or an older one; its generation
+// cannot be started again. A newer one stands, and that is not an error: the
+// drain that was meant is no longer there.
+func (c *Coordinator) Cancel(_ context.Context, id nstance.InstanceID, generation uint64) error {
+	c.record(c.retire(id, generation, nstance.DrainCancelled))
+	return nil
+}
+
+// End says that the instance is being deleted: its drain is over, whatever its
+// outcome, and cannot be started again.
+func (c *Coordinator) End(_ context.Context, id nstance.InstanceID) error {
+	c.record(c.retire(id, math.MaxUint64, nstance.DrainEnded))
+	return nil
+}
+
+// retire takes out the drain of id, unless there is none or it is newer than
+// the given generation.
+func (c *Coordinator) retire(id nstance.InstanceID, generation uint64, why nstance.DrainEventType) *nstance.DrainEvent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.drains[id]
+	if e == nil || e.drain.Generation > generation {
+		return nil
+	}
+	delete(c.drains, id)
+	c.retired.add(id, e.drain.Generation)
+	return c.tell(why, e.drain, nil)
+}
+
+// tell publishes, under the lock, so that snapshots and events agree.
+func (c *Coordinator) tell(what nstance.DrainEventType, d nstance.Drain, a *nstance.Ack) *nstance.DrainEvent {
+	e := nstance.DrainEvent{Type: what, Drain: d, Ack: a}
+	c.feed.Publish(e)
+	return &e
+}
+
+// record logs what was told, without the lock: a log may block. Nil is nothing.
+func (c *Coordinator) record(e *nstance.DrainEvent) {
+	if e == nil {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("event", string(e.Type)),
+		slog.String("instance_id", string(e.Drain.Instance)),
+		slog.String("group", e.Drain.Group.String()),
+		slog.Uint64("generation", e.Drain.Generation),
+		slog.Time("deadline", e.Drain.Deadline),
+	}
+	if e.Ack != nil {
+		attrs = append(attrs, slog.String("outcome", string(e.Ack.Outcome)), slog.String("message", e.Ack.Message))
+	}
+	c.log.LogAttrs(context.Background(), slog.LevelInfo, "drain changed", attrs...)
+}
+
+// clip cuts s to what an Ack may carry, between characters.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxMessage {
+		return s
+	}
+	cut := maxMessage
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut]
+}

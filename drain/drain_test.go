@@ -1,0 +1,438 @@
+package drain_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/stretchr/testify/require"
+)
+
+const instance nstance.InstanceID = "web06dx9xy919t3v9kzd2xdsyzb3g"
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// aDrain is a voluntary drain for an operator with five minutes to go.
+func aDrain(generation uint64) nstance.Drain {
+	return nstance.Drain{
+		Instance:   instance,
+		Group:      nstance.GroupKey{Tenant: "default", Group: "web"},
+		Generation: generation,
+		StartedAt:  noon,
+		Deadline:   noon.Add(5 * time.Minute),
+		Causes:     []nstance.Cause{{Kind: nstance.CauseRollout}},
+		Voluntary:  true,
+		Executor:   nstance.ExecutorOperator,
+	}
+}
+
+func anAck(generation uint64) nstance.Ack {
+	return nstance.Ack{Instance: instance, Generation: generation, By: nstance.ExecutorOperator, Outcome: nstance.OutcomeDrained}
+}
+
+// recorder collects what OnAck is told.
+type recorder struct {
+	mu   sync.Mutex
+	acks []nstance.Ack
+}
+
+func (r *recorder) note(a nstance.Ack) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.acks = append(r.acks, a)
+}
+
+// started returns a Coordinator in which one drain is under way.
+func started(t *testing.T, d nstance.Drain) (*drain.Coordinator, *recorder) {
+	t.Helper()
+	var r recorder
+	c := drain.New(&drain.Options{OnAck: r.note})
+	require.NoError(t, c.Start(t.Context(), d))
+	return c, &r
+}
+
+// told returns the next n events after the given one.
+func told(t *testing.T, c *drain.Coordinator, after nstance.Seq, n int) []nstance.DrainEvent {
+	t.Helper()
+	var all []nstance.DrainEvent
+	for e, err := range c.Watch(t.Context(), "", after) {
+		require.NoError(t, err)
+		if all = append(all, e); len(all) == n {
+			break
+		}
+	}
+	return all
+}
+
+// now returns the number of the latest event.
+func now(t *testing.T, c *drain.Coordinator) nstance.Seq {
+	t.Helper()
+	for e, err := range c.Watch(t.Context(), "", 0) {
+		require.NoError(t, err)
+		if e.Type == nstance.DrainSynced {
+			return e.Seq
+		}
+	}
+	return 0
+}
+
+func TestStart(t *testing.T) {
+	t.Run("announces the drain", func(t *testing.T) {
+		c := drain.New(nil)
+		at := now(t, c)
+		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: aDrain(1)}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+	})
+	t.Run("is idempotent within a generation", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.Equal(t, at, now(t, c))
+	})
+	t.Run("an earlier deadline tightens", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		sooner := aDrain(1)
+		sooner.Deadline = noon.Add(time.Minute)
+		require.NoError(t, c.Start(t.Context(), sooner))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainTightened, Drain: sooner}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.Drain{sooner}, c.Active())
+	})
+	t.Run("a later deadline is ignored", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		later := aDrain(1)
+		later.Deadline = noon.Add(time.Hour)
+		require.NoError(t, c.Start(t.Context(), later))
+		require.Equal(t, at, now(t, c))
+		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+	})
+	t.Run("becomes involuntary, never voluntary again", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		doomed := aDrain(1)
+		doomed.Voluntary = false
+		require.NoError(t, c.Start(t.Context(), doomed))
+		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.Equal(t, []nstance.Drain{doomed}, c.Active())
+	})
+	t.Run("takes the latest causes and keeps the executor", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		other := aDrain(1)
+		other.Causes = append(other.Causes, nstance.Cause{Kind: nstance.CauseNotice, EventID: "e1"})
+		other.Executor = nstance.ExecutorAgent
+		require.NoError(t, c.Start(t.Context(), other))
+		require.Equal(t, other.Causes, c.Active()[0].Causes)
+		require.Equal(t, nstance.ExecutorOperator, c.Active()[0].Executor)
+	})
+	t.Run("a newer generation replaces an older one, with its own deadline", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		next := aDrain(2)
+		next.Deadline = noon.Add(time.Hour)
+		require.NoError(t, c.Start(t.Context(), next))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: next}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.Drain{next}, c.Active())
+	})
+	t.Run("an older generation is a conflict", func(t *testing.T) {
+		c, _ := started(t, aDrain(3))
+		require.ErrorIs(t, c.Start(t.Context(), aDrain(2)), nstance.Conflict)
+		require.Equal(t, []nstance.Drain{aDrain(3)}, c.Active())
+	})
+	t.Run("a generation that was cancelled or has ended is a conflict", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		require.NoError(t, c.Cancel(t.Context(), instance, 1))
+		require.ErrorIs(t, c.Start(t.Context(), aDrain(1)), nstance.Conflict)
+		require.NoError(t, c.Start(t.Context(), aDrain(3)))
+		require.NoError(t, c.End(t.Context(), instance))
+		require.ErrorIs(t, c.Start(t.Context(), aDrain(3)), nstance.Conflict)
+		require.Empty(t, c.Active())
+	})
+	t.Run("does not keep the caller's causes", func(t *testing.T) {
+		d := aDrain(1)
+		c, _ := started(t, d)
+		d.Causes[0].Kind = "scribble"
+		c.Active()[0].Causes[0].Kind = "scribble"
+		told(t, c, 0, 1)[0].Drain.Causes[0].Kind = "scribble"
+		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+	})
+	t.Run("an absent executor is nobody", func(t *testing.T) {
+		d := aDrain(1)
+		d.Executor = ""
+		c, _ := started(t, d)
+		require.Equal(t, nstance.ExecutorNone, c.Active()[0].Executor)
+	})
+}
+
+func TestStartRefuses(t *testing.T) {
+	for field, spoil := range map[string]func(*nstance.Drain){
+		"instance_id": func(d *nstance.Drain) { d.Instance = "" },
+		"generation":  func(d *nstance.Drain) { d.Generation = 0 },
+		"deadline":    func(d *nstance.Drain) { d.Deadline = time.Time{} },
+		"executor":    func(d *nstance.Drain) { d.Executor = "butler" },
+	} {
+		t.Run(field, func(t *testing.T) {
+			d := aDrain(1)
+			spoil(&d)
+			err := drain.New(nil).Start(t.Context(), d)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, field)
+		})
+	}
+}
+
+func TestAcknowledge(t *testing.T) {
+	t.Run("tells watchers and OnAck", func(t *testing.T) {
+		c, r := started(t, aDrain(1))
+		at := now(t, c)
+		ack := anAck(1)
+		require.NoError(t, c.Acknowledge(t.Context(), ack))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainAcknowledged, Drain: aDrain(1), Ack: &ack}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.Ack{ack}, r.acks)
+	})
+	t.Run("leaves the drain standing until it ends", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+		require.Len(t, c.Active(), 1)
+	})
+	t.Run("not found when the instance is not draining", func(t *testing.T) {
+		c := drain.New(nil)
+		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.NotFound)
+		for _, over := range []func(*drain.Coordinator) error{
+			func(c *drain.Coordinator) error { return c.Cancel(t.Context(), instance, 1) },
+			func(c *drain.Coordinator) error { return c.End(t.Context(), instance) },
+		} {
+			c, r := started(t, aDrain(1))
+			require.NoError(t, over(c))
+			require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.NotFound)
+			require.Empty(t, r.acks)
+		}
+	})
+	t.Run("conflict for another generation", func(t *testing.T) {
+		c, r := started(t, aDrain(2))
+		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Conflict)
+		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(3)), nstance.Conflict)
+		require.Empty(t, r.acks)
+	})
+	t.Run("invalid for an unknown outcome", func(t *testing.T) {
+		c, r := started(t, aDrain(1))
+		ack := anAck(1)
+		ack.Outcome = "splendid"
+		require.ErrorIs(t, c.Acknowledge(t.Context(), ack), nstance.Invalid)
+		require.Empty(t, r.acks)
+	})
+	t.Run("cuts a long message between characters", func(t *testing.T) {
+		c, r := started(t, aDrain(1))
+		ack := anAck(1)
+		ack.Message = "x" + strings.Repeat("é", 200) + "\xff"
+		require.NoError(t, c.Acknowledge(t.Context(), ack))
+		require.Equal(t, 255, len(r.acks[0].Message))
+		require.True(t, utf8.ValidString(r.acks[0].Message))
+	})
+	t.Run("OnAck runs outside the lock", func(t *testing.T) {
+		var c *drain.Coordinator
+		c = drain.New(&drain.Options{OnAck: func(a nstance.Ack) {
+			require.NoError(t, c.End(t.Context(), a.Instance))
+		}})
+		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+		require.Empty(t, c.Active())
+	})
+}
+
+func TestOnlyTheExecutorAcknowledges(t *testing.T) {
+	all := []nstance.Executor{nstance.ExecutorOperator, nstance.ExecutorAgent, nstance.ExecutorNone, ""}
+	for _, executor := range all {
+		for _, by := range all {
+			t.Run(fmt.Sprintf("%q for a drain of %q", by, executor), func(t *testing.T) {
+				d, ack := aDrain(1), anAck(1)
+				d.Executor, ack.By = executor, by
+				c, r := started(t, d)
+				err := c.Acknowledge(t.Context(), ack)
+				if by == executor && by != nstance.ExecutorNone && by != "" {
+					require.NoError(t, err)
+					require.Len(t, r.acks, 1)
+					return
+				}
+				require.ErrorIs(t, err, nstance.Denied)
+				require.Empty(t, r.acks)
+			})
+		}
+	}
+}
+
+func TestWhichAcknowledgementsCount(t *testing.T) {
+	drained := anAck(1)
+	failed := anAck(1)
+	failed.Outcome = nstance.OutcomeFailed
+	giveUp := failed
+	giveUp.Delete = true
+	for name, c := range map[string]struct{ said, counted []nstance.Ack }{
+		"a repeat changes nothing":                  {[]nstance.Ack{drained, drained}, []nstance.Ack{drained}},
+		"a failure does not end it":                 {[]nstance.Ack{failed, drained}, []nstance.Ack{failed, drained}},
+		"a failure counts once":                     {[]nstance.Ack{failed, failed}, []nstance.Ack{failed}},
+		"a failure may be made final":               {[]nstance.Ack{failed, giveUp}, []nstance.Ack{failed, giveUp}},
+		"nothing counts after drained":              {[]nstance.Ack{drained, failed, giveUp}, []nstance.Ack{drained}},
+		"nothing counts after the executor gave up": {[]nstance.Ack{giveUp, drained, failed}, []nstance.Ack{giveUp}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			co, r := started(t, aDrain(1))
+			at := now(t, co)
+			for _, a := range c.said {
+				require.NoError(t, co.Acknowledge(t.Context(), a))
+			}
+			require.Equal(t, c.counted, r.acks)
+			require.Equal(t, at+nstance.Seq(len(c.counted)), now(t, co))
+		})
+	}
+}
+
+func TestStartingAgainHandsOverTheStandingAck(t *testing.T) {
+	c, r := started(t, aDrain(1))
+	require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+	require.NoError(t, c.Start(t.Context(), aDrain(1)))
+	require.Equal(t, []nstance.Ack{anAck(1), anAck(1)}, r.acks)
+
+	require.NoError(t, c.Start(t.Context(), aDrain(2)))
+	require.NoError(t, c.Start(t.Context(), aDrain(2)))
+	require.Len(t, r.acks, 2, "an acknowledgement does not outlive its generation")
+}
+
+func TestCancel(t *testing.T) {
+	t.Run("withdraws the drain", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		require.NoError(t, c.Cancel(t.Context(), instance, 1))
+		require.Empty(t, c.Active())
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainCancelled, Drain: aDrain(1)}}, told(t, c, at, 1))
+	})
+	t.Run("accepts the generation that the cancel itself made", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		require.NoError(t, c.Cancel(t.Context(), instance, 2))
+		require.Empty(t, c.Active())
+		require.NoError(t, c.Start(t.Context(), aDrain(2)))
+	})
+	t.Run("leaves a newer drain alone", func(t *testing.T) {
+		c, _ := started(t, aDrain(2))
+		require.NoError(t, c.Cancel(t.Context(), instance, 1))
+		require.Equal(t, []nstance.Drain{aDrain(2)}, c.Active())
+	})
+	t.Run("is nil when there is none", func(t *testing.T) {
+		c := drain.New(nil)
+		at := now(t, c)
+		require.NoError(t, c.Cancel(t.Context(), instance, 1))
+		require.Equal(t, at, now(t, c))
+	})
+}
+
+func TestEnd(t *testing.T) {
+	t.Run("ends the drain, acknowledged or not", func(t *testing.T) {
+		c, _ := started(t, aDrain(1))
+		at := now(t, c)
+		require.NoError(t, c.End(t.Context(), instance))
+		require.Empty(t, c.Active())
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainEnded, Drain: aDrain(1)}}, told(t, c, at, 1))
+	})
+	t.Run("is nil when there is none", func(t *testing.T) {
+		c := drain.New(nil)
+		at := now(t, c)
+		require.NoError(t, c.End(t.Context(), instance))
+		require.Equal(t, at, now(t, c))
+	})
+}
+
+func TestWhatIsOverIsForgottenInTheEnd(t *testing.T) {
+	c := drain.New(&drain.Options{Backlog: 2})
+	for _, id := range []nstance.InstanceID{"a", "b", "c"} {
+		d := aDrain(1)
+		d.Instance = id
+		require.NoError(t, c.Start(t.Context(), d))
+		require.NoError(t, c.End(t.Context(), id))
+	}
+	for id, want := range map[nstance.InstanceID]error{"a": nil, "b": nstance.Conflict, "c": nstance.Conflict} {
+		d := aDrain(1)
+		d.Instance = id
+		require.ErrorIs(t, c.Start(t.Context(), d), want, "%s", id)
+	}
+}
+
+func TestAttendanceIsCounted(t *testing.T) {
+	c := drain.New(nil)
+	require.False(t, c.Attended("default"))
+	first, second := c.Attend("default"), c.Attend("default")
+	first()
+	first()
+	require.True(t, c.Attended("default"), "the second is still there, however often the first leaves")
+	require.False(t, c.Attended("other"))
+	second()
+	require.False(t, c.Attended("default"))
+
+	leave := c.Attend("")
+	require.True(t, c.Attended("other"), "who watches all attends to each")
+	leave()
+	require.False(t, c.Attended("other"))
+}
+
+func TestLogNamesInstanceAndOutcome(t *testing.T) {
+	var out bytes.Buffer
+	c := drain.New(&drain.Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+	require.NoError(t, c.Start(t.Context(), aDrain(1)))
+	require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+	require.Contains(t, out.String(), "event=acknowledged instance_id="+string(instance))
+	require.Contains(t, out.String(), "outcome=drained")
+}
+
+// TestManyAtOnce starts and acknowledges a thousand drains from as many sides
+// while an operator follows: none may be lost.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		var r recorder
+		c := drain.New(&drain.Options{OnAck: r.note})
+		var operator, starters sync.WaitGroup
+		operator.Go(func() { acknowledge(t, c, n) })
+		for i := range n {
+			starters.Go(func() {
+				d := aDrain(1)
+				d.Instance = nstance.InstanceID(fmt.Sprint(i))
+				if err := c.Start(t.Context(), d); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		starters.Wait()
+		operator.Wait()
+		require.Len(t, r.acks, n)
+		require.Len(t, c.Active(), n)
+	})
+}
+
+// acknowledge plays an operator until it has emptied n machines.
+func acknowledge(t *testing.T, c *drain.Coordinator, n int) {
+	done := map[nstance.InstanceID]bool{}
+	for e, err := range c.Watch(t.Context(), "default", 0) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if e.Type != nstance.DrainSnapshot && e.Type != nstance.DrainRequested {
+			continue
+		}
+		a := anAck(e.Drain.Generation)
+		a.Instance = e.Drain.Instance
+		if err := c.Acknowledge(t.Context(), a); err != nil {
+			t.Error(err)
+		}
+		if done[a.Instance] = true; len(done) == n {
+			return
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package drain
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
+)
+
+// Watch yields the drains of a tenant, or of all if it is empty: one
+// DrainSnapshot each, earliest deadline first, then DrainSynced, then events in
+// order. With the number of an event that is still remembered it goes on after
+// that one instead. Snapshots carry no number, so that a watcher which breaks
+// off among them starts again. Acknowledged drains are in the snapshot until
+// they end; acknowledging one again is harmless.
+func (c *Coordinator) Watch(ctx context.Context, tenant nstance.TenantID, after nstance.Seq) iter.Seq2[nstance.DrainEvent, error] {
+	view := feed.View[nstance.DrainEvent]{Snapshot: c.snapshot}
+	if tenant != "" {
+		view.Keep = func(e nstance.DrainEvent) bool { return e.Drain.Group.Tenant == tenant }
+	}
+	return func(yield func(nstance.DrainEvent, error) bool) {
+		for item, err := range c.feed.Subscribe(ctx, after, view) {
+			if !yield(event(item), err) {
+				return
+			}
+		}
+	}
+}
+
+// event returns an item as its receiver's own.
+func event(item feed.Item[nstance.DrainEvent]) nstance.DrainEvent {
+	e := item.Value
+	e.Seq = item.Seq
+	e.Drain.Causes = slices.Clone(e.Drain.Causes)
+	if item.Kind == feed.Synced {
+		e.Type = nstance.DrainSynced
+	}
+	if e.Ack != nil {
+		ack := *e.Ack
+		e.Ack = &ack
+	}
+	return e
+}
+
+func (c *Coordinator) snapshot() ([]nstance.DrainEvent, nstance.Seq) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []nstance.DrainEvent
+	for _, d := range c.active() {
+		all = append(all, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: d})
+	}
+	return all, c.feed.Last()
+}
+
+// Active returns the drains under way, earliest deadline first.
+func (c *Coordinator) Active() []nstance.Drain {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.active()
+	for i := range all {
+		all[i].Causes = slices.Clone(all[i].Causes)
+	}
+	return all
+}
+
+func (c *Coordinator) active() []nstance.Drain {
+	all := make([]nstance.Drain, 0, len(c.drains))
+	for _, e := range c.drains {
+		all = append(all, e.drain)
+	}
+	slices.SortFunc(all, func(a, b nstance.Drain) int {
+		if n := a.Deadline.Compare(b.Deadline); n != 0 {
+			return n
+		}
+		return strings.Compare(string(a.Instance), string(b.Instance))
+	})
+	return all
+}
+
+// Attend notes that an operator watches the tenant's drains, or everybody's if
+// tenant is empty, until leave is called. Attendance is counted, so several may
+// attend; leave may be called more than once.
+func (c *Coordinator) Attend(tenant nstance.TenantID) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.attending[tenant]++
+	return sync.OnceFunc(func() { c.left(tenant) })
+}
+
+func (c *Coordinator) left(tenant nstance.TenantID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.attending[tenant]--; c.attending[tenant] == 0 {
+		delete(c.attending, tenant)
+	}
+}
+
+// Attended reports whether somebody attends to the tenant's drains now. It is
+// how the executor of a new drain is chosen.
+func (c *Coordinator) Attended(tenant nstance.TenantID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.attending[tenant] > 0 || c.attending[""] > 0
+}
