@@ -1,0 +1,247 @@
+package registration
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// The two authorities of a cluster.
+const (
+	Identity = "identity" // signs servers, agents, operators and administrators
+	Workload = "workload" // signs certificates that machines show each other
+)
+
+const (
+	authorityLifetime = 10 * 365 * 24 * time.Hour
+	// backdate is how far before its issue a certificate becomes valid, so that
+	// a client whose clock is a little behind can use it at once.
+	backdate         = time.Minute
+	authoritySubject = "nstance " // followed by the authority's name
+)
+
+// An Authority signs certificates. It is safe for concurrent use.
+type Authority struct {
+	name string
+	cert *x509.Certificate
+	key  ed25519.PrivateKey
+}
+
+// NewAuthority returns the authority of that name, Identity or Workload, with a
+// fresh key, valid for ten years from now.
+func NewAuthority(name string, now time.Time) (*Authority, error) {
+	key := pki.NewKey()
+	der, err := certifyAuthority(name, key, now)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "certificate of the %s authority: %w", name, err)
+	}
+	return &Authority{name, cert, key}, nil
+}
+
+// LoadAuthority returns the authority that CertPEM and KeyPEM describe. It
+// fails with Invalid when they are no pair or no authority.
+func LoadAuthority(certPEM, keyPEM []byte) (*Authority, error) {
+	certs, err := pki.ParseCertificates(certPEM)
+	if err != nil {
+		return nil, err
+	}
+	key, err := pki.ParseKey(keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := pki.Pair(key, certs...); err != nil {
+		return nil, err
+	}
+	name, ok := strings.CutPrefix(certs[0].Subject.CommonName, authoritySubject)
+	switch {
+	case len(certs) != 1:
+		return nil, nstance.Errorf(nstance.Invalid, "%d certificates instead of one", len(certs))
+	case !ok || !isAuthority(name) || !certs[0].IsCA:
+		return nil, nstance.Errorf(nstance.Invalid, "certificate of %q is not an authority's", certs[0].Subject.CommonName)
+	}
+	return &Authority{name, certs[0], key}, nil
+}
+
+func isAuthority(name string) bool { return name == Identity || name == Workload }
+
+func certifyAuthority(name string, key ed25519.PrivateKey, now time.Time) ([]byte, error) {
+	if !isAuthority(name) {
+		return nil, nstance.FieldError("authority", "use identity or workload", "%q does not exist", name)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{CommonName: authoritySubject + name},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(authorityLifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true, // signs leaves only
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "certificate of the %s authority: %w", name, err)
+	}
+	return der, nil
+}
+
+// newSerial returns 128 random bits.
+func newSerial() *big.Int {
+	b := make([]byte, 16)
+	rand.Read(b) // never fails: crypto/rand ends the process instead
+	return new(big.Int).SetBytes(b)
+}
+
+// Name returns Identity or Workload.
+func (a *Authority) Name() string { return a.name }
+
+// Certificate returns the authority's own certificate in DER.
+func (a *Authority) Certificate() []byte { return slices.Clone(a.cert.Raw) }
+
+// CertPEM returns the authority's own certificate, for agents and for storage.
+func (a *Authority) CertPEM() []byte { return pki.MarshalCertificates(a.cert.Raw) }
+
+// KeyPEM returns the private key, to be kept in a Vault.
+func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.key) }
+
+// Issuer returns the ID of the authority's key in hex: the subject key
+// identifier of its certificate and the Issuer of what it signs.
+func (a *Authority) Issuer() string { return hex.EncodeToString(a.cert.SubjectKeyId) }
+
+// Pool returns the authority as roots to verify peers against.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// A Template says what to certify. The identity authority demands a role, the
+// workload authority refuses one.
+type Template struct {
+	Subject  string // common name
+	Tenant   nstance.TenantID
+	Key      ed25519.PublicKey
+	Role     nstance.Role  // decides the use: of clients, or of servers for RoleServer
+	Lifetime time.Duration // from Now; cut short where the authority itself ends
+	Now      time.Time
+
+	Shard   nstance.ShardID   // for RoleServer: with Cluster it makes the
+	Cluster nstance.ClusterID // only name in the certificate
+
+	DNSNames  []string     // for workloads
+	Addresses []netip.Addr // for workloads, as observed by the provider where it reports any
+}
+
+// Issue signs a certificate with a fresh random serial of 128 bits, valid from
+// one minute before Now. It fails with Invalid for a template that this
+// authority must not sign.
+func (a *Authority) Issue(t Template) (KeyRecord, error) {
+	if err := a.check(t); err != nil {
+		return KeyRecord{}, err
+	}
+	cert, err := t.certificate()
+	if err != nil {
+		return KeyRecord{}, err
+	}
+	if cert.NotAfter.After(a.cert.NotAfter) {
+		cert.NotAfter = a.cert.NotAfter
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, t.Key, a.key)
+	if err != nil {
+		return KeyRecord{}, nstance.Errorf(nstance.Internal, "certificate of %q: %w", t.Subject, err)
+	}
+	return KeyRecord{
+		Fingerprint: pki.KeyFingerprint(t.Key),
+		PublicKey:   slices.Clone(t.Key),
+		Serial:      pki.SerialOf(cert),
+		Issuer:      a.Issuer(),
+		NotBefore:   cert.NotBefore,
+		NotAfter:    cert.NotAfter,
+		Certificate: der,
+	}, nil
+}
+
+func (a *Authority) check(t Template) error {
+	server := t.Role == nstance.RoleServer
+	switch {
+	case len(t.Key) != ed25519.PublicKeySize:
+		return nstance.FieldError("key", "use an Ed25519 key", "is %d bytes long", len(t.Key))
+	case t.Subject == "":
+		return nstance.FieldError("subject", "name the holder", "is empty")
+	case t.Lifetime <= 0:
+		return nstance.FieldError("lifetime", "use a positive duration", "is %s", t.Lifetime)
+	case t.Now.Before(a.cert.NotBefore) || !t.Now.Before(a.cert.NotAfter):
+		return nstance.Errorf(nstance.Internal, "the %s authority is valid from %s to %s only: check the clock, or rotate the authority",
+			a.name, a.cert.NotBefore.Format(time.RFC3339), a.cert.NotAfter.Format(time.RFC3339))
+	case (t.Role != "") != (a.name == Identity):
+		return nstance.FieldError("role", "roles are certified by the identity authority, all else by the workload authority",
+			"role %q cannot be certified by the %s authority", t.Role, a.name)
+	case t.Role != "" && len(t.DNSNames)+len(t.Addresses) > 0:
+		return nstance.FieldError("role", "leave names and addresses to workload certificates", "a certificate with a role cannot carry any")
+	case server && (t.Shard == "" || t.Cluster == ""):
+		return nstance.FieldError("shard", "name shard and cluster", "a server's certificate needs both")
+	}
+	return t.Tenant.Validate("tenant")
+}
+
+func (t Template) certificate() (*x509.Certificate, error) {
+	now := t.Now.UTC().Truncate(time.Second) // the resolution of a certificate
+	cert := &x509.Certificate{
+		SerialNumber:          newSerial(),
+		Subject:               pkix.Name{CommonName: t.Subject, Organization: []string{string(t.Tenant)}},
+		NotBefore:             now.Add(-backdate),
+		NotAfter:              now.Add(t.Lifetime).Truncate(time.Second),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+	}
+	switch t.Role {
+	case "":
+		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+		cert.DNSNames = t.DNSNames
+		for _, addr := range t.Addresses {
+			cert.IPAddresses = append(cert.IPAddresses, net.IP(addr.Unmap().AsSlice()))
+		}
+		return cert, nil
+	case nstance.RoleServer:
+		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		cert.DNSNames = []string{pki.ServerName(t.Shard, t.Cluster)}
+	default:
+		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	role, err := pki.RoleExtension(t.Role)
+	cert.ExtraExtensions = []pkix.Extension{role}
+	return cert, err
+}
+
+// Server returns a certificate, with a fresh key, for the server of a shard.
+func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
+	key := pki.NewKey()
+	issued, err := a.Issue(Template{
+		Subject: string(shard), Tenant: nstance.DefaultTenant, Key: key.Public().(ed25519.PublicKey),
+		Role: nstance.RoleServer, Shard: shard, Cluster: cluster, Lifetime: lifetime, Now: now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(issued.Certificate)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "certificate of server %q: %w", shard, err)
+	}
+	return pki.Pair(key, leaf)
+}

@@ -1,0 +1,245 @@
+package registration
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+const (
+	maxAddresses = 32  // of one machine, in a request
+	maxHostname  = 253 // characters, as in the DNS
+)
+
+// Options configure a Registrar. Cluster and Shard are required.
+type Options struct {
+	Cluster nstance.ClusterID
+	Shard   nstance.ShardID
+
+	AgentLifetime    time.Duration // of agents' certificates; default 24h
+	OperatorLifetime time.Duration // of operators' and administrators'; default 24h
+
+	// PerSource limits registrations from one address (by default 50 a second,
+	// 200 at once, since a fleet may sit behind one), and renewals by one
+	// holder. Global limits registrations altogether (1,000 a second, 2,000 at
+	// once).
+	PerSource, Global Limit
+
+	// Roots are certificates (DER) of further identity authorities that
+	// clients shall trust: a successor, or the predecessor of a new one.
+	Roots [][]byte
+
+	// Alarm is told when a nonce or a certificate turns out to be in two hands.
+	// It must not block. Nil logs.
+	Alarm func(nstance.Event)
+
+	Now func() time.Time // default time.Now
+	Log *slog.Logger     // default discards
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	var out Options
+	if o != nil {
+		out = *o
+	}
+	out.AgentLifetime = orDefault(out.AgentLifetime, 24*time.Hour)
+	out.OperatorLifetime = orDefault(out.OperatorLifetime, 24*time.Hour)
+	out.PerSource = out.PerSource.or(Limit{PerSecond: 50, Burst: 200})
+	out.Global = out.Global.or(Limit{PerSecond: 1000, Burst: 2000})
+	if out.Now == nil {
+		out.Now = time.Now
+	}
+	if out.Log == nil {
+		out.Log = slog.New(slog.DiscardHandler)
+	}
+	if out.Alarm == nil {
+		log := out.Log
+		out.Alarm = func(e nstance.Event) {
+			log.Error("alarm", "instance_id", e.Instance, "tenant", e.Tenant, "reason", e.Reason)
+		}
+	}
+	return out, out.validate()
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}
+
+func (o *Options) validate() error {
+	if err := o.Cluster.Validate("cluster"); err != nil {
+		return err
+	}
+	if err := o.Shard.Validate("shard"); err != nil {
+		return err
+	}
+	if o.AgentLifetime < time.Minute || o.OperatorLifetime < time.Minute {
+		return nstance.FieldError("lifetime", "use a minute or more", "is %s for agents, %s for operators", o.AgentLifetime, o.OperatorLifetime)
+	}
+	for i, der := range o.Roots {
+		if _, err := x509.ParseCertificate(der); err != nil {
+			return nstance.FieldError("roots", "use DER", "certificate %d: %v", i, err)
+		}
+	}
+	if err := o.PerSource.validate("per_source"); err != nil {
+		return err
+	}
+	return o.Global.validate("global")
+}
+
+// A Registrar registers and renews. It is safe for concurrent use, holds no
+// lock and no state but its rate limits, and blocks only on its Records.
+type Registrar struct {
+	authority *Authority
+	nonces    *NonceKeys
+	records   Records
+	opts      Options
+	limits    *limits
+	roots     [][]byte
+}
+
+var _ nstance.Registrar = (*Registrar)(nil)
+
+// New returns a Registrar that signs with the identity authority. It fails with
+// Invalid when an argument or an option is missing or wrong.
+func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options) (*Registrar, error) {
+	if authority == nil || authority.name != Identity {
+		return nil, nstance.FieldError("authority", "use Keys.Identity of Bootstrap", "is not the identity authority")
+	}
+	if nonces == nil || records == nil {
+		return nil, nstance.FieldError("records", "pass nonce keys and records", "one of them is nil")
+	}
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Registrar{
+		authority: authority, nonces: nonces, records: records, opts: o,
+		limits: newLimits(o.PerSource, o.Global),
+		roots:  append([][]byte{authority.Certificate()}, o.Roots...),
+	}, nil
+}
+
+// An applicant is a request whose nonce and key have proved genuine.
+type applicant struct {
+	claims    Claims
+	key       ed25519.PublicKey
+	print     string // fingerprint of key
+	addresses []netip.Addr
+	hostname  string
+	now       time.Time
+}
+
+// Register implements nstance.Registrar.
+func (r *Registrar) Register(ctx context.Context, req nstance.RegistrationRequest) (nstance.Credential, error) {
+	a, err := r.admit(req)
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	register := r.registerOperator
+	if a.claims.Kind == nstance.RoleAgent {
+		register = r.registerAgent
+	}
+	issued, err := register(ctx, a)
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	return r.credential(issued), nil
+}
+
+// admit goes from cheap to dear: the limits come before any cryptography.
+func (r *Registrar) admit(req nstance.RegistrationRequest) (applicant, error) {
+	now := r.opts.Now()
+	if err := r.limits.source(req.Source, now); err != nil {
+		return applicant{}, err
+	}
+	addresses, err := machineAddresses(req)
+	if err != nil {
+		return applicant{}, err
+	}
+	claims, err := r.nonces.authenticate(req.Nonce, Expect{Cluster: r.opts.Cluster, Shard: r.opts.Shard})
+	if err != nil {
+		return applicant{}, err
+	}
+	key, err := ParseCSR(req.CSR)
+	if err != nil {
+		return applicant{}, err
+	}
+	return applicant{claims, key, pki.KeyFingerprint(key), addresses, req.Hostname, now}, nil
+}
+
+// machineAddresses bounds and tidies what the machine says about itself. None
+// of it gets into an identity certificate.
+func machineAddresses(req nstance.RegistrationRequest) ([]netip.Addr, error) {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
+	if len(req.Hostname) > maxHostname || strings.Trim(req.Hostname, allowed) != "" {
+		return nil, nstance.FieldError("hostname", "use at most 253 letters, digits, dots, hyphens and underscores", "%q is not valid", clip(req.Hostname))
+	}
+	if len(req.Addresses) > maxAddresses {
+		return nil, nstance.FieldError("addresses", fmt.Sprintf("send at most %d", maxAddresses), "there are %d", len(req.Addresses))
+	}
+	var out []netip.Addr
+	for _, addr := range req.Addresses {
+		if !addr.IsValid() {
+			return nil, nstance.FieldError("addresses", "leave it out", "one is not an IP address")
+		}
+		if addr = addr.Unmap().WithZone(""); !slices.Contains(out, addr) {
+			out = append(out, addr)
+		}
+	}
+	return out, nil
+}
+
+// issue signs a client's certificate. Nobody gets it before it is recorded.
+func (r *Registrar) issue(id nstance.Identity, key ed25519.PublicKey, now time.Time) (*KeyRecord, error) {
+	lifetime := r.opts.OperatorLifetime
+	if id.Role == nstance.RoleAgent {
+		lifetime = r.opts.AgentLifetime
+	}
+	issued, err := r.authority.Issue(Template{
+		Subject: id.Subject, Tenant: id.Tenant, Role: id.Role, Key: key, Lifetime: lifetime, Now: now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
+	}
+	return &issued, nil
+}
+
+func (r *Registrar) recorded(op string, id nstance.Identity, issued *KeyRecord) {
+	r.opts.Log.Info("certificate issued", "op", op, "subject", id.Subject, "role", id.Role, "tenant", id.Tenant,
+		"serial", issued.Serial, "not_after", issued.NotAfter)
+}
+
+func (r *Registrar) credential(issued *KeyRecord) nstance.Credential {
+	roots := make([][]byte, len(r.roots))
+	for i, der := range r.roots {
+		roots[i] = slices.Clone(der)
+	}
+	return nstance.Credential{
+		Chain: [][]byte{slices.Clone(issued.Certificate)}, Roots: roots,
+		Serial: issued.Serial, NotAfter: issued.NotAfter,
+	}
+}
+
+// alarm reports that what only one holder should have is in two hands.
+func (r *Registrar) alarm(id nstance.Identity, format string, args ...any) {
+	e := nstance.Event{
+		Time: r.opts.Now().UTC(), Type: nstance.EventAlarm, Tenant: id.Tenant, Code: nstance.Denied,
+		Reason: fmt.Sprintf("%s %s: ", id.Role, id.Subject) + fmt.Sprintf(format, args...),
+	}
+	if id.Role == nstance.RoleAgent {
+		e.Instance = nstance.InstanceID(id.Subject)
+	}
+	r.opts.Alarm(e)
+}

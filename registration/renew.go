@@ -1,0 +1,199 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// Renew implements nstance.Registrar. A key that is current already is refused
+// as Invalid: each renewal needs a new one. The write also promotes a pending
+// certificate if id shows that one.
+func (r *Registrar) Renew(ctx context.Context, id nstance.Identity, csr []byte) (nstance.Credential, error) {
+	now := r.opts.Now()
+	if err := r.limits.subject(id, now); err != nil {
+		return nstance.Credential{}, err
+	}
+	if !now.Before(id.NotAfter) {
+		return nstance.Credential{}, refuseField(nstance.Denied, "", "register again",
+			"certificate %s expired at %s", id.Serial, id.NotAfter.UTC().Format(time.RFC3339))
+	}
+	issued, err := r.renew(ctx, id, csr)
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	return r.credential(issued), nil
+}
+
+func (r *Registrar) renew(ctx context.Context, id nstance.Identity, csr []byte) (*KeyRecord, error) {
+	key, err := ParseCSR(csr)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := r.holder(id)
+	if err != nil {
+		return nil, err
+	}
+	s, _, err := r.check(ctx, rec, id)
+	if err != nil {
+		return nil, err
+	}
+	standing, err := s.succeed(id, &KeyRecord{Fingerprint: pki.KeyFingerprint(key)}) // on a copy: signing is worth it only if needed
+	if standing != nil || err != nil {
+		return standing, err
+	}
+	issued, err := r.issue(id, key, r.opts.Now())
+	if err != nil {
+		return nil, err
+	}
+	return r.recordRenewal(ctx, rec, id, issued)
+}
+
+func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Identity, issued *KeyRecord) (*KeyRecord, error) {
+	var standing *KeyRecord
+	err := rec.update(ctx, func(s *Succession) (err error) {
+		if standing, err = s.succeed(id, issued); err == nil && standing != nil {
+			return errStanding
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errStanding):
+		return standing, nil
+	case errors.Is(err, errSuperseded):
+		return nil, r.superseded(id)
+	case err != nil:
+		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
+	}
+	r.recorded("renew", id, issued)
+	return issued, nil
+}
+
+// Verify checks, at each connection, what the certificate alone cannot say:
+// that its holder still exists and that its serial is the current or the
+// pending one. For a pending one promote is true: the caller then folds
+// Succession.Promote into the next write of the record; until then both stand.
+// It fails with NotFound when the instance is deleted or unknown, Denied when
+// the certificate has been superseded (with an alarm) or the operator revoked.
+func (r *Registrar) Verify(ctx context.Context, id nstance.Identity) (promote bool, err error) {
+	rec, err := r.holder(id)
+	if err != nil {
+		return false, err
+	}
+	_, promote, err = r.check(ctx, rec, id)
+	return promote, err
+}
+
+// check reads storage before it refuses: a former leader's late write may have
+// issued the certificate that this one has not heard of.
+func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) (Succession, bool, error) {
+	for _, fresh := range []bool{false, true} {
+		s, err := rec.read(ctx, fresh)
+		if err != nil {
+			return Succession{}, false, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
+		}
+		if good, pending := s.holds(id); good {
+			return s, pending, nil
+		}
+	}
+	return Succession{}, false, r.superseded(id)
+}
+
+func (r *Registrar) superseded(id nstance.Identity) error {
+	r.alarm(id, "certificate %s was shown although it has been superseded", id.Serial)
+	return refuseField(nstance.Denied, "", "register again", "certificate %s of %s has been superseded", id.Serial, id.Subject)
+}
+
+// A holder is the record of one certificate's holder, of either kind.
+type holder interface {
+	// read fails with NotFound or Denied when the holder is no more.
+	read(ctx context.Context, fresh bool) (Succession, error)
+	// update is one conditional write, refused like read.
+	update(ctx context.Context, fn func(*Succession) error) error
+}
+
+func (r *Registrar) holder(id nstance.Identity) (holder, error) {
+	switch id.Role {
+	case nstance.RoleAgent:
+		instance, err := nstance.ParseInstanceID(id.Subject)
+		return agentHolder{r.records, id, instance}, err
+	case nstance.RoleOperator, nstance.RoleAdmin:
+		return operatorHolder{r.records, id}, nil
+	}
+	return nil, nstance.Errorf(nstance.Denied, "certificates of role %q are not registered", id.Role)
+}
+
+type agentHolder struct {
+	records  Records
+	who      nstance.Identity
+	instance nstance.InstanceID
+}
+
+func (h agentHolder) live(reg Registration) error {
+	switch {
+	case reg.Deleting:
+		return nstance.Errorf(nstance.NotFound, "instance is being deleted")
+	case reg.Tenant != h.who.Tenant:
+		return nstance.Errorf(nstance.Denied, "certificate names tenant %q, the record %q", h.who.Tenant, reg.Tenant)
+	}
+	return nil
+}
+
+func (h agentHolder) read(ctx context.Context, fresh bool) (Succession, error) {
+	read := h.records.Registration
+	if fresh {
+		read = h.records.RefreshRegistration
+	}
+	reg, err := read(ctx, h.instance)
+	if err != nil {
+		return Succession{}, err
+	}
+	return reg.Succession, h.live(reg)
+}
+
+func (h agentHolder) update(ctx context.Context, fn func(*Succession) error) error {
+	_, err := h.records.UpdateRegistration(ctx, h.instance, func(reg *Registration) error {
+		if err := h.live(*reg); err != nil {
+			return err
+		}
+		return fn(&reg.Succession)
+	})
+	return err
+}
+
+type operatorHolder struct {
+	records Records
+	who     nstance.Identity
+}
+
+func (h operatorHolder) live(op OperatorRegistration) error {
+	switch {
+	case op.Revoked:
+		return revoked(op)
+	case op.Role != h.who.Role:
+		return nstance.Errorf(nstance.Denied, "certificate states role %s, the record %s", h.who.Role, op.Role)
+	}
+	return nil
+}
+
+func (h operatorHolder) read(ctx context.Context, _ bool) (Succession, error) {
+	op, err := h.records.Operator(ctx, h.who.Tenant, h.who.Subject)
+	if err != nil {
+		return Succession{}, err
+	}
+	return op.Succession, h.live(op)
+}
+
+func (h operatorHolder) update(ctx context.Context, fn func(*Succession) error) error {
+	_, err := h.records.UpdateOperator(ctx, h.who.Tenant, h.who.Subject, func(op *OperatorRegistration) error {
+		if err := h.live(*op); err != nil {
+			return err
+		}
+		return fn(&op.Succession)
+	})
+	return err
+}
