@@ -1,0 +1,196 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The operations, as Options.Observe and the messages of errors name them.
+const (
+	opCreate = "create"
+	opGet    = "get"
+	opList   = "list"
+	opDelete = "delete"
+)
+
+// A Client is a provider in front of another one. It is safe for concurrent
+// use. Every error that it returns carries a code from the closed set.
+type Client struct {
+	p      nstance.Provider
+	o      Options
+	slots  chan struct{}
+	budget *budget
+}
+
+var _ nstance.Provider = (*Client)(nil)
+
+// New returns a client in front of p. It fails with Invalid when p is nil or an
+// option is negative. A client owns no goroutine and needs no closing.
+func New(p nstance.Provider, o *Options) (*Client, error) {
+	if p == nil {
+		return nil, nstance.FieldError("provider", "give the provider to call", "is nil")
+	}
+	opt, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}, nil
+}
+
+// Provider returns the provider behind c, so that its further abilities can be
+// found by type assertion.
+func (c *Client) Provider() nstance.Provider { return c.p }
+
+// Reserve takes one create from the budget, before an ID and a nonce are made
+// for it. When there is none, retryAt says when to ask again. The rate halves
+// when creates are answered with Throttled and comes back while they are not.
+// It does not block.
+func (c *Client) Reserve(now time.Time) (ok bool, retryAt time.Time) {
+	return c.budget.reserve(now)
+}
+
+// Create implements [nstance.Provider]. It makes exactly one call, or none:
+// a spec that cannot work is refused as Invalid, and a ctx that ends while
+// waiting for a free slot is Unavailable. Once the call was made and its time
+// ran out without a definite answer, the error is Ambiguous.
+func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	if err := ValidateSpec(spec, c.o.MaxUserData); err != nil {
+		return nstance.Machine{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	if err := c.acquire(ctx); err != nil {
+		return nstance.Machine{}, about(opCreate, spec.ID, err)
+	}
+	defer c.release()
+	start := time.Now()
+	m, err := c.p.Create(ctx, spec)
+	if err == nil && (m.ID != spec.ID || m.Owner != spec.Owner) {
+		err = nstance.Errorf(nstance.Internal, "the provider answered with machine %.64q of %+v", m.ID, m.Owner)
+	}
+	if err != nil {
+		m, err = nstance.Machine{}, classifyCreate(ctx, err)
+	}
+	c.observe(opCreate, err, time.Since(start))
+	if errors.Is(err, nstance.Throttled) {
+		c.slowDown()
+	}
+	return m, about(opCreate, spec.ID, err)
+}
+
+// Get implements [nstance.Provider], and repeats a throttled or unanswered
+// call as the options say.
+func (c *Client) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
+		return nstance.Machine{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		m, err := c.get(ctx, id)
+		if err == nil || !c.again(ctx, opGet, err, try) {
+			return m, about(opGet, id, err)
+		}
+	}
+}
+
+func (c *Client) get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	if err := c.acquire(ctx); err != nil {
+		return nstance.Machine{}, err
+	}
+	defer c.release()
+	start := time.Now()
+	m, err := c.p.Get(ctx, id)
+	if err == nil && m.ID != id {
+		err = nstance.Errorf(nstance.Internal, "the provider answered with machine %.64q", m.ID)
+	}
+	if err != nil {
+		m, err = nstance.Machine{}, classify(err)
+	}
+	c.observe(opGet, err, time.Since(start))
+	return m, err
+}
+
+// Delete implements [nstance.Provider] with exactly one call, or none.
+func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
+	if _, err := nstance.ParseInstanceID(string(m.ID)); err != nil {
+		return err
+	}
+	if err := validateOwner(m.Owner); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	if err := c.acquire(ctx); err != nil {
+		return about(opDelete, m.ID, err)
+	}
+	defer c.release()
+	start := time.Now()
+	err := c.p.Delete(ctx, m)
+	if err != nil {
+		err = classify(err)
+	}
+	c.observe(opDelete, err, time.Since(start))
+	return about(opDelete, m.ID, err)
+}
+
+// acquire waits for one of the slots. Its error means that nothing was sent.
+func (c *Client) acquire(ctx context.Context) error {
+	if ctx.Err() == nil {
+		select {
+		case c.slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+		}
+	}
+	return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", context.Cause(ctx))
+}
+
+func (c *Client) release() { <-c.slots }
+
+func (c *Client) observe(op string, err error, d time.Duration) {
+	c.o.Observe(op, nstance.CodeOf(err), d)
+}
+
+func (c *Client) slowDown() {
+	if rate, fell := c.budget.slow(time.Now()); fell {
+		c.o.Log.Warn("creates are throttled, rate lowered", "per_second", rate)
+	}
+}
+
+// The waits between repeats of a read: doubling, with full jitter, so that
+// many readers that were refused together do not come back together.
+const (
+	firstBackoff = 200 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+)
+
+// again waits and reports whether a read that ended with err should be
+// repeated.
+func (c *Client) again(ctx context.Context, op string, err error, try int) bool {
+	if try >= c.o.Retries || !errors.Is(err, nstance.Throttled) && !errors.Is(err, nstance.Unavailable) {
+		return false
+	}
+	wait := time.NewTimer(rand.N(min(firstBackoff<<min(try, 16), maxBackoff)) + time.Millisecond)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-wait.C:
+		c.o.Log.Debug("read is repeated", "op", op, "code", nstance.CodeOf(err), "err", err)
+		return true
+	}
+}
+
+// about says which call failed. The code stays.
+func about(op string, id nstance.InstanceID, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", op, id, err)
+}

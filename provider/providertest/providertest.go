@@ -1,0 +1,237 @@
+// Package providertest is the specification of [nstance.Provider] in runnable
+// form: each promise of its comments is a named subtest. A provider's own test
+// is a few lines that call [Run] with a factory. Where the comments and this
+// suite differ, the suite is right.
+package providertest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Subject is one cloud under test. The suite marks everything it makes with a
+// random installation ID and deletes it again, so the cloud need not be empty
+// and may be shared.
+type Subject struct {
+	// Provider is what is tested.
+	Provider nstance.Provider
+
+	// Shape fills in what this cloud needs of a spec: Image, InstanceType,
+	// Subnet, Arch, Args. Nil leaves them empty.
+	Shape func(*nstance.MachineSpec)
+
+	// Spot says that the provider offers spot capacity. If not, it must refuse
+	// a spec that asks for it.
+	Spot bool
+
+	// UserData returns what the machine itself can read as its user data,
+	// waiting for it until ctx ends. Nil where the test cannot look into a
+	// machine: then that promise is not checked.
+	UserData func(ctx context.Context, m nstance.Machine) ([]byte, error)
+
+	// BadArgs are arguments that the provider must refuse, by the name of the
+	// argument its error has to mention. {"no_such_argument": true} is always
+	// tried; add wrong types of the ones it has.
+	BadArgs map[string]json.RawMessage
+
+	// Wait is how long to wait for what a cloud does in its own time: knowing
+	// a fresh machine, and letting go of a deleted one. 10 seconds; give real
+	// clouds minutes.
+	Wait time.Duration
+}
+
+// Run checks every promise against subjects that newSubject makes, one for each
+// subtest. Clean up with t.Cleanup.
+func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
+	for _, p := range promises {
+		t.Run(p.name, func(t *testing.T) {
+			p.check(newBench(t, newSubject(t)))
+		})
+	}
+	t.Run("market", func(t *testing.T) { runMarket(t, newSubject) })
+	t.Run("args", func(t *testing.T) { runArgs(t, newSubject) })
+	if s := newSubject(t); s.UserData != nil {
+		t.Run("user data/reaches the machine unchanged", func(t *testing.T) {
+			checkUserData(newBench(t, newSubject(t)))
+		})
+	}
+}
+
+// A promise is one sentence of the contract.
+type promise struct {
+	name  string
+	check func(*bench)
+}
+
+var promises = []promise{
+	{"create/returns the machine asked for, with all its marks", checkCreate},
+	{"create/the same spec returns the same machine", checkCreateTwice},
+	{"create/the same spec at the same time makes one machine", checkCreateTogether},
+	{"create/different specs at the same time make different machines", checkCreateMany},
+	{"create/other parameters under the same ID are a conflict", checkOtherParameters},
+	{"create/another owner of the same ID is a conflict", checkOtherOwner},
+	{"create/an ID that is none is refused", checkBadID},
+	{"get/shows the marks from the first moment", checkGetMarks},
+	{"get/an unknown machine is not found", checkGetUnknown},
+	{"get/two reads agree", checkGetTwice},
+	{"list/shows the marks from the first moment", checkListMarks},
+	{"list/yields each machine once", checkListOnce},
+	{"list/shows nothing of another installation", checkListInstallation},
+	{"list/shows nothing of another cluster or shard", checkListShard},
+	{"list/filters by tenant, and without one yields every tenant", checkListTenant},
+	{"list/of nothing is empty and no error", checkListEmpty},
+	{"list/may be left early", checkListBreak},
+	{"delete/repeated until not found, and the machine is gone", checkDelete},
+	{"delete/leaves other machines alone", checkDeleteOther},
+	{"delete/an unknown machine is not found", checkDeleteUnknown},
+	{"delete/with another ID is a conflict and touches nothing", checkDeleteWrongID},
+	{"delete/with another owner is a conflict and touches nothing", checkDeleteWrongOwner},
+	{"delete/with another machine's handle is a conflict and touches neither", checkDeleteSwapped},
+	{"context/one that has ended fails every call and is no answer", checkCancelled},
+	{"context/one that ends during a listing fails it", checkCancelledList},
+}
+
+// A bench is a subject with the test that uses it.
+type bench struct {
+	*testing.T
+	Subject
+	owner nstance.Owner
+}
+
+func newBench(t *testing.T, s Subject) *bench {
+	require.NotNil(t, s.Provider, "the subject needs a provider")
+	if s.Wait == 0 {
+		s.Wait = 10 * time.Second
+	}
+	b := &bench{T: t, Subject: s, owner: nstance.Owner{
+		Installation: strings.ToLower(rand.Text()), Cluster: "suite", Shard: "a", Tenant: "default",
+	}}
+	return b
+}
+
+// spec returns a fresh, valid spec of the bench's owner.
+func (b *bench) spec() nstance.MachineSpec {
+	b.Helper()
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	id, err := nstance.NewInstanceID("tst", now)
+	require.NoError(b, err)
+	s := nstance.MachineSpec{
+		ID: id, Owner: b.owner, Group: "web", CreatedAt: now, Epoch: 7, Arch: nstance.AMD64,
+		UserData: []byte("#cloud-config\n"), Token: string(id) + "-0123456789",
+	}
+	if b.Shape != nil {
+		b.Shape(&s)
+	}
+	return s
+}
+
+// create makes the machine of s and sees to its deletion.
+func (b *bench) create(s nstance.MachineSpec) nstance.Machine {
+	b.Helper()
+	m, err := b.Provider.Create(b.Context(), s)
+	require.NoError(b, err)
+	b.Cleanup(func() { b.remove(m) })
+	return m
+}
+
+// remove deletes m until it is not found, whatever the test thought of it.
+func (b *bench) remove(m nstance.Machine) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), b.Wait)
+	defer cancel()
+	err := poll(ctx, func() (bool, error) {
+		err := b.Provider.Delete(ctx, m)
+		return nstance.CodeOf(err) == nstance.NotFound, nil
+	})
+	if err != nil {
+		b.Errorf("machine %s could not be deleted within %s: its Delete never became NotFound", m.ID, b.Wait)
+	}
+}
+
+// eventually waits until try is true. An error ends the test.
+func (b *bench) eventually(what string, try func(ctx context.Context) (bool, error)) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), b.Wait)
+	defer cancel()
+	err := poll(ctx, func() (bool, error) { return try(ctx) })
+	require.NoError(b, err, what)
+}
+
+// poll calls try until it is true, fails, or ctx ends.
+func poll(ctx context.Context, try func() (bool, error)) error {
+	pause := 2 * time.Millisecond
+	for {
+		if done, err := try(); done || err != nil {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+		pause = min(pause*2, time.Second)
+	}
+}
+
+// known waits until Get knows m, and returns what it says.
+func (b *bench) known(id nstance.InstanceID) (m nstance.Machine) {
+	b.Helper()
+	b.eventually("Get never knew the machine", func(ctx context.Context) (_ bool, err error) {
+		m, err = b.Provider.Get(ctx, id)
+		if nstance.CodeOf(err) == nstance.NotFound {
+			return false, nil
+		}
+		return true, err
+	})
+	return m
+}
+
+// listed waits until List of owner yields at least n machines, and returns them.
+func (b *bench) listed(owner nstance.Owner, n int) (out []nstance.Machine) {
+	b.Helper()
+	b.eventually("List never showed them all", func(ctx context.Context) (_ bool, err error) {
+		out, err = collect(b.Provider, ctx, owner)
+		return len(out) >= n, err
+	})
+	return out
+}
+
+func collect(p nstance.Provider, ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
+	var out []nstance.Machine
+	for m, err := range p.List(ctx, owner) {
+		if err != nil {
+			return out, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// marked requires m to carry the marks of s.
+func (b *bench) marked(s nstance.MachineSpec, m nstance.Machine) {
+	b.Helper()
+	require.Equal(b, s.ID, m.ID, "instance ID")
+	require.Equal(b, s.Owner, m.Owner, "owner")
+	require.Equal(b, s.Group, m.Group, "group")
+	require.Equal(b, s.Epoch, m.Epoch, "epoch")
+	require.WithinDuration(b, s.CreatedAt, m.CreatedAt, time.Second, "creation time")
+	require.NotEmpty(b, m.ProviderID, "provider ID")
+	require.NotEmpty(b, m.Status, "status; use StatusUnknown where there is none")
+}
+
+// refused requires err to be of the given code, classified by the provider.
+func (b *bench) refused(code nstance.Code, err error) {
+	b.Helper()
+	require.Error(b, err)
+	require.True(b, classified(err), "the error carries no code: %v", err)
+	require.Equal(b, code, nstance.CodeOf(err), "code of: %v", err)
+}

@@ -1,0 +1,115 @@
+package simcloud
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Pool is a kind of capacity. An empty field of a limit's pool means any.
+type Pool struct {
+	InstanceType string
+	Zone         string
+	Market       nstance.MarketType
+}
+
+// A Limit is how many machines a pool has room for, all owners together. Where
+// several limits fit a machine, all must have room.
+type Limit struct {
+	Pool     Pool
+	Machines int
+}
+
+// SetCapacity changes the limit of a pool, or adds it; a negative n removes it.
+// Machines that exist stay.
+func (c *Cloud) SetCapacity(p Pool, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := c.limits[:0]
+	for _, l := range c.limits {
+		if l.Pool != p {
+			kept = append(kept, l)
+		}
+	}
+	c.limits = kept
+	if n >= 0 {
+		c.limits = append(c.limits, Limit{Pool: p, Machines: n})
+	}
+}
+
+func (p Pool) covers(q Pool) bool {
+	return (p.InstanceType == "" || p.InstanceType == q.InstanceType) &&
+		(p.Zone == "" || p.Zone == q.Zone) && (p.Market == "" || p.Market == q.Market)
+}
+
+// room fails with Capacity or Quota when a machine in p is one too many. It
+// needs c.mu.
+func (c *Cloud) room(p Pool) error {
+	if c.o.Quota > 0 && c.count(Pool{}) >= c.o.Quota {
+		return nstance.Errorf(nstance.Quota, "the account's %d machines are used up", c.o.Quota)
+	}
+	for _, l := range c.limits {
+		if l.Pool.covers(p) && c.count(l.Pool) >= l.Machines {
+			return nstance.Errorf(nstance.Capacity, "no %s capacity for %q in zone %s", p.Market, p.InstanceType, p.Zone)
+		}
+	}
+	return nil
+}
+
+func (c *Cloud) count(p Pool) (n int) {
+	for q, machines := range c.counts {
+		if p.covers(q) {
+			n += machines
+		}
+	}
+	return n
+}
+
+const defaultZone = "sim-a"
+
+func (c *Cloud) poolOf(s nstance.MachineSpec) Pool {
+	p := Pool{InstanceType: s.InstanceType, Zone: defaultZone, Market: s.Market}
+	if p.Market == "" {
+		p.Market = nstance.OnDemand
+	}
+	if c.o.Zones != nil {
+		p.Zone = c.o.Zones[s.Subnet]
+	}
+	return p
+}
+
+// A Bucket admits Burst calls at once and PerSecond in the long run; the rest
+// are answered Throttled.
+type Bucket struct {
+	PerSecond float64
+	Burst     int
+}
+
+type bucket struct {
+	Bucket
+	tokens float64
+	at     time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	if !b.at.IsZero() {
+		b.tokens = min(float64(b.Burst), b.tokens+now.Sub(b.at).Seconds()*b.PerSecond)
+	}
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// throttled needs c.mu.
+func (c *Cloud) throttled(op Op) bool {
+	now := time.Now()
+	for _, key := range []Op{OpAny, op} {
+		if b := c.buckets[key]; b != nil && !b.take(now) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,136 @@
+package simcloud
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Machines returns every machine of every owner as it is at this moment, oldest
+// first: the truth, without latency, faults or lag.
+func (c *Cloud) Machines() []nstance.Machine {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]nstance.Machine, 0, len(c.machines))
+	for _, m := range c.order {
+		if !m.gone {
+			out = append(out, m.view)
+		}
+	}
+	return out
+}
+
+// Spec returns what the machine was made from.
+func (c *Cloud) Spec(id nstance.InstanceID) (nstance.MachineSpec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m := c.machines[id]; m != nil {
+		return m.spec, true
+	}
+	return nstance.MachineSpec{}, false
+}
+
+// Reclaim announces that spot machine id is taken back, and takes it when
+// notice has passed; a notice of zero takes it unannounced. Announcing again
+// sets a new time. Fails with NotFound when there is no such machine, Conflict
+// when it does not run any more, Invalid when it is not spot.
+func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, err := c.living(id)
+	if err != nil {
+		return err
+	}
+	if m.view.Market != nstance.Spot {
+		return nstance.FieldError("id", "create it with market spot, or use Kill", "machine %s is not spot capacity", id)
+	}
+	if notice > 0 {
+		m.announce(nstance.Notice{Deadline: c.o.Now().Add(notice).UTC()})
+	}
+	told := len(m.notices)
+	c.after(max(notice, 0), &event{do: func() func() {
+		if len(m.notices) == told && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
+			c.terminate(m)
+		}
+		return nil
+	}})
+	return nil
+}
+
+// Withdraw takes the announced reclaim of id back: the machine stays. Fails
+// with NotFound when there is no such machine or nothing announced, Conflict
+// when the machine is already being taken.
+func (c *Cloud) Withdraw(id nstance.InstanceID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, err := c.living(id)
+	if err != nil {
+		return err
+	}
+	if n := len(m.notices); n == 0 || m.notices[n-1].Cancelled {
+		return nstance.Errorf(nstance.NotFound, "nothing is announced for machine %s", id)
+	}
+	m.announce(nstance.Notice{Deadline: m.notices[len(m.notices)-1].Deadline, Cancelled: true})
+	return nil
+}
+
+// Kill removes machine id at once, as when its host burns: no notice, no
+// shutdown, and every call answers NotFound from now on. Fails with NotFound
+// when there is no such machine.
+func (c *Cloud) Kill(id nstance.InstanceID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.machines[id]
+	if m == nil {
+		return nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	}
+	m.end(nstance.StatusDeleting)
+	c.forget(m)
+	return nil
+}
+
+// Stop leaves machine id behind in a status in which it does not run, such as
+// StatusStopped or StatusFailed. Fails with NotFound when there is no such
+// machine, Conflict when it did not run, Invalid for a status of one that does.
+func (c *Cloud) Stop(id nstance.InstanceID, s nstance.MachineStatus) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.Dead() {
+		return nstance.FieldError("status", "use stopping, stopped, deleting or failed", "%q is no status of a machine that does not run", s)
+	}
+	m, err := c.living(id)
+	if err != nil {
+		return err
+	}
+	m.end(s)
+	return nil
+}
+
+// living returns the machine if it runs or will. It needs c.mu.
+func (c *Cloud) living(id nstance.InstanceID) (*machine, error) {
+	m := c.machines[id]
+	switch {
+	case m == nil:
+		return nil, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	case m.view.Status.Dead():
+		return nil, nstance.Errorf(nstance.Conflict, "machine %s is %s", id, m.view.Status)
+	}
+	return m, nil
+}
+
+// announce appends n, completed, to the machine's notices. An announcement and
+// its withdrawal share one event ID, and so does one that sets a new time.
+func (m *machine) announce(n nstance.Notice) {
+	n.Kind, n.Action, n.Source = nstance.Reclaim, "terminate", source
+	n.EventID = fmt.Sprintf("%s/%s/%d", source, m.view.ProviderID, m.reclaims)
+	if n.Cancelled {
+		m.reclaims++
+	}
+	m.notices = append(m.notices, n)
+	close(m.news)
+	m.news = make(chan struct{})
+}
+
+// source names the notices' origin.
+const source = "sim/spot"

@@ -1,0 +1,144 @@
+package simcloud
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+)
+
+// A machine is one machine. Everything in it is guarded by the cloud's lock.
+type machine struct {
+	c        *Cloud
+	seq      uint64
+	view     nstance.Machine
+	spec     nstance.MachineSpec
+	print    string    // of spec
+	pool     Pool      // where it takes up capacity
+	visible  time.Time // from when on Get and List know it
+	ran      bool      // began to run: OnStop is owed
+	over     bool      // takes up no capacity any more
+	gone     bool      // no call finds it any more
+	notices  []nstance.Notice
+	news     chan struct{} // closed and replaced when notices grows
+	reclaims int           // withdrawn so far
+}
+
+// args are what a simcloud spec may carry in Args.
+type args struct {
+	BootDelay *provider.Duration `json:"boot_delay"` // instead of Options.Boot
+}
+
+// launch makes the machine of a spec that has been checked. It needs c.mu.
+func (c *Cloud) launch(s nstance.MachineSpec, print string, a args) *machine {
+	c.seq++
+	m := &machine{
+		c: c, seq: c.seq, spec: s, print: print, pool: c.poolOf(s),
+		visible: time.Now().Add(c.draw(c.o.Lag)),
+		news:    make(chan struct{}),
+	}
+	m.view = nstance.Machine{
+		ID: s.ID, ProviderID: fmt.Sprintf("sim-%08d", m.seq), Owner: s.Owner, Group: s.Group,
+		CreatedAt: s.CreatedAt, Epoch: s.Epoch, Status: nstance.StatusPending,
+		InstanceType: s.InstanceType, Zone: m.pool.Zone, Market: m.pool.Market,
+		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(m.seq >> 16), byte(m.seq >> 8), byte(m.seq)})},
+	}
+	c.machines[s.ID], c.handles[m.view.ProviderID] = m, m
+	c.order = append(c.order, m)
+	c.counts[m.pool]++
+	boot := c.draw(c.o.Boot)
+	if a.BootDelay != nil {
+		boot = time.Duration(*a.BootDelay)
+	}
+	if boot == 0 {
+		m.view.Status = nstance.StatusRunning
+	}
+	c.after(boot, &event{do: m.start})
+	return m
+}
+
+// start is the event of a machine beginning to run.
+func (m *machine) start() func() {
+	if m.view.Status.Dead() || m.gone {
+		return nil
+	}
+	m.view.Status = nstance.StatusRunning
+	m.ran = true
+	if m.c.o.OnStart == nil {
+		return nil
+	}
+	view, spec := m.view, m.spec
+	return func() { m.c.o.OnStart(view, spec) }
+}
+
+// end stops a machine: from now on its status is s. It needs the cloud's lock.
+func (m *machine) end(s nstance.MachineStatus) {
+	m.view.Status = s
+	if m.ran && m.c.o.OnStop != nil {
+		view := m.view
+		m.c.after(0, &event{last: true, do: func() func() {
+			return func() { m.c.o.OnStop(view) }
+		}})
+	}
+	m.ran = false
+	if !m.over {
+		m.over = true
+		m.c.counts[m.pool]--
+	}
+}
+
+// forget makes the machine unknown to every call. It needs c.mu.
+func (c *Cloud) forget(m *machine) {
+	if m.gone {
+		return
+	}
+	m.gone = true
+	delete(c.machines, m.view.ID)
+	delete(c.handles, m.view.ProviderID)
+	c.spent.add(m.view.ID, time.Now())
+	if c.dead++; c.dead > len(c.order)/2 {
+		c.compact()
+	}
+}
+
+func (c *Cloud) compact() {
+	kept := c.order[:0]
+	for _, m := range c.order {
+		if !m.gone {
+			kept = append(kept, m)
+		}
+	}
+	clear(c.order[len(kept):])
+	c.order, c.dead = kept, 0
+}
+
+// tombstones remember the IDs of machines that are gone, as clouds remember
+// idempotency tokens: a late repeat of a create makes no second machine.
+type tombstones struct {
+	at    map[nstance.InstanceID]time.Time
+	order []nstance.InstanceID
+}
+
+const (
+	tokenMemory = 24 * time.Hour
+	maxTokens   = 100_000
+)
+
+func (t *tombstones) add(id nstance.InstanceID, now time.Time) {
+	if t.at == nil {
+		t.at = map[nstance.InstanceID]time.Time{}
+	}
+	t.at[id] = now
+	t.order = append(t.order, id)
+	for len(t.order) > maxTokens || now.Sub(t.at[t.order[0]]) > tokenMemory {
+		delete(t.at, t.order[0])
+		t.order = t.order[1:]
+	}
+}
+
+func (t *tombstones) has(id nstance.InstanceID, now time.Time) bool {
+	at, ok := t.at[id]
+	return ok && now.Sub(at) <= tokenMemory
+}

@@ -1,0 +1,93 @@
+package simcloud
+
+import (
+	"container/heap"
+	"time"
+)
+
+// An event is something that the cloud does by itself at a set time: booting a
+// machine, taking it back, calling OnStop.
+type event struct {
+	at   time.Time
+	seq  uint64        // of the cloud: equal times keep their order
+	last bool          // happens even if the cloud closes first
+	do   func() func() // called under the cloud's lock; returns what to call after it, or nil
+}
+
+// An agenda is a heap of events, the earliest first.
+type agenda []*event
+
+func (a agenda) Len() int      { return len(a) }
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a agenda) Less(i, j int) bool {
+	if a[i].at.Equal(a[j].at) {
+		return a[i].seq < a[j].seq
+	}
+	return a[i].at.Before(a[j].at)
+}
+func (a *agenda) Push(x any) { *a = append(*a, x.(*event)) }
+func (a *agenda) Pop() any {
+	old := *a
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*a = old[:len(old)-1]
+	return last
+}
+
+// after plans e for d from now. It needs c.mu. One dispatcher runs while there
+// are events and ends with the last, so an idle cloud owns no goroutine.
+func (c *Cloud) after(d time.Duration, e *event) {
+	c.seq++
+	e.at, e.seq = time.Now().Add(d), c.seq
+	heap.Push(&c.events, e)
+	switch {
+	case c.closed: // Close sees to it
+	case !c.running:
+		c.running = true
+		c.wg.Go(c.dispatch)
+	case c.events[0] == e:
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// dispatch runs events until none is left or the cloud closes.
+func (c *Cloud) dispatch() {
+	for {
+		call, wait, more := c.next()
+		switch {
+		case !more:
+			return
+		case wait > 0:
+			c.rest(wait)
+		case call != nil:
+			call()
+		}
+	}
+}
+
+// next does the first event if it is due, or says how long until then.
+func (c *Cloud) next() (call func(), wait time.Duration, more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.events) == 0 {
+		c.running = false
+		return nil, 0, false
+	}
+	if wait := time.Until(c.events[0].at); wait > 0 {
+		return nil, wait, true
+	}
+	return heap.Pop(&c.events).(*event).do(), 0, true
+}
+
+func (c *Cloud) rest(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.wake:
+	case <-c.done:
+	}
+}

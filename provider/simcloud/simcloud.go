@@ -1,0 +1,180 @@
+// Package simcloud is a cloud in memory, with the manners of real ones: calls
+// take time and are throttled, capacity sells out, a fresh machine is not
+// listed at once, machines boot, are reclaimed with notice and die without,
+// and answers get lost after the deed was done. It is meant for users' own
+// tests and for simulations; it runs inside testing/synctest bubbles, where
+// hours pass in milliseconds.
+//
+// A simulation attaches its agents with Options.OnStart and OnStop, and gives
+// each one its machine's [Cloud.Detector]. Faults are chosen by call:
+// [Cloud.Fail] fails the nth call of a kind, before or after its effect.
+//
+// Equal seeds give equal latencies and handles for equal sequences of calls.
+package simcloud
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Options describe the cloud. Nil and zero fields mean one that answers at
+// once, never refuses, and boots machines immediately.
+type Options struct {
+	Seed uint64 // of every random choice
+
+	Latency  Delay // of one call, or of one page of a list; half passes before the effect, half after
+	Boot     Delay // from create until the machine runs
+	Shutdown Delay // from delete until the machine is gone
+	Lag      Delay // after a create, how long Get and List do not know the machine
+
+	Width    int // calls served at once; others wait. 0: any number
+	PageSize int // machines a page of a list; 1000
+
+	Limits   []Limit       // capacity; nil: endless. SetCapacity changes it
+	Quota    int           // machines of the account at most; 0: any number
+	Throttle map[Op]Bucket // by kind of call; OpAny is a bucket that all share
+
+	// Zones maps subnets to zones, and refuses subnets that it does not name.
+	// Nil: every subnet is permitted, all are in zone sim-a.
+	Zones map[string]string
+
+	// OnStart is called when a machine begins to run, OnStop when one that
+	// began to run no longer does. They are called one after another, never
+	// concurrently, in the order of events, and must not block; they may call
+	// the cloud's methods except Close.
+	OnStart func(nstance.Machine, nstance.MachineSpec)
+	OnStop  func(nstance.Machine)
+
+	Log int              // calls remembered for Calls; 10000
+	Now func() time.Time // wall clock of notices and the call log; time.Now
+}
+
+const (
+	defaultPage = 1000
+	defaultLog  = 10000
+)
+
+// A Cloud is one account at one cloud. It is safe for concurrent use.
+type Cloud struct {
+	o     Options
+	slots chan struct{} // nil: any number
+	done  chan struct{} // closed by Close
+	wake  chan struct{} // tells the dispatcher of an earlier event
+	wg    sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	random   *rand.Rand
+	seq      uint64
+	machines map[nstance.InstanceID]*machine
+	handles  map[string]*machine
+	order    []*machine // by seq; may hold machines that are gone
+	dead     int        // of order
+	spent    tombstones
+	counts   map[Pool]int
+	limits   []Limit
+	buckets  map[Op]*bucket
+	faults   []*Fault
+	calls    journal
+	events   agenda
+	running  bool // the dispatcher
+}
+
+var _ nstance.Provider = (*Cloud)(nil)
+
+// New returns a cloud without machines. Close it when done.
+func New(o *Options) *Cloud {
+	c := &Cloud{
+		done:     make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		machines: map[nstance.InstanceID]*machine{},
+		handles:  map[string]*machine{},
+		counts:   map[Pool]int{},
+		buckets:  map[Op]*bucket{},
+	}
+	if o != nil {
+		c.o = *o
+	}
+	if c.o.PageSize <= 0 {
+		c.o.PageSize = defaultPage
+	}
+	if c.o.Log <= 0 {
+		c.o.Log = defaultLog
+	}
+	if c.o.Now == nil {
+		c.o.Now = time.Now
+	}
+	if c.o.Width > 0 {
+		c.slots = make(chan struct{}, c.o.Width)
+	}
+	c.limits = slices.Clone(c.o.Limits)
+	for op, b := range c.o.Throttle {
+		c.buckets[op] = &bucket{Bucket: b, tokens: float64(b.Burst)}
+	}
+	c.random = rand.New(rand.NewPCG(c.o.Seed, 0))
+	c.calls.max = c.o.Log
+	return c
+}
+
+// Close stops every machine, calls OnStop for those that ran, and waits for
+// everything that the cloud started. Later calls are answered Unavailable. It
+// may be called more than once, but not from OnStart or OnStop.
+func (c *Cloud) Close() {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		close(c.done)
+	}
+	c.mu.Unlock()
+	c.wg.Wait()
+	for _, stop := range c.last() {
+		stop()
+	}
+}
+
+// last empties the cloud and returns the calls of OnStop that are still owed.
+func (c *Cloud) last() []func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var owed []func()
+	for _, m := range slices.Clone(c.order) {
+		if m.gone {
+			continue
+		}
+		m.end(nstance.StatusDeleting)
+		c.forget(m)
+	}
+	for len(c.events) > 0 { // what end has just put there, and older calls
+		if e := heap.Pop(&c.events).(*event); e.last {
+			if call := e.do(); call != nil {
+				owed = append(owed, call)
+			}
+		}
+	}
+	return owed
+}
+
+// A Delay draws a duration. It is called with the cloud's random source, under
+// its lock.
+type Delay func(*rand.Rand) time.Duration
+
+// Constant always takes d.
+func Constant(d time.Duration) Delay { return func(*rand.Rand) time.Duration { return d } }
+
+// Between takes anything from lo up to, but not including, hi.
+func Between(lo, hi time.Duration) Delay {
+	return func(r *rand.Rand) time.Duration { return lo + time.Duration(r.Int64N(max(int64(hi-lo), 1))) }
+}
+
+// draw needs c.mu.
+func (c *Cloud) draw(d Delay) time.Duration {
+	if d == nil {
+		return 0
+	}
+	return max(d(c.random), 0)
+}

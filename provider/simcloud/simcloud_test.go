@@ -1,0 +1,506 @@
+package simcloud_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/providertest"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+func TestProvider(t *testing.T) {
+	for name, o := range map[string]*simcloud.Options{
+		"prompt": nil,
+		"slow and eventually consistent": {
+			Latency: simcloud.Between(time.Millisecond, 3*time.Millisecond), Lag: simcloud.Constant(20 * time.Millisecond),
+			Boot: simcloud.Constant(10 * time.Millisecond), Shutdown: simcloud.Constant(10 * time.Millisecond),
+			PageSize: 2, Width: 4,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			providertest.Run(t, func(t *testing.T) providertest.Subject {
+				c := simcloud.New(o)
+				t.Cleanup(c.Close)
+				return providertest.Subject{
+					Provider: c,
+					Spot:     true,
+					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
+						s, _ := c.Spec(m.ID)
+						return s.UserData, nil
+					},
+					BadArgs: map[string]json.RawMessage{
+						"boot_delay": json.RawMessage(`{"boot_delay": "soon"}`),
+					},
+				}
+			})
+		})
+	}
+}
+
+var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"}
+
+func spec(t testing.TB, market nstance.MarketType) nstance.MachineSpec {
+	t.Helper()
+	now := time.Now().UTC()
+	id, err := nstance.NewInstanceID("sim", now)
+	require.NoError(t, err)
+	return nstance.MachineSpec{ID: id, Owner: owner, CreatedAt: now, Market: market, InstanceType: "m1", Token: string(id)}
+}
+
+// bubble runs f with a cloud in a synctest bubble and closes the cloud.
+func bubble(t *testing.T, o *simcloud.Options, f func(t *testing.T, c *simcloud.Cloud)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := simcloud.New(o)
+		defer c.Close()
+		f(t, c)
+	})
+}
+
+func create(t *testing.T, c *simcloud.Cloud, s nstance.MachineSpec) nstance.Machine {
+	t.Helper()
+	m, err := c.Create(t.Context(), s)
+	require.NoError(t, err)
+	return m
+}
+
+func status(t *testing.T, c *simcloud.Cloud, id nstance.InstanceID) nstance.MachineStatus {
+	t.Helper()
+	m, err := c.Get(t.Context(), id)
+	if errors.Is(err, nstance.NotFound) {
+		return "gone"
+	}
+	require.NoError(t, err)
+	return m.Status
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestTime(t *testing.T) {
+	t.Run("a call takes its latency, and the effect happens halfway", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+			start, s := time.Now(), spec(t, "")
+			done := make(chan error, 1)
+			go func() { _, err := c.Create(t.Context(), s); done <- err }()
+			pass(499 * time.Millisecond)
+			require.Empty(t, c.Machines())
+			pass(2 * time.Millisecond)
+			require.Len(t, c.Machines(), 1)
+			require.NoError(t, <-done)
+			require.Equal(t, time.Second, time.Since(start))
+		})
+	})
+	t.Run("no more than width calls are served at once", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second), Width: 3}, func(t *testing.T, c *simcloud.Cloud) {
+			start := time.Now()
+			var wg sync.WaitGroup
+			for range 7 {
+				wg.Go(func() { create(t, c, spec(t, "")) })
+			}
+			wg.Wait()
+			require.Equal(t, 3*time.Second, time.Since(start))
+		})
+	})
+	t.Run("a caller who leaves before the effect has no machine, after it has one, and cannot tell", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+			for wait, machines := range map[time.Duration]int{400 * time.Millisecond: 0, 600 * time.Millisecond: 1} {
+				s := spec(t, "")
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				_, err := c.Create(ctx, s)
+				cancel()
+				require.ErrorIs(t, err, nstance.Ambiguous)
+				_, there := c.Spec(s.ID)
+				require.Equal(t, machines == 1, there, "after %s", wait)
+			}
+		})
+	})
+	t.Run("a machine boots, and shuts down", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Boot: simcloud.Constant(time.Minute), Shutdown: simcloud.Constant(time.Minute)}, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, ""))
+			require.Equal(t, nstance.StatusPending, m.Status)
+			pass(59 * time.Second)
+			require.Equal(t, nstance.StatusPending, status(t, c, m.ID))
+			pass(2 * time.Second)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+			require.NoError(t, c.Delete(t.Context(), m))
+			require.Equal(t, nstance.StatusDeleting, status(t, c, m.ID))
+			pass(59 * time.Second)
+			require.NoError(t, c.Delete(t.Context(), m))
+			pass(2 * time.Second)
+			require.ErrorIs(t, c.Delete(t.Context(), m), nstance.NotFound)
+		})
+	})
+	t.Run("args set the boot delay of one machine", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			s := spec(t, "")
+			s.Args = json.RawMessage(`{"boot_delay": "1h"}`)
+			m := create(t, c, s)
+			pass(59 * time.Minute)
+			require.Equal(t, nstance.StatusPending, status(t, c, m.ID))
+			pass(time.Minute)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+		})
+	})
+	t.Run("a fresh machine is unknown for the lag, and a repeated create knows it all the same", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Lag: simcloud.Constant(5 * time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+			s := spec(t, "")
+			m := create(t, c, s)
+			require.EqualValues(t, "gone", status(t, c, m.ID))
+			require.Equal(t, m.ProviderID, create(t, c, s).ProviderID)
+			require.Zero(t, listed(t, c))
+			pass(5 * time.Second)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+			require.Equal(t, 1, listed(t, c))
+		})
+	})
+	t.Run("an ID is not reused within a day of its machine's end", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			s := spec(t, "")
+			m := create(t, c, s)
+			require.NoError(t, c.Delete(t.Context(), m))
+			_, err := c.Create(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Conflict)
+			require.Empty(t, c.Machines())
+		})
+	})
+}
+
+func listed(t *testing.T, c *simcloud.Cloud) (n int) {
+	t.Helper()
+	for _, err := range c.List(t.Context(), owner) {
+		require.NoError(t, err)
+		n++
+	}
+	return n
+}
+
+func TestRefusals(t *testing.T) {
+	t.Run("capacity is counted by type, zone and market, and comes back with a delete", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			c.SetCapacity(simcloud.Pool{InstanceType: "m1", Market: nstance.Spot}, 1)
+			m := create(t, c, spec(t, nstance.Spot))
+			_, err := c.Create(t.Context(), spec(t, nstance.Spot))
+			require.ErrorIs(t, err, nstance.Capacity)
+			create(t, c, spec(t, nstance.OnDemand))
+			other := spec(t, nstance.Spot)
+			other.InstanceType = "m2"
+			create(t, c, other)
+			require.NoError(t, c.Delete(t.Context(), m))
+			create(t, c, spec(t, nstance.Spot))
+			c.SetCapacity(simcloud.Pool{InstanceType: "m1", Market: nstance.Spot}, -1)
+			create(t, c, spec(t, nstance.Spot))
+		})
+	})
+	t.Run("zones come from subnets, and unknown subnets are refused", func(t *testing.T) {
+		o := &simcloud.Options{Zones: map[string]string{"s1": "z1", "s2": "z2"}}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			c.SetCapacity(simcloud.Pool{Zone: "z1"}, 0)
+			s := spec(t, "")
+			s.Subnet = "s1"
+			_, err := c.Create(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Capacity)
+			s.Subnet = "s2"
+			require.Equal(t, "z2", create(t, c, s).Zone)
+			s = spec(t, "")
+			s.Subnet = "s3"
+			_, err = c.Create(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Invalid)
+		})
+	})
+	t.Run("a quota ends the account's machines", func(t *testing.T) {
+		bubble(t, &simcloud.Options{Quota: 2}, func(t *testing.T, c *simcloud.Cloud) {
+			first := spec(t, "")
+			create(t, c, first)
+			create(t, c, spec(t, ""))
+			_, err := c.Create(t.Context(), spec(t, ""))
+			require.ErrorIs(t, err, nstance.Quota)
+			create(t, c, first) // a repeat needs no room
+		})
+	})
+	t.Run("calls beyond the bucket are throttled until it refills", func(t *testing.T) {
+		o := &simcloud.Options{Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpCreate: {PerSecond: 1, Burst: 2}}}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			create(t, c, spec(t, ""))
+			create(t, c, spec(t, ""))
+			_, err := c.Create(t.Context(), spec(t, ""))
+			require.ErrorIs(t, err, nstance.Throttled)
+			require.Equal(t, 2, listed(t, c))
+			pass(time.Second)
+			create(t, c, spec(t, ""))
+		})
+	})
+}
+
+func TestFaults(t *testing.T) {
+	t.Run("before: the nth call fails and nothing happened", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			c.Fail(simcloud.OpCreate, 2, nstance.Denied, simcloud.Before)
+			create(t, c, spec(t, ""))
+			_, err := c.Create(t.Context(), spec(t, ""))
+			require.ErrorIs(t, err, nstance.Denied)
+			require.Len(t, c.Machines(), 1)
+			create(t, c, spec(t, ""))
+		})
+	})
+	t.Run("after: the answer is lost and the machine is there", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			c.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+			s := spec(t, "")
+			m, err := c.Create(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Ambiguous)
+			require.Zero(t, m)
+			require.Equal(t, s.ID, create(t, c, s).ID)
+			require.Len(t, c.Machines(), 1)
+		})
+	})
+	t.Run("late: the call lands when its caller has long given up", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: time.Minute})
+			_, err := c.Create(t.Context(), spec(t, ""))
+			require.ErrorIs(t, err, nstance.Ambiguous)
+			pass(59 * time.Second)
+			require.Empty(t, c.Machines())
+			pass(time.Second)
+			require.Len(t, c.Machines(), 1)
+		})
+	})
+	t.Run("a fault can be aimed at one machine, repeat, and be healed", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			a, b := create(t, c, spec(t, "")), create(t, c, spec(t, ""))
+			c.Inject(simcloud.Fault{Op: simcloud.OpGet, ID: a.ID, Times: -1})
+			for range 3 {
+				_, err := c.Get(t.Context(), a.ID)
+				require.ErrorIs(t, err, nstance.Unavailable)
+				status(t, c, b.ID)
+			}
+			c.Heal()
+			status(t, c, a.ID)
+		})
+	})
+	t.Run("a crash point runs in the middle of a call, which goes on", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			var machines int
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Keep: true, Do: func() { machines = len(c.Machines()) }})
+			create(t, c, spec(t, ""))
+			require.Equal(t, 1, machines)
+		})
+	})
+}
+
+func TestMachinesEnd(t *testing.T) {
+	t.Run("start and stop are told in order, for every way to end", func(t *testing.T) {
+		var log []string
+		o := &simcloud.Options{
+			OnStart: func(m nstance.Machine, s nstance.MachineSpec) { log = append(log, "start "+string(s.UserData)) },
+			OnStop:  func(m nstance.Machine) { log = append(log, "stop "+string(m.Status)) },
+		}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			for name, end := range map[string]func(m nstance.Machine) error{
+				"delete":  func(m nstance.Machine) error { return c.Delete(t.Context(), m) },
+				"kill":    func(m nstance.Machine) error { return c.Kill(m.ID) },
+				"reclaim": func(m nstance.Machine) error { return c.Reclaim(m.ID, 0) },
+			} {
+				log = nil
+				s := spec(t, nstance.Spot)
+				s.UserData = []byte(name)
+				m := create(t, c, s)
+				pass(time.Second)
+				require.NoError(t, end(m))
+				pass(time.Second)
+				require.Equal(t, []string{"start " + name, "stop deleting"}, log)
+				require.EqualValues(t, "gone", status(t, c, m.ID))
+			}
+			log = nil
+			m := create(t, c, spec(t, ""))
+			pass(time.Second)
+			require.NoError(t, c.Stop(m.ID, nstance.StatusStopped))
+			pass(time.Second)
+			require.Equal(t, []string{"start ", "stop stopped"}, log)
+			require.Equal(t, nstance.StatusStopped, status(t, c, m.ID))
+			require.ErrorIs(t, c.Stop(m.ID, nstance.StatusStopped), nstance.Conflict)
+			require.ErrorIs(t, c.Stop(m.ID, nstance.StatusRunning), nstance.Invalid)
+		})
+	})
+	t.Run("a machine deleted while it boots never starts", func(t *testing.T) {
+		var starts, stops int
+		o := &simcloud.Options{
+			Boot:    simcloud.Constant(time.Minute),
+			OnStart: func(nstance.Machine, nstance.MachineSpec) { starts++ },
+			OnStop:  func(nstance.Machine) { stops++ },
+		}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			require.NoError(t, c.Delete(t.Context(), create(t, c, spec(t, ""))))
+			pass(time.Hour)
+			require.Zero(t, starts+stops)
+		})
+	})
+	t.Run("close stops what runs, and is the end of every call", func(t *testing.T) {
+		var stops int
+		o := &simcloud.Options{OnStop: func(nstance.Machine) { stops++ }, Latency: simcloud.Constant(time.Hour)}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			for range 3 {
+				create(t, c, spec(t, ""))
+			}
+			synctest.Wait()
+			hung := make(chan error, 1)
+			go func() { _, err := c.Create(t.Context(), spec(t, "")); hung <- err }()
+			synctest.Wait()
+			c.Close()
+			require.Equal(t, 3, stops)
+			require.ErrorIs(t, <-hung, nstance.Unavailable)
+			_, err := c.Get(t.Context(), spec(t, "").ID)
+			require.ErrorIs(t, err, nstance.Unavailable)
+			c.Close()
+			require.Equal(t, 3, stops)
+		})
+	})
+}
+
+func TestReclaim(t *testing.T) {
+	watch := func(t *testing.T, c *simcloud.Cloud, id nstance.InstanceID) <-chan nstance.Notice {
+		ch := make(chan nstance.Notice, 16)
+		go func() {
+			for n, err := range c.Detector(id).Watch(t.Context()) {
+				if err == nil {
+					ch <- n
+				}
+			}
+		}()
+		return ch
+	}
+	t.Run("is announced to the machine's detector, then takes the machine", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m, bystander := create(t, c, spec(t, nstance.Spot)), create(t, c, spec(t, nstance.Spot))
+			notices, none := watch(t, c, m.ID), watch(t, c, bystander.ID)
+			spot, err := c.Detector(m.ID).Interruptible(t.Context())
+			require.NoError(t, err)
+			require.True(t, spot)
+			require.NoError(t, c.Reclaim(m.ID, 2*time.Minute))
+			n := <-notices
+			require.Equal(t, nstance.Reclaim, n.Kind)
+			require.Equal(t, 2*time.Minute, n.Deadline.Sub(n.DetectedAt))
+			pass(2*time.Minute - time.Second)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+			pass(time.Second)
+			require.EqualValues(t, "gone", status(t, c, m.ID))
+			require.Equal(t, nstance.StatusRunning, status(t, c, bystander.ID))
+			require.Empty(t, none)
+		})
+	})
+	t.Run("can be withdrawn, under the same event ID", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, nstance.Spot))
+			notices := watch(t, c, m.ID)
+			require.ErrorIs(t, c.Withdraw(m.ID), nstance.NotFound)
+			require.NoError(t, c.Reclaim(m.ID, time.Minute))
+			first := <-notices
+			require.NoError(t, c.Withdraw(m.ID))
+			second := <-notices
+			require.True(t, second.Cancelled)
+			require.Equal(t, first.EventID, second.EventID)
+			pass(time.Hour)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+			require.NoError(t, c.Reclaim(m.ID, time.Minute))
+			require.NotEqual(t, first.EventID, (<-notices).EventID)
+		})
+	})
+	t.Run("announced again it happens at the new time", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, nstance.Spot))
+			require.NoError(t, c.Reclaim(m.ID, time.Minute))
+			require.NoError(t, c.Reclaim(m.ID, time.Hour))
+			pass(30 * time.Minute)
+			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
+			pass(30 * time.Minute)
+			require.EqualValues(t, "gone", status(t, c, m.ID))
+		})
+	})
+	t.Run("a watch that begins later sees what stands", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, nstance.Spot))
+			require.NoError(t, c.Reclaim(m.ID, time.Hour))
+			require.Equal(t, nstance.Reclaim, (<-watch(t, c, m.ID)).Kind)
+		})
+	})
+	t.Run("on-demand machines are not reclaimed", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, ""))
+			require.ErrorIs(t, c.Reclaim(m.ID, time.Hour), nstance.Invalid)
+			require.ErrorIs(t, c.Reclaim(spec(t, "").ID, time.Hour), nstance.NotFound)
+		})
+	})
+}
+
+func TestCalls(t *testing.T) {
+	t.Run("are logged with time, duration and code, and the log is bounded", func(t *testing.T) {
+		o := &simcloud.Options{Latency: simcloud.Constant(time.Second), Log: 2}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			start, s := time.Now(), spec(t, "")
+			_, err := c.Get(t.Context(), s.ID)
+			require.Error(t, err)
+			create(t, c, s)
+			status(t, c, s.ID)
+			require.Equal(t, []simcloud.Call{
+				{At: start.Add(time.Second), Took: time.Second, Op: simcloud.OpCreate, ID: s.ID},
+				{At: start.Add(2 * time.Second), Took: time.Second, Op: simcloud.OpGet, ID: s.ID},
+			}, c.Calls())
+			require.Equal(t, 2, c.Count(simcloud.OpGet))
+			require.Equal(t, 3, c.Count(simcloud.OpAny))
+		})
+	})
+	t.Run("equal seeds draw equal latencies", func(t *testing.T) {
+		run := func(seed uint64) (took []time.Duration) {
+			bubble(t, &simcloud.Options{Seed: seed, Latency: simcloud.Between(0, time.Hour)}, func(t *testing.T, c *simcloud.Cloud) {
+				for range 5 {
+					status(t, c, spec(t, "").ID)
+				}
+				for _, call := range c.Calls() {
+					took = append(took, call.Took)
+				}
+			})
+			return took
+		}
+		require.Equal(t, run(1), run(1))
+		require.NotEqual(t, run(1), run(2))
+	})
+}
+
+func Example() {
+	agents := make(chan string, 2)
+	c := simcloud.New(&simcloud.Options{
+		OnStart: func(_ nstance.Machine, s nstance.MachineSpec) { agents <- "booting with " + string(s.UserData) },
+		OnStop:  func(m nstance.Machine) { agents <- "stopped, status " + string(m.Status) },
+	})
+	defer c.Close()
+	id, _ := nstance.NewInstanceID("web", time.Now())
+	spec := nstance.MachineSpec{
+		ID: id, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"},
+		Market: nstance.Spot, UserData: []byte("hello"), Token: string(id),
+	}
+
+	c.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+	_, err := c.Create(context.Background(), spec)
+	fmt.Println(err, errors.Is(err, nstance.Ambiguous))
+	m, err := c.Create(context.Background(), spec)
+	fmt.Println(m.Status, m.Market, err)
+	fmt.Println(<-agents)
+
+	c.Reclaim(id, 0)
+	fmt.Println(<-agents)
+	// Output:
+	// injected fault true
+	// running spot <nil>
+	// booting with hello
+	// stopped, status deleting
+}
