@@ -1,0 +1,128 @@
+package spot
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+
+	"github.com/nstance-go/nstance"
+)
+
+// AWSBaseURL is the metadata service of EC2.
+const AWSBaseURL = "http://169.254.169.254"
+
+const (
+	awsLifeCycle   = "latest/meta-data/instance-life-cycle"
+	awsAction      = "latest/meta-data/spot/instance-action"
+	awsRebalance   = "latest/meta-data/events/recommendations/rebalance"
+	awsMaintenance = "latest/meta-data/events/maintenance/scheduled"
+	awsTargetState = "latest/meta-data/autoscaling/target-lifecycle-state"
+)
+
+// AWS detects what EC2 intends for this machine: interruptions, rebalance
+// recommendations, scheduled maintenance, and termination by Auto Scaling. It
+// watches all of them on every machine, since an on-demand one has maintenance
+// too and an unanswered question must not switch anything off. It is safe for
+// concurrent use.
+type AWS struct {
+	o       Options
+	session *session
+}
+
+var _ nstance.SpotDetector = (*AWS)(nil)
+
+// NewAWS returns a detector without asking the service anything. Fails with
+// Invalid for options that make no sense; nil is allowed.
+func NewAWS(o *Options) (*AWS, error) {
+	resolved, err := o.resolve(AWSBaseURL)
+	if err != nil {
+		return nil, err
+	}
+	a := &AWS{o: resolved}
+	a.session = newSession(&a.o)
+	return a, nil
+}
+
+// Interruptible reports whether the machine's life cycle is spot. It gives up
+// after a few seconds with Unavailable, or Denied, NotFound or Internal as the
+// service answers.
+func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
+	body, err := a.get(ctx, awsLifeCycle)
+	if err != nil {
+		return false, err
+	}
+	word, err := parseWord(body)
+	if err != nil {
+		return false, nstance.Errorf(nstance.Internal, "/%s: %w", awsLifeCycle, err)
+	}
+	return word == "spot", nil
+}
+
+// Watch yields notices and errors until ctx ends. Each watch begins afresh and
+// yields what stands already.
+//
+// An interruption is a Reclaim with the cloud's action and deadline, a
+// rebalance recommendation a Rebalance, a scheduled event a Maintenance with
+// its NotBefore and its code as action, the target state Terminated a
+// Terminate. A notice whose key or entry disappears, or whose state becomes
+// canceled or completed, is yielded once more, Cancelled. An error is yielded
+// once as long as it lasts.
+func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(yield func(nstance.Notice, error) bool) {
+		watch(ctx, &a.o,
+			awsKey{a, awsAction, parseInstanceAction},
+			awsKey{a, awsRebalance, parseRebalance},
+			awsKey{a, awsMaintenance, parseMaintenance},
+			awsKey{a, awsTargetState, parseTargetState},
+		)(yield)
+	}
+}
+
+// An awsKey is one path and the reading of its document.
+type awsKey struct {
+	aws   *AWS
+	path  string
+	parse func([]byte) ([]nstance.Notice, error)
+}
+
+func (k awsKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
+	body, err := k.aws.get(ctx, k.path)
+	switch {
+	case errors.Is(err, nstance.NotFound):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	}
+	found, err := k.parse(body)
+	if err != nil {
+		return found, false, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
+	}
+	return found, false, nil
+}
+
+// get reads one path, with a session token where the service has them. A
+// refused token is dropped and the read repeated once. Fails with NotFound
+// only if the service said so about this path.
+func (a *AWS) get(ctx context.Context, path string) ([]byte, error) {
+	got, sent, err := a.tryGet(ctx, path)
+	if err == nil && got.status == http.StatusUnauthorized {
+		if err := a.session.refused(ctx, sent); err != nil {
+			return nil, err
+		}
+		got, _, err = a.tryGet(ctx, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got.body, got.check(path)
+}
+
+func (a *AWS) tryGet(ctx context.Context, path string) (answer, map[string]string, error) {
+	header, err := a.session.header(ctx)
+	if err != nil {
+		return answer{}, nil, err
+	}
+	got, err := a.o.do(ctx, request{method: http.MethodGet, path: path, header: header, timeout: requestTimeout})
+	return got, header, err
+}

@@ -1,0 +1,178 @@
+package spot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	maxWordLen = 64  // of actions, codes and states
+	maxIDLen   = 128 // of the cloud's event IDs
+)
+
+// parseInstanceAction reads {"action": "terminate", "time": "…Z"} (EC2 user
+// guide, "Spot Instance interruption notices"). A document without a time is
+// believed: an interruption is certain then, only its moment is not.
+func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
+	var doc struct{ Action, Time string }
+	if err := decode(body, &doc); err != nil {
+		return nil, err
+	}
+	action, err := parseWord([]byte(doc.Action))
+	if err != nil {
+		return nil, fmt.Errorf("action: %w", err)
+	}
+	n := nstance.Notice{Kind: nstance.Reclaim, Action: action, Source: "aws/spot", EventID: "aws/spot/" + action}
+	if doc.Time == "" {
+		return []nstance.Notice{n}, nil
+	}
+	if n.Deadline, err = parseTime(doc.Time); err != nil {
+		return nil, fmt.Errorf("time: %w", err)
+	}
+	n.EventID += "@" + n.Deadline.Format(time.RFC3339)
+	return []nstance.Notice{n}, nil
+}
+
+// parseRebalance reads {"noticeTime": "…Z"} (EC2 user guide, "EC2 instance
+// rebalance recommendations"). That time is when the signal was given, not when
+// anything will happen, and tells two signals apart.
+func parseRebalance(body []byte) ([]nstance.Notice, error) {
+	var doc struct{ NoticeTime string }
+	if err := decode(body, &doc); err != nil {
+		return nil, err
+	}
+	given, err := parseTime(doc.NoticeTime)
+	if err != nil {
+		return nil, fmt.Errorf("noticeTime: %w", err)
+	}
+	return []nstance.Notice{{
+		Kind:    nstance.Rebalance,
+		Source:  "aws/rebalance",
+		EventID: "aws/rebalance@" + given.Format(time.RFC3339),
+	}}, nil
+}
+
+// parseMaintenance reads the list of scheduled events (EC2 user guide,
+// "Scheduled events for your instances"). One unreadable entry does not hide
+// the others.
+func parseMaintenance(body []byte) ([]nstance.Notice, error) {
+	var entries []maintenanceEntry
+	if err := decode(body, &entries); err != nil {
+		return nil, err
+	}
+	if entries == nil {
+		return nil, errors.New("no list of events") // null is not the empty list
+	}
+	var (
+		found []nstance.Notice
+		errs  []error
+	)
+	if len(entries) > maxStanding {
+		errs = append(errs, fmt.Errorf("%d events", len(entries)))
+		entries = entries[:maxStanding]
+	}
+	for i, e := range entries {
+		n, err := e.notice()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("event %d: %w", i, err))
+			continue
+		}
+		found = append(found, n)
+	}
+	return found, errors.Join(errs...)
+}
+
+type maintenanceEntry struct{ EventID, Code, State, NotBefore string }
+
+// notice ignores NotAfter: it bounds the start, not the machine's life.
+func (e maintenanceEntry) notice() (nstance.Notice, error) {
+	n := nstance.Notice{Kind: nstance.Maintenance, Source: "aws/maintenance", EventID: "aws/maintenance/" + e.EventID}
+	if e.EventID == "" || len(e.EventID) > maxIDLen || !tokenLike([]byte(e.EventID)) {
+		return n, errors.New("no usable EventId")
+	}
+	var err error
+	if n.Action, err = parseWord([]byte(e.Code)); err != nil {
+		return n, fmt.Errorf("code: %w", err)
+	}
+	if n.NotBefore, err = parseTime(e.NotBefore); err != nil {
+		return n, fmt.Errorf("NotBefore: %w", err)
+	}
+	switch strings.ToLower(e.State) {
+	case "active", "":
+	case "canceled", "cancelled", "completed":
+		n.Cancelled = true
+	default:
+		return n, errors.New("unknown state")
+	}
+	return n, nil
+}
+
+// parseTargetState reads the plain text state that Auto Scaling moves the
+// machine to ("Retrieve the target lifecycle state through instance
+// metadata"). Only termination concerns us; the stand-by and warm pool states
+// are somebody's plan for a machine that stays.
+func parseTargetState(body []byte) ([]nstance.Notice, error) {
+	state, err := parseWord(body)
+	if err != nil {
+		return nil, err
+	}
+	if state != "Terminated" && state != "Warmed:Terminated" {
+		return nil, nil
+	}
+	return []nstance.Notice{{
+		Kind:    nstance.Terminate,
+		Action:  "terminate",
+		Source:  "aws/autoscaling",
+		EventID: "aws/autoscaling/terminated",
+	}}, nil
+}
+
+// decode wants exactly one JSON document. Its error names no content, so that
+// a service that prints a new time each read is not new trouble each read.
+func decode(body []byte, into any) error {
+	if len(strings.TrimSpace(string(body))) == 0 {
+		return errors.New("empty document")
+	}
+	if json.Unmarshal(body, into) != nil {
+		return errors.New("not the expected JSON")
+	}
+	return nil
+}
+
+// parseTime accepts both spellings of the metadata service: RFC 3339, and, in
+// maintenance events, "21 Jan 2019 09:00:43 GMT".
+func parseTime(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		// No zone but GMT: Go would make up an offset for any other name.
+		t, err = time.Parse("2 Jan 2006 15:04:05 GMT", s)
+	}
+	if err != nil {
+		return time.Time{}, errors.New("not a time")
+	}
+	if t = t.UTC(); t.Year() < 2000 || t.Year() > 9999 {
+		return time.Time{}, errors.New("not a plausible time")
+	}
+	return t, nil
+}
+
+// parseWord accepts a short name in ASCII, such as hibernate, system-reboot or
+// Warmed:Stopped, and so refuses the error page of a proxy.
+func parseWord(body []byte) (string, error) {
+	s := strings.TrimSpace(string(body))
+	if s == "" || len(s) > maxWordLen {
+		return "", errors.New("not a single word")
+	}
+	for _, c := range s {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && !strings.ContainsRune("-_:", c) {
+			return "", errors.New("not a single word")
+		}
+	}
+	return s, nil
+}

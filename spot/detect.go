@@ -1,0 +1,163 @@
+package spot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// DefaultProbeTimeout is how long Detect waits for metadata services.
+const DefaultProbeTimeout = time.Second
+
+// DetectOptions configure Detect.
+type DetectOptions struct {
+	Options                    // of the detector; a BaseURL is probed with every protocol
+	Provider     string        // aws, gcp, proxmox or none; empty: probe
+	ProbeTimeout time.Duration // 0: DefaultProbeTimeout
+}
+
+// Detect returns the detector for the named provider, or for the one whose
+// metadata service answers. A named one is not asked anything.
+//
+// Fails with Invalid for an unknown name, and with NotFound when no metadata
+// service answers: on a machine whose network is not up yet, ask again. A
+// service that answers but refuses or is broken is Denied, Throttled or
+// Unavailable. nil is allowed.
+func Detect(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) {
+	if o == nil {
+		o = &DetectOptions{}
+	}
+	switch o.Provider {
+	case "":
+		return probe(ctx, o)
+	case "aws":
+		return asDetector(NewAWS(&o.Options))
+	case "gcp":
+		return asDetector(NewGCP(&o.Options))
+	case "proxmox", "none":
+		return None{}, nil
+	}
+	return nil, nstance.FieldError("provider", "use aws, gcp, proxmox or none, or leave it empty",
+		"no detector for %q", o.Provider)
+}
+
+// asDetector keeps a nil pointer from becoming a detector.
+func asDetector[D nstance.SpotDetector](d D, err error) (nstance.SpotDetector, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// A prober can tell whether its own metadata service is there.
+type prober interface {
+	nstance.SpotDetector
+	probe(ctx context.Context) error
+}
+
+// probe asks all services at once and takes the first that proves itself.
+func probe(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) {
+	aws, err := NewAWS(&o.Options)
+	if err != nil {
+		return nil, err
+	}
+	gcp, err := NewGCP(&o.Options)
+	if err != nil {
+		return nil, err
+	}
+	timeout := o.ProbeTimeout
+	if timeout <= 0 {
+		timeout = DefaultProbeTimeout
+	}
+	within, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	found, err := first(within, aws, gcp)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("probe metadata services: %w", ctx.Err())
+	}
+	return found, err
+}
+
+// first returns the first candidate that finds its service, after every probe
+// has ended.
+func first(ctx context.Context, candidates ...prober) (nstance.SpotDetector, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		who prober
+		err error
+	}
+	outcomes := make(chan outcome)
+	for _, c := range candidates {
+		go func() { outcomes <- outcome{c, c.probe(ctx)} }()
+	}
+	var (
+		found   nstance.SpotDetector
+		refused []error
+	)
+	for range candidates {
+		switch got := <-outcomes; {
+		case got.err == nil && found == nil:
+			found = got.who
+			cancel()
+		case answered(got.err):
+			refused = append(refused, got.err)
+		}
+	}
+	switch {
+	case found != nil:
+		return found, nil
+	case len(refused) > 0:
+		return nil, fmt.Errorf("a metadata service answers but cannot be used: %w", errors.Join(refused...))
+	}
+	return nil, nstance.Errorf(nstance.NotFound, "no metadata service answers")
+}
+
+// answered reports whether err is the refusal of somebody who may be the
+// service, rather than silence or somebody else.
+func answered(err error) bool {
+	if _, silent := errors.AsType[*silence](err); silent {
+		return false
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	switch nstance.CodeOf(err) {
+	case nstance.Denied, nstance.Throttled, nstance.Unavailable:
+		return true
+	}
+	return false
+}
+
+// probe looks for a key that only EC2 has: other clouds imitate the rest.
+func (a *AWS) probe(ctx context.Context) error {
+	_, err := a.Interruptible(ctx)
+	return err
+}
+
+// probe wants the header that Google puts on every answer.
+func (g *GCP) probe(ctx context.Context) error {
+	a, err := g.get(ctx, gcpPreemptible, requestTimeout)
+	if err == nil && a.header.Get("Metadata-Flavor") != "Google" {
+		return nstance.Errorf(nstance.Internal, "the service is not Google's")
+	}
+	return err
+}
+
+// None is the detector of machines that no cloud takes back: it finds nothing
+// and has nothing to fail. The zero value is ready.
+type None struct{}
+
+var _ nstance.SpotDetector = None{}
+
+// Interruptible returns false.
+func (None) Interruptible(context.Context) (bool, error) { return false, nil }
+
+// Watch yields nothing and ends with ctx.
+func (None) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(func(nstance.Notice, error) bool) { <-ctx.Done() }
+}

@@ -1,0 +1,137 @@
+package spot
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// GCPBaseURL is the metadata service of Compute Engine: by address, because the
+// resolver may already be down when a preempted machine looks.
+const GCPBaseURL = "http://169.254.169.254"
+
+const (
+	gcpRoot        = "computeMetadata/v1/instance/"
+	gcpPreemptible = gcpRoot + "scheduling/preemptible"
+	gcpPreempted   = gcpRoot + "preempted"
+	gcpMaintenance = gcpRoot + "maintenance-event"
+	gcpStopState   = gcpRoot + "shutdown-details/stop-state"
+)
+
+// longPoll is how long the service is asked to wait for a change. A connection
+// that died unnoticed, as in a live migration, blinds the watch for this long
+// and the slack, which must stay well below the 30 s that a preempted machine
+// has.
+const longPoll = 10 * time.Second
+
+// GCP detects what Compute Engine intends for this machine: preemption, host
+// maintenance and graceful shutdown. It asks the service to wait for changes,
+// so that a preemption is seen at once. It is safe for concurrent use.
+type GCP struct{ o Options }
+
+var _ nstance.SpotDetector = (*GCP)(nil)
+
+// NewGCP returns a detector without asking the service anything. Fails with
+// Invalid for options that make no sense; nil is allowed.
+func NewGCP(o *Options) (*GCP, error) {
+	resolved, err := o.resolve(GCPBaseURL)
+	if err != nil {
+		return nil, err
+	}
+	return &GCP{o: resolved}, nil
+}
+
+// Interruptible reports whether the machine is preemptible, which spot
+// machines are too. It gives up after two seconds with Unavailable, or Denied,
+// NotFound or Internal as the service answers.
+func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
+	a, err := g.get(ctx, gcpPreemptible, requestTimeout)
+	if err != nil {
+		return false, err
+	}
+	yes, err := parseBool(a.body)
+	if err != nil {
+		return false, nstance.Errorf(nstance.Internal, "/%s: %w", gcpPreemptible, err)
+	}
+	return yes, nil
+}
+
+// Watch yields notices and errors until ctx ends. Each watch begins afresh and
+// yields what stands already.
+//
+// A preemption is a Reclaim. The cloud gives no time, so there is no deadline.
+// Live migration is a Maintenance; maintenance that ends the machine, and
+// graceful shutdown, are a Stop. A value that goes back to normal cancels its
+// notice. An error is yielded once as long as it lasts.
+func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(yield func(nstance.Notice, error) bool) {
+		watch(ctx, &g.o,
+			&gcpKey{gcp: g, path: gcpPreempted, parse: parsePreempted},
+			&gcpKey{gcp: g, path: gcpMaintenance, parse: parseMaintenanceEvent},
+			&gcpKey{gcp: g, path: gcpStopState, parse: parseStopState},
+		)(yield)
+	}
+}
+
+// A gcpKey reads one path again and again. The first read, which also arms the
+// maintenance key, returns at once; later ones wait for a value whose tag is
+// not the last one seen, so that no change between two reads is lost.
+type gcpKey struct {
+	gcp   *GCP
+	path  string
+	parse func([]byte) ([]nstance.Notice, error)
+	etag  string // empty: the next read does not wait
+}
+
+func (k *gcpKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
+	path, timeout := k.path, requestTimeout
+	if k.etag != "" {
+		path, timeout = k.path+"?"+waitFor(k.etag), longPoll+requestTimeout
+	}
+	a, err := k.gcp.get(ctx, path, timeout)
+	switch {
+	case errors.Is(err, nstance.NotFound):
+		// Nothing to wait on: the key itself is polled until it appears.
+		k.etag = ""
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	}
+	found, err := k.parse(a.body)
+	if err != nil {
+		return found, false, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
+	}
+	// A service without tags is polled. One that has just given its first is
+	// asked to wait at once.
+	first := k.etag == ""
+	k.etag = a.header.Get("Etag")
+	return found, first && k.etag != "", nil
+}
+
+func waitFor(etag string) string {
+	return url.Values{
+		"wait_for_change": {"true"},
+		"last_etag":       {etag},
+		"timeout_sec":     {seconds(longPoll)},
+	}.Encode()
+}
+
+func (g *GCP) get(ctx context.Context, path string, timeout time.Duration) (answer, error) {
+	a, err := g.o.do(ctx, request{
+		method:  http.MethodGet,
+		path:    path,
+		header:  map[string]string{"Metadata-Flavor": "Google"},
+		timeout: timeout,
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	plain, _, _ := strings.Cut(path, "?")
+	return a, a.check(plain)
+}

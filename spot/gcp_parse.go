@@ -1,0 +1,72 @@
+package spot
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// parsePreempted reads TRUE or FALSE. The cloud does not number preemptions, so
+// a machine has one.
+func parsePreempted(body []byte) ([]nstance.Notice, error) {
+	yes, err := parseBool(body)
+	if err != nil || !yes {
+		return nil, err
+	}
+	return []nstance.Notice{{
+		Kind:    nstance.Reclaim,
+		Action:  "preempt",
+		Source:  "gcp/preempted",
+		EventID: "gcp/preempted",
+	}}, nil
+}
+
+// parseMaintenanceEvent reads NONE, MIGRATE_ON_HOST_MAINTENANCE or
+// TERMINATE_ON_HOST_MAINTENANCE (Compute Engine, "Query metadata server for
+// maintenance event notices"). A migrated machine lives on; a terminated one,
+// such as one with a GPU, does not.
+func parseMaintenanceEvent(body []byte) ([]nstance.Notice, error) {
+	event, err := parseWord(body)
+	if err != nil || event == "NONE" {
+		return nil, err
+	}
+	kind := nstance.Maintenance
+	if strings.HasPrefix(event, "TERMINATE") {
+		kind = nstance.Stop
+	}
+	return []nstance.Notice{{
+		Kind:    kind,
+		Action:  event,
+		Source:  "gcp/maintenance",
+		EventID: "gcp/maintenance/" + event,
+	}}, nil
+}
+
+// parseStopState reads the state of a graceful shutdown, PENDING_STOP and then
+// STOPPING; the key is missing as long as there is none.
+func parseStopState(body []byte) ([]nstance.Notice, error) {
+	state, err := parseWord(body)
+	if err != nil || state == "NONE" {
+		return nil, err
+	}
+	if state != "PENDING_STOP" && state != "STOPPING" {
+		return nil, errors.New("unknown state")
+	}
+	return []nstance.Notice{{
+		Kind:    nstance.Stop,
+		Action:  state,
+		Source:  "gcp/shutdown",
+		EventID: "gcp/shutdown",
+	}}, nil
+}
+
+func parseBool(body []byte) (bool, error) {
+	switch strings.TrimSpace(string(body)) {
+	case "TRUE":
+		return true, nil
+	case "FALSE":
+		return false, nil
+	}
+	return false, errors.New("neither TRUE nor FALSE")
+}

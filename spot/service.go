@@ -1,0 +1,112 @@
+package spot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	requestTimeout = 2 * time.Second // a metadata service answers from the host, in a millisecond
+	maxBody        = 64 << 10        // bytes; the longest document is a list of events
+)
+
+// A request names one read. Path has no leading slash and may have a query.
+type request struct {
+	method  string
+	path    string
+	header  map[string]string
+	timeout time.Duration
+}
+
+// An answer is what the service said, whatever the status.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// A silence is the cause of an error that came without any answer.
+type silence struct{ reason string }
+
+func (s *silence) Error() string { return s.reason }
+
+// do sends r and returns the answer. Its errors mean that there was none, and
+// read the same as long as the trouble is the same: no ports, no timings.
+func (o *Options) do(ctx context.Context, r request) (answer, error) {
+	within, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(within, r.method, o.BaseURL+"/"+r.path, nil)
+	if err != nil {
+		return answer{}, nstance.Errorf(nstance.Invalid, "metadata request: %w", err)
+	}
+	for name, value := range r.header {
+		req.Header.Set(name, value)
+	}
+	a, err := o.exchange(req)
+	switch {
+	case err == nil:
+		return a, nil
+	case ctx.Err() != nil:
+		return answer{}, fmt.Errorf("%s: %w", req.URL.Path, ctx.Err())
+	case errors.Is(err, nstance.Internal):
+		return answer{}, err
+	}
+	return answer{}, nstance.Errorf(nstance.Unavailable, "%s: %w", req.URL.Path, &silence{reason(err, r.timeout)})
+}
+
+func (o *Options) exchange(req *http.Request) (answer, error) {
+	resp, err := o.Client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil {
+		return answer{}, err
+	}
+	if len(body) > maxBody {
+		return answer{}, nstance.Errorf(nstance.Internal, "%s: answer exceeds %d bytes", req.URL.Path, maxBody)
+	}
+	return answer{resp.StatusCode, resp.Header, body}, nil
+}
+
+// reason is the core of a transport error, without the addresses and ports
+// that make each repetition look new.
+func reason(err error, timeout time.Duration) string {
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
+		return fmt.Sprintf("no answer within %v", timeout)
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
+// check returns nil for a 200 and a classified error for anything else.
+func (a answer) check(path string) error {
+	switch a.status {
+	case http.StatusOK:
+		return nil
+	case http.StatusNotFound:
+		return nstance.Errorf(nstance.NotFound, "/%s: not there", path)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nstance.Errorf(nstance.Denied, "/%s: refused with status %d", path, a.status)
+	case http.StatusTooManyRequests:
+		return nstance.Errorf(nstance.Throttled, "/%s: too many requests", path)
+	}
+	if a.status >= http.StatusInternalServerError {
+		return nstance.Errorf(nstance.Unavailable, "/%s: status %d", path, a.status)
+	}
+	return nstance.Errorf(nstance.Internal, "/%s: unexpected status %d", path, a.status)
+}

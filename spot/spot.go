@@ -1,0 +1,102 @@
+// Package spot learns from inside a machine what its cloud intends for it:
+// reclaims, rebalance recommendations, maintenance, and stops that somebody
+// else ordered. It speaks to the cloud's metadata service over plain HTTP and
+// links no cloud's SDK.
+//
+// AWS and GCP are detectors; Detect picks one. What they see becomes an
+// nstance.Notice whose EventID depends on the announcement alone, so that the
+// same announcement is the same event whoever sees it and whenever.
+//
+// Only a definite answer counts. A key that is missing, or a value that says
+// so, means that nothing is announced; an error means that nothing is known,
+// and leaves everything as it was.
+package spot
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// DefaultPollInterval is how often a key is read where the service cannot be
+// asked to wait for a change. AWS recommends 5 s; of two minutes' warning, 2 s
+// cost less.
+const DefaultPollInterval = 2 * time.Second
+
+// minPollInterval keeps a slip of the pen from flooding the metadata service.
+const minPollInterval = time.Millisecond
+
+// Options configure a detector. Nil and zero fields mean the defaults.
+type Options struct {
+	BaseURL      string           // of the metadata service, without a path; empty: the cloud's own address
+	PollInterval time.Duration    // 0: DefaultPollInterval; at least 1 ms
+	Client       *http.Client     // nil: one that uses no proxy and follows no redirect; its own Timeout must exceed the long poll of 10 s
+	Log          *slog.Logger     // nil: discard
+	Now          func() time.Time // wall clock for DetectedAt and for deadlines already past; nil: time.Now
+}
+
+// resolve returns a copy of o with every field set, or an Invalid error. The
+// receiver may be nil.
+func (o *Options) resolve(baseURL string) (Options, error) {
+	var r Options
+	if o != nil {
+		r = *o
+	}
+	if r.BaseURL == "" {
+		r.BaseURL = baseURL
+	}
+	if err := checkBaseURL(r.BaseURL); err != nil {
+		return r, err
+	}
+	r.BaseURL = strings.TrimRight(r.BaseURL, "/")
+	if r.PollInterval == 0 {
+		r.PollInterval = DefaultPollInterval
+	}
+	if r.PollInterval < minPollInterval {
+		return r, nstance.FieldError("poll_interval", "use 2s", "%v is too short", r.PollInterval)
+	}
+	if r.Client == nil {
+		r.Client = directClient()
+	}
+	if r.Log == nil {
+		r.Log = slog.New(slog.DiscardHandler)
+	}
+	if r.Now == nil {
+		r.Now = time.Now
+	}
+	return r, nil
+}
+
+func checkBaseURL(s string) error {
+	const field, remedy = "metadata_url", "use http://host or http://host:port"
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nstance.FieldError(field, remedy, "is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil:
+		return nstance.FieldError(field, remedy, "%q is not an address of a web server", u.Redacted())
+	case u.RawQuery != "", u.Fragment != "":
+		return nstance.FieldError(field, remedy, "%q has a query or a fragment", u.Redacted())
+	}
+	return nil
+}
+
+// directClient reaches link-local addresses whatever HTTP_PROXY says: a proxy
+// would answer for its own machine, or hand this machine's secrets around.
+func directClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:               nil,
+			DialContext:         (&net.Dialer{Timeout: requestTimeout}).DialContext,
+			MaxIdleConnsPerHost: 8,
+			IdleConnTimeout:     time.Minute,
+			DisableCompression:  true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}

@@ -1,0 +1,269 @@
+// Package spottest is the contract of nstance.SpotDetector as tests: each
+// promise of the interface is a named subtest of Run. A detector's own test is
+// a few lines that build it over a Cloud and call Run.
+//
+// Server is a Cloud that speaks the aws and gcp metadata protocols on a real
+// socket. A detector that asks something else brings a small Cloud of its own;
+// examples/custom-detector shows one.
+package spottest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Cloud is what the suite makes a detector see. Its methods are called by one
+// goroutine at a time and have taken effect when they return.
+type Cloud interface {
+	// SetSpot says whether the machine is spot capacity.
+	SetSpot(spot bool)
+
+	// Reclaim announces that the capacity is taken back, with the action and
+	// the deadline if this cloud can say them.
+	Reclaim(action string, deadline time.Time)
+
+	// Withdraw takes the announcement back, readable or not.
+	Withdraw()
+
+	// Garble replaces the announcement, if any, with something unreadable.
+	Garble()
+
+	// Break makes everything unreadable as by an outage, until Mend.
+	Break()
+	Mend()
+}
+
+// A Factory makes a new detector and the cloud it looks at, for one subtest:
+// spot capacity, nothing announced. The detector should look every 10 ms or so.
+type Factory func(t *testing.T) (nstance.SpotDetector, Cloud)
+
+// Run checks the detectors that factory makes against every promise of
+// nstance.SpotDetector.
+func Run(t *testing.T, factory Factory) {
+	for _, p := range promises {
+		t.Run(p.name, func(t *testing.T) {
+			d, cloud := factory(t)
+			p.check(t, d, cloud)
+		})
+	}
+}
+
+type promise struct {
+	name  string
+	check func(*testing.T, nstance.SpotDetector, Cloud)
+}
+
+var promises = []promise{
+	{"interruptible says what the cloud says", interruptible},
+	{"interruptible: an error is not a no", interruptibleError},
+	{"interruptible returns when the context ends", interruptibleEnds},
+	{"a notice is yielded as it appears", appears},
+	{"what stands already is yielded when the watch begins", stands},
+	{"an announcement is yielded once", once},
+	{"an announcement has one identity whenever it is seen", identity},
+	{"an announcement that changes is yielded again", changes},
+	{"a withdrawn announcement is yielded as cancelled", withdrawn},
+	{"a deadline past at first sight is not yielded", past},
+	{"an error is news, not the end", errorIsNews},
+	{"an error never withdraws a notice", errorKeeps},
+	{"an unreadable announcement is an error and withdraws nothing", garbled},
+	{"a watch ends when the context ends", ends},
+	{"a watch ends when its reader leaves", leaves},
+	{"several watches see the same", several},
+}
+
+func interruptible(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	for _, want := range []bool{true, false, true} {
+		cloud.SetSpot(want)
+		got, err := d.Interruptible(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
+func interruptibleError(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	cloud.Break()
+	_, err := d.Interruptible(t.Context())
+	require.Error(t, err)
+	require.NotEqual(t, nstance.Internal, nstance.CodeOf(err), "an outage must have a code of its own: %v", err)
+	cloud.Mend()
+	got, err := d.Interruptible(t.Context())
+	require.NoError(t, err, "the outage is over")
+	require.True(t, got)
+}
+
+func interruptibleEnds(t *testing.T, d nstance.SpotDetector, _ Cloud) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.Interruptible(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func appears(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	before := time.Now().Add(-time.Second) // a detector may keep whole seconds
+	deadline := soon()
+	cloud.Reclaim("terminate", deadline)
+	n := w.notice(t)
+	require.Equal(t, nstance.Reclaim, n.Kind)
+	require.NotEmpty(t, n.Action)
+	require.NotEmpty(t, n.Source)
+	require.NotEmpty(t, n.EventID)
+	require.False(t, n.Cancelled)
+	require.WithinRange(t, n.DetectedAt, before, time.Now().Add(time.Second))
+	if !n.Deadline.IsZero() {
+		require.True(t, deadline.Equal(n.Deadline), "the deadline is the cloud's own: %v, not %v", deadline, n.Deadline)
+		require.Equal(t, time.UTC, n.Deadline.Location())
+	}
+}
+
+func stands(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	cloud.Reclaim("terminate", soon())
+	require.Equal(t, nstance.Reclaim, start(t, d).notice(t).Kind)
+}
+
+// once has the detector look often between the announcement and its
+// withdrawal: an error seen in between is proof that it did.
+func once(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	deadline := soon()
+	cloud.Reclaim("terminate", deadline)
+	first := w.notice(t)
+	cloud.Break()
+	w.trouble(t)
+	cloud.Mend()
+	cloud.Withdraw()
+	n := w.notice(t)
+	require.True(t, n.Cancelled, "yielded again: %+v", n)
+	require.Equal(t, first.EventID, n.EventID)
+	cloud.Reclaim("terminate", deadline)
+	n = w.notice(t)
+	require.False(t, n.Cancelled, "withdrawn twice: %+v", n)
+	require.Equal(t, first.EventID, n.EventID)
+}
+
+func identity(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	cloud.Reclaim("terminate", soon())
+	first := start(t, d).notice(t)
+	second := start(t, d).notice(t)
+	require.Equal(t, first.EventID, second.EventID)
+}
+
+// changes cannot ask for more of a cloud that says neither action nor time.
+func changes(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	deadline := soon()
+	cloud.Reclaim("terminate", deadline)
+	if w.notice(t).Deadline.IsZero() {
+		return
+	}
+	earlier := deadline.Add(-time.Minute)
+	cloud.Reclaim("terminate", earlier)
+	n := w.notice(t)
+	require.False(t, n.Cancelled, "the new notice comes before the end of the old one")
+	require.True(t, earlier.Equal(n.Deadline))
+}
+
+func withdrawn(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Reclaim("terminate", soon())
+	standing := w.notice(t)
+	cloud.Withdraw()
+	n := w.notice(t)
+	require.True(t, n.Cancelled)
+	require.Equal(t, standing.EventID, n.EventID)
+	require.Equal(t, standing.Kind, n.Kind)
+}
+
+// past accepts a notice without a deadline, of a cloud that has none.
+func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
+	for n := range w.during(t, silence) {
+		require.Zero(t, n.Deadline, "a stale deadline was yielded")
+		return
+	}
+	deadline := soon()
+	cloud.Reclaim("terminate", deadline)
+	require.True(t, deadline.Equal(w.notice(t).Deadline))
+}
+
+func errorIsNews(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Break()
+	require.NotEmpty(t, nstance.CodeOf(w.trouble(t)))
+	cloud.Mend()
+	cloud.Reclaim("terminate", soon())
+	require.Equal(t, nstance.Reclaim, w.notice(t).Kind)
+}
+
+func errorKeeps(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Reclaim("terminate", soon())
+	standing := w.notice(t)
+	cloud.Break()
+	w.trouble(t)
+	cloud.Mend()
+	w.quiet(t)
+	cloud.Withdraw()
+	n := w.notice(t)
+	require.Equal(t, standing.EventID, n.EventID)
+	require.True(t, n.Cancelled)
+}
+
+func garbled(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Garble()
+	w.trouble(t)
+	deadline := soon()
+	cloud.Reclaim("terminate", deadline)
+	standing := w.notice(t)
+	require.False(t, standing.Cancelled)
+	cloud.Garble()
+	w.trouble(t)
+	w.quiet(t)
+	cloud.Withdraw()
+	n := w.notice(t)
+	require.Equal(t, standing.EventID, n.EventID)
+	require.True(t, n.Cancelled)
+}
+
+func ends(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := startWith(ctx, t, d)
+	cloud.Reclaim("terminate", soon())
+	w.notice(t)
+	cancel()
+	w.ended(t)
+}
+
+func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	cloud.Reclaim("terminate", soon())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		for range d.Watch(t.Context()) {
+			break
+		}
+	}()
+	select {
+	case <-left:
+	case <-time.After(patience):
+		require.FailNow(t, "the watch goes on without its reader")
+	}
+}
+
+func several(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	a, b := start(t, d), start(t, d)
+	cloud.Reclaim("terminate", soon())
+	require.Equal(t, a.notice(t).EventID, b.notice(t).EventID)
+}
+
+// soon is a deadline that no subtest lives to see, in the whole seconds that
+// clouds announce.
+func soon() time.Time { return time.Now().UTC().Truncate(time.Second).Add(time.Hour) }
