@@ -1,0 +1,259 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Dir is a Store in a directory of this machine, for one or many processes.
+//
+// An object is a file at its key's path: one header line with a random token,
+// then the data, so that version and content change in one rename. The version
+// is the token and a digest of the content. A file that a person puts there
+// without the header is an object too; its version is its digest alone. Edits
+// in place are seen as changes, but they are not atomic.
+//
+// A write goes to a temporary file, which is synced and then renamed under a
+// lock that all processes share; then the folder is synced. Whatever dies, the
+// key holds the old object or the new one. Readers take no lock. Files are
+// made with mode 0600, folders with 0700. The directory must be on a local
+// file system, or one on which flock works between all users of it.
+type Dir struct {
+	root string
+	turn chan struct{}           // holds one token: one writer of this process asks for the file lock at a time
+	step func(step string) error // seam of the crash tests; nil outside them
+}
+
+var _ Store = (*Dir)(nil)
+
+// DirOptions adjust OpenDir. Nil means the defaults.
+type DirOptions struct {
+	Existing bool // fail with NotFound instead of making a new store
+}
+
+const (
+	markerName  = ".nstance-store" // proves that the directory is there and mounted; its lock is the store's
+	markerText  = "nstance-store 1\n"
+	tempName    = ".tmp"
+	tempMaxAge  = time.Hour // an older temporary file belongs to no living writer
+	headerStart = "#nstance-object 1 "
+	tokenLen    = 26 // of rand.Text
+	headerLen   = len(headerStart) + tokenLen + 1
+)
+
+// OpenDir opens the store in the directory path, and makes it where there is
+// none. Fails with Denied when the directory cannot be written, Invalid when
+// it was made by a newer version, Unavailable when it cannot be read.
+func OpenDir(path string, o *DirOptions) (*Dir, error) {
+	if o == nil {
+		o = &DirOptions{}
+	}
+	if path == "" {
+		return nil, nstance.FieldError("storage.path", "name a directory", "is empty")
+	}
+	root, err := filepath.Abs(path)
+	if err != nil {
+		return nil, dirError("open", path, err)
+	}
+	d := &Dir{root: root, turn: make(chan struct{}, 1)}
+	if err := d.open(o.Existing); err != nil {
+		return nil, err
+	}
+	return d, d.clean(time.Now())
+}
+
+func (d *Dir) open(existing bool) error {
+	if existing {
+		if _, err := os.Stat(d.marker()); errors.Is(err, fs.ErrNotExist) {
+			return nstance.Errorf(nstance.NotFound, "open %s: there is no store in this directory", d.root)
+		}
+	}
+	if info, err := os.Stat(d.root); err == nil && !info.IsDir() {
+		return nstance.FieldError("storage.path", "name a directory", "%s is not a directory", d.root)
+	}
+	if err := os.MkdirAll(filepath.Join(d.root, tempName), 0o700); err != nil {
+		return dirError("open", d.root, err)
+	}
+	f, err := os.OpenFile(d.marker(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return dirError("open", d.root, err)
+	}
+	if err := f.Close(); err != nil {
+		return dirError("open", d.root, err)
+	}
+	return d.mark()
+}
+
+// mark writes the marker's text if nobody has, and checks it otherwise.
+func (d *Dir) mark() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	text, err := os.ReadFile(d.marker())
+	switch {
+	case err != nil:
+		return dirError("open", d.root, err)
+	case len(text) == 0:
+		return dirError("open", d.root, writeFile(d.marker(), []byte(markerText), os.O_WRONLY))
+	case string(text) != markerText:
+		return &nstance.Error{
+			Code: nstance.Invalid, Remedy: "use a newer program, or another directory",
+			Msg: "open " + d.root + ": this store has a format that this program does not know",
+		}
+	}
+	return nil
+}
+
+// clean proves that the directory can be written, and removes temporary files
+// that a dead writer left.
+func (d *Dir) clean(now time.Time) error {
+	probe, _, err := d.writeTemp(nil)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(probe); err != nil {
+		return dirError("open", d.root, err)
+	}
+	left, err := os.ReadDir(filepath.Join(d.root, tempName))
+	if err != nil {
+		return dirError("open", d.root, err)
+	}
+	for _, e := range left {
+		if info, err := e.Info(); err == nil && now.Sub(info.ModTime()) > tempMaxAge {
+			_ = os.Remove(filepath.Join(d.root, tempName, e.Name())) // the next start tries again
+		}
+	}
+	return nil
+}
+
+func (d *Dir) marker() string { return filepath.Join(d.root, markerName) }
+
+func (d *Dir) path(key string) string { return filepath.Join(d.root, filepath.FromSlash(key)) }
+
+// Get implements Store.
+func (d *Dir) Get(ctx context.Context, key string) (Object, error) {
+	if err := begin(ctx, "get", key); err != nil {
+		return Object{}, err
+	}
+	data, v, err := d.read(key)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Object{}, notFound("get", key)
+	}
+	if err != nil {
+		return Object{}, dirError("get", d.path(key), err)
+	}
+	return Object{Key: key, Data: data, Version: v}, nil
+}
+
+// read returns what key holds. It fails with fs.ErrNotExist only when that is
+// sure: not for a dangling link, nor when the whole store is gone.
+func (d *Dir) read(key string) ([]byte, Version, error) {
+	path := d.path(key)
+	for range 3 {
+		data, v, err := readObject(path)
+		if err == nil || !absent(err) {
+			return data, v, err
+		}
+		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+			continue // made since, or a link to nowhere
+		}
+		if err := d.alive(); err != nil {
+			return nil, "", err
+		}
+		return nil, "", fs.ErrNotExist
+	}
+	return nil, "", errors.New("it is a link to nothing")
+}
+
+// alive fails when the store itself is gone, as after an unmount.
+func (d *Dir) alive() error {
+	if _, err := os.Stat(d.marker()); err != nil {
+		return errGone
+	}
+	return nil
+}
+
+var errGone = errors.New("the store's directory is gone or not mounted")
+
+// absent reports whether err says that no file is at that path. A folder is no
+// file, nor is anything below a file.
+func absent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || isNotDir(err) || isDir(err)
+}
+
+func readObject(path string) ([]byte, Version, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, MaxObjectSize+int64(headerLen)+1))
+	if err != nil {
+		return nil, "", err
+	}
+	if len(raw) > MaxObjectSize+headerLen {
+		return nil, "", errors.New("the file is larger than an object may be")
+	}
+	data, v := parseObject(raw)
+	return data, v, nil
+}
+
+func parseObject(raw []byte) ([]byte, Version) {
+	token := ""
+	if bytes.HasPrefix(raw, []byte(headerStart)) && len(raw) >= headerLen && raw[headerLen-1] == '\n' {
+		token, raw = string(raw[len(headerStart):headerLen-1]), raw[headerLen:]
+	}
+	return raw, versionOf(token, raw)
+}
+
+func versionOf(token string, data []byte) Version {
+	sum := sha256.Sum256(data)
+	if token == "" {
+		return Version("plain-" + hex.EncodeToString(sum[:]))
+	}
+	return Version(token + "-" + hex.EncodeToString(sum[:8]))
+}
+
+func newToken() string { return rand.Text() }
+
+// dirError classifies what the file system said. Nothing was changed.
+func dirError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	reason := err
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		reason, path = e.Err, e.Path
+	} else if e, ok := errors.AsType[*os.LinkError](err); ok {
+		reason, path = e.Err, e.New
+	}
+	out := &nstance.Error{Code: nstance.Unavailable, Msg: op + " " + path + ": " + reason.Error(), Err: err}
+	switch {
+	case errors.Is(err, fs.ErrPermission), isReadOnly(err):
+		out.Code, out.Remedy = nstance.Denied, "let this program's user own and write the storage directory, or choose another one"
+	case isFull(err):
+		out.Remedy = "free some space on that file system"
+	case isNotDir(err), isDir(err), errors.Is(err, fs.ErrExist):
+		out.Code, out.Remedy = nstance.Invalid, "no key may continue another key after a slash; remove what is in the way"
+	case errors.Is(err, errGone):
+		out.Remedy = "mount it again, or restart the program if it was replaced"
+	case errors.Is(err, errors.ErrUnsupported):
+		out.Code = nstance.Invalid
+	}
+	return out
+}

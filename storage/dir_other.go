@@ -1,0 +1,19 @@
+//go:build !(linux || darwin || freebsd || netbsd || openbsd || dragonfly)
+
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// tryLock refuses: a store whose lock does not hold would lose writes.
+func tryLock(*os.File) (bool, error) {
+	return false, fmt.Errorf("the directory store needs flock, which is missing on this system: %w", errors.ErrUnsupported)
+}
+
+func isNotDir(error) bool   { return false }
+func isDir(error) bool      { return false }
+func isReadOnly(error) bool { return false }
+func isFull(error) bool     { return false }

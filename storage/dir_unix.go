@@ -1,0 +1,32 @@
+//go:build linux || darwin || freebsd || netbsd || openbsd || dragonfly
+
+package storage
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock takes the file's lock if nobody has it. The lock belongs to this
+// open file, so it holds against other goroutines too, and ends when the file
+// is closed or its process dies (flock(2)).
+func tryLock(f *os.File) (bool, error) {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, unix.EINTR):
+			return false, err
+		}
+	}
+}
+
+func isNotDir(err error) bool   { return errors.Is(err, unix.ENOTDIR) }
+func isDir(err error) bool      { return errors.Is(err, unix.EISDIR) }
+func isReadOnly(err error) bool { return errors.Is(err, unix.EROFS) }
+func isFull(err error) bool     { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -1,0 +1,212 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// PutIfAbsent implements Store.
+func (d *Dir) PutIfAbsent(ctx context.Context, key string, data []byte) (Version, error) {
+	return d.put(ctx, key, data, ifAbsent)
+}
+
+// PutIfMatch implements Store.
+func (d *Dir) PutIfMatch(ctx context.Context, key string, data []byte, v Version) (Version, error) {
+	return d.put(ctx, key, data, ifMatch(v))
+}
+
+func (d *Dir) put(ctx context.Context, key string, data []byte, may condition) (Version, error) {
+	if err := beginPut(ctx, key, data); err != nil {
+		return "", err
+	}
+	temp, v, err := d.writeTemp(data)
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(temp) // fails after the rename, as it should
+	if err := d.replace(ctx, key, temp, may); err != nil {
+		return "", err
+	}
+	return v, d.settle("put", key)
+}
+
+// replace renames temp to key's file, if may permits it.
+func (d *Dir) replace(ctx context.Context, key, temp string, may condition) error {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := d.check(key, may); err != nil {
+		return err
+	}
+	path := d.path(key)
+	if err := makeDirs(filepath.Dir(path)); err != nil {
+		return dirError("put", path, err)
+	}
+	if err := d.at("rename"); err != nil {
+		return dirError("put", path, err)
+	}
+	return dirError("put", path, os.Rename(temp, path))
+}
+
+// DeleteIfMatch implements Store.
+func (d *Dir) DeleteIfMatch(ctx context.Context, key string, v Version) error {
+	if err := begin(ctx, "delete", key); err != nil {
+		return err
+	}
+	if err := d.remove(ctx, key, v); err != nil {
+		return err
+	}
+	return d.settle("delete", key)
+}
+
+func (d *Dir) remove(ctx context.Context, key string, v Version) error {
+	unlock, err := d.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = d.check(key, func(key string, have Version, exists bool) error {
+		return mayDelete(key, v, have, exists)
+	})
+	if err != nil {
+		return err
+	}
+	return dirError("delete", d.path(key), os.Remove(d.path(key)))
+}
+
+// check applies a condition to what is there. The caller holds the lock.
+func (d *Dir) check(key string, may condition) error {
+	_, have, err := d.read(key)
+	gone := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !gone {
+		return dirError("read", d.path(key), err)
+	}
+	return may(key, have, !gone)
+}
+
+// settle makes a change that everybody sees already last through a power cut.
+func (d *Dir) settle(op, key string) error {
+	err := d.at("settle")
+	if err == nil {
+		err = syncDir(filepath.Dir(d.path(key)))
+	}
+	if err != nil {
+		return nstance.Errorf(nstance.Ambiguous, "%s %s: done, but perhaps not durably: %w", op, key, err)
+	}
+	return nil
+}
+
+// writeTemp writes a whole object to a file of its own, durably.
+func (d *Dir) writeTemp(data []byte) (path string, v Version, err error) {
+	token := newToken()
+	path = filepath.Join(d.root, tempName, token)
+	raw := append(append(append(make([]byte, 0, headerLen+len(data)), headerStart...), token...), '\n')
+	err = writeFile(path, append(raw, data...), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err == nil {
+		err = d.at("temp")
+	}
+	if err != nil {
+		_ = os.Remove(path) // the write's own error counts
+		return "", "", dirError("write", path, err)
+	}
+	return path, versionOf(token, data), nil
+}
+
+func (d *Dir) at(step string) error {
+	if d.step == nil {
+		return nil
+	}
+	return d.step(step)
+}
+
+// writeFile writes and syncs a file. A short write is an error.
+func writeFile(path string, data []byte, flag int) error {
+	f, err := os.OpenFile(path, flag, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// makeDirs makes a folder and its parents, each durably in its own parent.
+func makeDirs(path string) error {
+	err := os.Mkdir(path, 0o700)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeDirs(filepath.Dir(path)); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, 0o700)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil // or a file, at which the rename will fail
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// lock waits for the right to change the directory. It tries again and again
+// instead of waiting in the system, because a wait there cannot be ended.
+func (d *Dir) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, stopped(ctx, "lock", d.root)
+	}
+	f, err := d.flock(ctx)
+	if err != nil {
+		<-d.turn
+		return nil, err
+	}
+	return func() { _ = f.Close(); <-d.turn }, nil // closing releases the lock
+}
+
+func (d *Dir) flock(ctx context.Context) (*os.File, error) {
+	f, err := os.OpenFile(d.marker(), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = d.alive()
+	}
+	if err != nil {
+		return nil, dirError("lock", d.root, err)
+	}
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, stopped(ctx, "lock", d.root)
+		}
+		held, err := tryLock(f)
+		if err != nil {
+			_ = f.Close()
+			return nil, dirError("lock", d.root, err)
+		}
+		if held {
+			return f, nil
+		}
+		wait.Reset(pause)
+	}
+}

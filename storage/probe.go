@@ -1,0 +1,106 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Probe writes a few small objects under probe/ to learn whether s really
+// honours the conditions of its writes, in sequence and in a race. A back end
+// that accepts them and overwrites all the same would let two servers lead one
+// shard: it fails with Invalid. Any other error says that the probe could not
+// finish, not that the back end is bad. What a broken probe leaves behind is
+// harmless.
+func Probe(ctx context.Context, s Store) error {
+	p := probe{s: s, key: "probe/" + rand.Text()}
+	err := p.run(ctx)
+	if err == nil {
+		err = p.race(ctx, "probe/"+rand.Text())
+	}
+	if err != nil && nstance.CodeOf(err) != nstance.Invalid {
+		return nstance.Errorf(nstance.CodeOf(err), "probe the storage: %w", err)
+	}
+	return err
+}
+
+type probe struct {
+	s   Store
+	key string
+}
+
+func (p probe) run(ctx context.Context) error {
+	first, err := p.s.PutIfAbsent(ctx, p.key, []byte("1"))
+	if err != nil {
+		return err
+	}
+	if _, err := p.s.PutIfAbsent(ctx, p.key, []byte("2")); !refused(err) {
+		return flaw(err, "it overwrites an object that was to be written only if absent")
+	}
+	obj, err := p.s.Get(ctx, p.key)
+	if err != nil || obj.Version != first || string(obj.Data) != "1" {
+		return flaw(err, "it does not return what was just written, or with another version")
+	}
+	second, err := p.s.PutIfMatch(ctx, p.key, []byte("3"), first)
+	if err != nil || second == first {
+		return flaw(err, "a write of other bytes does not change the version")
+	}
+	if _, err := p.s.PutIfMatch(ctx, p.key, []byte("4"), first); !refused(err) {
+		return flaw(err, "it overwrites an object that has changed")
+	}
+	if err := p.s.DeleteIfMatch(ctx, p.key, second); err != nil {
+		return err
+	}
+	if _, err := p.s.PutIfMatch(ctx, p.key, []byte("5"), second); !refused(err) {
+		return flaw(err, "it writes an object anew that was to be written only if unchanged")
+	}
+	return nil
+}
+
+// race lets a few writers create one object: some back ends keep the condition
+// only as long as nobody hurries.
+func (p probe) race(ctx context.Context, key string) error {
+	const writers = 8
+	var (
+		wg      sync.WaitGroup
+		winners atomic.Int32
+		version atomic.Value
+		errs    [writers]error
+	)
+	for i := range writers {
+		wg.Go(func() {
+			v, err := p.s.PutIfAbsent(ctx, key, []byte{byte('a' + i)})
+			if err == nil {
+				winners.Add(1)
+				version.Store(v)
+			} else if !refused(err) {
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	if n := winners.Load(); n > 1 {
+		return flaw(nil, "several concurrent writers of one absent object all succeed")
+	} else if n == 0 {
+		return errors.Join(errs[:]...)
+	}
+	return p.s.DeleteIfMatch(ctx, key, version.Load().(Version))
+}
+
+func refused(err error) bool { return errors.Is(err, nstance.Conflict) }
+
+// flaw is a finding about the back end, unless the call failed for a reason of
+// its own.
+func flaw(err error, what string) error {
+	if err != nil && !refused(err) {
+		return err
+	}
+	return &nstance.Error{
+		Code: nstance.Invalid, Field: "storage.url", Msg: "this storage cannot be used: " + what,
+		Remedy: "use a back end that honours If-None-Match and If-Match on writes",
+	}
+}

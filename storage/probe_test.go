@@ -1,0 +1,108 @@
+package storage_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+func TestProbe(t *testing.T) {
+	t.Run("leaves nothing behind", func(t *testing.T) {
+		s := storage.NewMemory()
+		require.NoError(t, storage.Probe(t.Context(), s))
+		for e := range s.List(t.Context(), "", "") {
+			require.Fail(t, "left", "%v", e)
+		}
+	})
+	for name, s := range map[string]storage.Store{
+		"ignores if-absent":           careless{Memory: storage.NewMemory(), absent: true},
+		"ignores if-match":            careless{Memory: storage.NewMemory(), match: true},
+		"ignores if-match when gone":  careless{Memory: storage.NewMemory(), gone: true},
+		"ignores if-absent in a race": &hasty{Memory: storage.NewMemory(), meet: make(chan struct{})},
+	} {
+		t.Run("refuses a back end that "+name, func(t *testing.T) {
+			err := storage.Probe(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "this storage cannot be used")
+		})
+	}
+	t.Run("passes on errors that say nothing about conditions", func(t *testing.T) {
+		for skip := range 4 {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(storagetest.Fault{Skip: skip, Times: -1, Err: nstance.Errorf(nstance.Denied, "no access")})
+			err := storage.Probe(t.Context(), f)
+			require.ErrorIs(t, err, nstance.Denied)
+			require.ErrorContains(t, err, "no access")
+		}
+	})
+}
+
+// careless overwrites where it should refuse.
+type careless struct {
+	*storage.Memory
+	absent, match, gone bool
+}
+
+func (s careless) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	v, err := s.Memory.PutIfAbsent(ctx, key, data)
+	if err != nil && s.absent {
+		return s.force(ctx, key, data)
+	}
+	return v, err
+}
+
+func (s careless) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	out, err := s.Memory.PutIfMatch(ctx, key, data, v)
+	if err != nil && s.match {
+		return s.force(ctx, key, data)
+	}
+	if err != nil && s.gone {
+		if v, err := s.Memory.PutIfAbsent(ctx, key, data); err == nil {
+			return v, nil
+		}
+	}
+	return out, err
+}
+
+func (s careless) force(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	obj, err := s.Get(ctx, key)
+	if err != nil {
+		return s.Memory.PutIfAbsent(ctx, key, data)
+	}
+	return s.Memory.PutIfMatch(ctx, key, data, obj.Version)
+}
+
+// hasty looks first and writes afterwards: the fifth and the sixth writer of
+// an absent object see it absent together.
+type hasty struct {
+	*storage.Memory
+	mu   sync.Mutex
+	n    int
+	meet chan struct{}
+}
+
+func (s *hasty) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if _, err := s.Get(ctx, key); err == nil {
+		return "", nstance.Conflict
+	}
+	s.mu.Lock()
+	s.n++
+	n := s.n
+	s.mu.Unlock()
+	switch n {
+	case 2: // the first of the race
+		<-s.meet
+	case 3:
+		defer close(s.meet)
+	}
+	if v, err := s.Memory.PutIfAbsent(ctx, key, data); err == nil {
+		return v, nil
+	}
+	return storage.Version(data), nil
+}

@@ -1,0 +1,169 @@
+// Package secret seals what must not be readable in object storage: the keys of
+// the certificate authorities, the nonce key, secret files.
+//
+// A [Box] encrypts with AES-256-GCM. What it seals names the key by an ID, so
+// that keys can be replaced one by one, and is bound to the object's name, so
+// that an attacker who can write to storage cannot pass one secret off as
+// another.
+package secret
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/hex"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A sealed object is the header (magic, one byte of mode, key ID) followed by
+// the nonce of 12 bytes, the ciphertext and the tag of 16 bytes; in plain mode
+// by the content as it is. Header and name are authenticated.
+const (
+	magic      = "nstance\x00"
+	modePlain  = 0
+	modeSealed = 1
+	headerSize = len(magic) + 1 + idSize
+)
+
+// A Box seals and opens secrets. It is safe for concurrent use.
+type Box struct {
+	keys []lock // none: a plain box
+}
+
+type lock struct {
+	key  Key
+	aead cipher.AEAD
+}
+
+// NewBox returns a Box that seals with the first key and opens with any of
+// them. A key should seal no more than 2^32 objects, since nonces are random
+// (NIST SP 800-38D §8.3). It fails with Invalid when there is no key, one is
+// the zero Key, or one is there twice.
+func NewBox(keys ...Key) (*Box, error) {
+	if len(keys) == 0 {
+		return nil, invalid("pass one, or use Plain where secrets may be readable", "no secret key")
+	}
+	box := &Box{}
+	for _, key := range keys {
+		if !key.set {
+			return nil, invalid("use NewKey, ParseKey, FromEnv or FromFile", "a secret key is not set")
+		}
+		if box.find(key.id[:]) != nil {
+			return nil, invalid("name each key once", "%s is there twice", key)
+		}
+		aead, err := newAEAD(key)
+		if err != nil {
+			return nil, err
+		}
+		box.keys = append(box.keys, lock{key, aead})
+	}
+	return box, nil
+}
+
+// Plain returns a Box that encrypts nothing, for development and where storage
+// itself is trusted. It opens nothing that was encrypted, and no other Box
+// opens what it sealed, so that encryption never ends by accident.
+func Plain() *Box { return &Box{} }
+
+func newAEAD(key Key) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key.bytes[:])
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
+	}
+	return aead, nil
+}
+
+// Encrypts reports whether the Box encrypts at all.
+func (b *Box) Encrypts() bool { return len(b.keys) > 0 }
+
+// Seal returns plain in a form that only Open with the same name gives back.
+// Each call returns other bytes. It fails with Invalid when name is empty.
+func (b *Box) Seal(name string, plain []byte) ([]byte, error) {
+	if name == "" {
+		return nil, invalid("name the object that it is for", "secret has no name")
+	}
+	if !b.Encrypts() {
+		return append(header(modePlain, Key{}), plain...), nil
+	}
+	first := b.keys[0]
+	head := header(modeSealed, first.key)
+	return first.aead.Seal(head, nil, plain, associated(head, name)), nil
+}
+
+// Open returns what Seal was given. It fails with Invalid when data was not
+// made by Seal, Denied when it is encrypted with a key that the Box lacks, was
+// altered, belongs to another name, or is not encrypted as this Box demands.
+func (b *Box) Open(name string, data []byte) ([]byte, error) {
+	if len(data) < headerSize || !bytes.HasPrefix(data, []byte(magic)) {
+		return nil, fault(nstance.Invalid, name, "name the right object, or store the secret anew", "is not a sealed secret")
+	}
+	head, body := data[:headerSize], data[headerSize:]
+	switch mode := head[len(magic)]; mode {
+	case modePlain:
+		return b.openPlain(name, head, body)
+	case modeSealed:
+		return b.openSealed(name, head, body)
+	default:
+		return nil, fault(nstance.Invalid, name, "use the version that sealed it, or a later one", "is sealed in the unknown mode %d", mode)
+	}
+}
+
+func (b *Box) openPlain(name string, head, body []byte) ([]byte, error) {
+	if b.Encrypts() {
+		return nil, fault(nstance.Denied, name, "seal it again with a key", "is not encrypted")
+	}
+	if !bytes.Equal(head, header(modePlain, Key{})) {
+		return nil, fault(nstance.Invalid, name, "store the secret anew", "has a damaged header")
+	}
+	return slices.Clone(body), nil
+}
+
+func (b *Box) openSealed(name string, head, body []byte) ([]byte, error) {
+	id := head[len(magic)+1:]
+	found := b.find(id)
+	if found == nil {
+		return nil, fault(nstance.Denied, name, "pass that key, too", "is encrypted with key %s, which is not among those given", hex.EncodeToString(id))
+	}
+	plain, err := found.aead.Open(nil, nil, body, associated(head, name))
+	if err != nil {
+		return nil, fault(nstance.Denied, name, "restore it from a backup", "is damaged, altered, or was sealed under another name")
+	}
+	return plain, nil
+}
+
+// Stale reports whether data was sealed with another key than the one that
+// Seal uses now, and so should be sealed again.
+func (b *Box) Stale(data []byte) bool {
+	if len(data) < headerSize || !b.Encrypts() {
+		return false
+	}
+	return !bytes.Equal(data[:headerSize], header(modeSealed, b.keys[0].key))
+}
+
+func (b *Box) find(id []byte) *lock {
+	i := slices.IndexFunc(b.keys, func(l lock) bool { return bytes.Equal(l.key.id[:], id) })
+	if i < 0 {
+		return nil
+	}
+	return &b.keys[i]
+}
+
+func header(mode byte, key Key) []byte {
+	return append(append([]byte(magic), mode), key.id[:]...)
+}
+
+func associated(head []byte, name string) []byte {
+	return append(slices.Clone(head), name...)
+}
+
+func fault(code nstance.Code, name, remedy, format string, args ...any) error {
+	err := invalid(remedy, format, args...).(*nstance.Error)
+	err.Code, err.Field = code, "secret "+name
+	return err
+}

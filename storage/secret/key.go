@@ -1,0 +1,137 @@
+package secret
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	keySize   = 32 // AES-256
+	idSize    = 8
+	maxSource = 4 << 10 // bytes of a file or variable that holds a key
+)
+
+// A Key encrypts what a Box seals. Its zero value is not a key. Printing one
+// shows only its ID.
+type Key struct {
+	id    [idSize]byte
+	bytes [keySize]byte
+	set   bool
+}
+
+// NewKey returns a fresh random key.
+func NewKey() Key {
+	var raw [keySize]byte
+	rand.Read(raw[:]) // never fails: crypto/rand ends the process instead
+	return keyOf(raw)
+}
+
+func keyOf(raw [keySize]byte) Key {
+	sum := sha256.Sum256(append([]byte("nstance secret key id\x00"), raw[:]...))
+	return Key{id: [idSize]byte(sum[:idSize]), bytes: raw, set: true}
+}
+
+// ParseKey returns the key that text holds in standard base64: 32 bytes, white
+// space around it ignored. It fails with Invalid and never quotes text.
+func ParseKey(text string) (Key, error) {
+	const remedy = "use 32 random bytes in base64, such as openssl rand -base64 32 prints"
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return Key{}, invalid(remedy, "key is empty")
+	}
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return Key{}, invalid(remedy, "key is not base64")
+	}
+	if len(raw) != keySize {
+		return Key{}, invalid(remedy, "key is %d bytes long instead of %d", len(raw), keySize)
+	}
+	if strings.Count(string(raw), string(raw[:1])) == keySize {
+		return Key{}, invalid(remedy, "key is one byte repeated: a placeholder")
+	}
+	return keyOf([keySize]byte(raw)), nil
+}
+
+// FromEnv returns the key in an environment variable, as ParseKey reads it. It
+// fails with NotFound when the variable is not set.
+func FromEnv(name string) (Key, error) {
+	text, ok := os.LookupEnv(name)
+	if !ok {
+		return Key{}, &nstance.Error{
+			Code: nstance.NotFound, Field: name, Msg: "environment variable is not set",
+			Remedy: "set it to 32 random bytes in base64",
+		}
+	}
+	key, err := ParseKey(text)
+	return key, at(name, err)
+}
+
+// FromFile returns the key in a file, as ParseKey reads it. It fails with
+// NotFound when there is no such file, Denied when it may not be read.
+func FromFile(path string) (Key, error) {
+	text, err := read(path)
+	if err != nil {
+		return Key{}, err
+	}
+	key, err := ParseKey(text)
+	return key, at(path, err)
+}
+
+func read(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", nstance.Errorf(codeOf(err), "secret key: %w", err)
+	}
+	defer f.Close() // only read from
+	data, err := io.ReadAll(io.LimitReader(f, maxSource+1))
+	if err != nil {
+		return "", nstance.Errorf(codeOf(err), "secret key: %w", err)
+	}
+	if len(data) > maxSource {
+		return "", at(path, invalid("name the file that holds the key only", "is more than %d bytes long", maxSource))
+	}
+	return string(data), nil
+}
+
+func codeOf(err error) nstance.Code {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nstance.NotFound
+	case errors.Is(err, fs.ErrPermission):
+		return nstance.Denied
+	}
+	return nstance.Unavailable
+}
+
+// Encode returns the key in the form that ParseKey reads. It is the secret.
+func (k Key) Encode() string { return base64.StdEncoding.EncodeToString(k.bytes[:]) }
+
+// ID returns the key's public name, 16 hexadecimal digits.
+func (k Key) ID() string { return hex.EncodeToString(k.id[:]) }
+
+// String returns the ID, so that logging a key does no harm.
+func (k Key) String() string { return "secret key " + k.ID() }
+
+// GoString is String.
+func (k Key) GoString() string { return k.String() }
+
+func invalid(remedy, format string, args ...any) error {
+	return nstance.FieldError("", remedy, format, args...)
+}
+
+// at names where a key came from.
+func at(place string, err error) error {
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = place
+	}
+	return err
+}

@@ -1,0 +1,243 @@
+package secret_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+func box(t testing.TB, keys ...secret.Key) *secret.Box {
+	b, err := secret.NewBox(keys...)
+	require.NoError(t, err)
+	return b
+}
+
+func TestBox(t *testing.T) {
+	old, now := secret.NewKey(), secret.NewKey()
+	plain := []byte("the private key of an authority")
+	sealed, err := box(t, old).Seal("identity-ca.key", plain)
+	require.NoError(t, err)
+
+	t.Run("gives back what it was given", func(t *testing.T) {
+		for _, want := range [][]byte{plain, {}, bytes.Repeat([]byte{7}, 1<<16)} {
+			data, err := box(t, old).Seal("x", want)
+			require.NoError(t, err)
+			got, err := box(t, old).Open("x", data)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+		}
+	})
+	t.Run("hides it", func(t *testing.T) {
+		require.NotContains(t, string(sealed), "private")
+		require.NotContains(t, string(sealed), "identity")
+	})
+	t.Run("returns other bytes each time", func(t *testing.T) {
+		again, err := box(t, old).Seal("identity-ca.key", plain)
+		require.NoError(t, err)
+		require.NotEqual(t, sealed, again)
+	})
+	t.Run("opens with any key and seals with the first", func(t *testing.T) {
+		both := box(t, now, old)
+		got, err := both.Open("identity-ca.key", sealed)
+		require.NoError(t, err)
+		require.Equal(t, plain, got)
+		data, err := both.Seal("identity-ca.key", plain)
+		require.NoError(t, err)
+		_, err = box(t, now).Open("identity-ca.key", data)
+		require.NoError(t, err)
+	})
+	t.Run("says what to seal again", func(t *testing.T) {
+		require.True(t, box(t, now, old).Stale(sealed))
+		require.False(t, box(t, old, now).Stale(sealed))
+		require.False(t, box(t, old).Stale([]byte("no secret")))
+		require.False(t, secret.Plain().Stale(sealed))
+	})
+	t.Run("refuses an empty name", func(t *testing.T) {
+		_, err := box(t, old).Seal("", plain)
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	key := secret.NewKey()
+	b := box(t, key)
+	sealed, err := b.Seal("a", []byte("secret"))
+	require.NoError(t, err)
+	unencrypted, err := secret.Plain().Seal("a", []byte("secret"))
+	require.NoError(t, err)
+	at := func(i int) []byte {
+		data := bytes.Clone(sealed)
+		data[(i+len(data))%len(data)] ^= 1
+		return data
+	}
+	for name, tc := range map[string]struct {
+		box  *secret.Box
+		name string
+		data []byte
+		code nstance.Code
+		says string
+	}{
+		"another name":            {b, "b", sealed, nstance.Denied, "another name"},
+		"an unknown key":          {box(t, secret.NewKey()), "a", sealed, nstance.Denied, key.ID()},
+		"an altered tag":          {b, "a", at(-1), nstance.Denied, "altered"},
+		"an altered nonce":        {b, "a", at(17), nstance.Denied, "altered"},
+		"an altered key ID":       {b, "a", at(9), nstance.Denied, "not among those given"},
+		"an unknown mode":         {b, "a", func() []byte { d := bytes.Clone(sealed); d[8] = 9; return d }(), nstance.Invalid, "mode 9"},
+		"a cut header":            {b, "a", sealed[:10], nstance.Invalid, "not a sealed secret"},
+		"a cut body":              {b, "a", sealed[:20], nstance.Denied, "damaged"},
+		"nothing":                 {b, "a", nil, nstance.Invalid, "not a sealed secret"},
+		"a bare secret":           {b, "a", []byte("-----BEGIN PRIVATE KEY-----\n"), nstance.Invalid, "not a sealed secret"},
+		"an unencrypted secret":   {b, "a", unencrypted, nstance.Denied, "not encrypted"},
+		"encryption, if plain":    {secret.Plain(), "a", sealed, nstance.Denied, "not among those given"},
+		"sealed relabelled plain": {secret.Plain(), "a", func() []byte { d := bytes.Clone(sealed); d[8] = 0; return d }(), nstance.Invalid, "damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tc.box.Open(tc.name, tc.data)
+			require.ErrorIs(t, err, tc.code)
+			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, "secret "+tc.name)
+		})
+	}
+}
+
+func TestPlainIsOnlyForPlain(t *testing.T) {
+	plain := secret.Plain()
+	require.False(t, plain.Encrypts())
+	data, err := plain.Seal("a", []byte("open"))
+	require.NoError(t, err)
+	got, err := plain.Open("a", data)
+	require.NoError(t, err)
+	require.Equal(t, "open", string(got))
+}
+
+func TestNewBoxRefuses(t *testing.T) {
+	key := secret.NewKey()
+	for name, keys := range map[string][]secret.Key{"no key": nil, "the zero key": {{}}, "a doubled key": {key, key}} {
+		t.Run(name, func(t *testing.T) {
+			_, err := secret.NewBox(keys...)
+			require.ErrorIs(t, err, nstance.Invalid)
+		})
+	}
+}
+
+var badKeys = map[string]string{
+	"nothing":       "",
+	"white space":   " \n",
+	"no base64":     "correct horse battery staple",
+	"too short":     base64.StdEncoding.EncodeToString(make([]byte, 16)),
+	"too long":      base64.StdEncoding.EncodeToString(make([]byte, 33)),
+	"a placeholder": base64.StdEncoding.EncodeToString(make([]byte, 32)),
+}
+
+func TestKeyFromEnv(t *testing.T) {
+	const name = "NSTANCE_TEST_SECRET_KEY"
+	key := secret.NewKey()
+	t.Setenv(name, key.Encode()+"\n")
+	got, err := secret.FromEnv(name)
+	require.NoError(t, err)
+	require.Equal(t, key, got)
+
+	for what, text := range badKeys {
+		t.Run("refuses "+what, func(t *testing.T) {
+			t.Setenv(name, text)
+			_, err := secret.FromEnv(name)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, name)
+			require.NotContains(t, err.Error(), "correct horse")
+		})
+	}
+	t.Run("tells unset from wrong", func(t *testing.T) {
+		_, err := secret.FromEnv(name + "_OTHER")
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+}
+
+func TestKeyFromFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	key := secret.NewKey()
+	require.NoError(t, os.WriteFile(path, []byte(key.Encode()+"\n"), 0o600))
+	got, err := secret.FromFile(path)
+	require.NoError(t, err)
+	require.Equal(t, key, got)
+
+	for what, text := range badKeys {
+		t.Run("refuses "+what, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			_, err := secret.FromFile(path)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, path)
+			require.NotContains(t, err.Error(), "correct horse")
+		})
+	}
+	t.Run("refuses a file that is too large", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+		_, err := secret.FromFile(path)
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+	t.Run("tells absent from wrong", func(t *testing.T) {
+		_, err := secret.FromFile(path + ".other")
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("does not call a folder absent", func(t *testing.T) {
+		_, err := secret.FromFile(filepath.Dir(path))
+		require.ErrorIs(t, err, nstance.Unavailable)
+	})
+}
+
+func TestPrintingAKeyShowsItsIDOnly(t *testing.T) {
+	key := secret.NewKey()
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		require.Equal(t, "secret key "+key.ID(), fmt.Sprintf(format, key))
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	key, err := secret.ParseKey(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("0123456789abcdef", 2))))
+	require.NoError(f, err)
+	b := box(f, key)
+	sealed, err := b.Seal("a", []byte("secret"))
+	require.NoError(f, err)
+	f.Add(sealed)
+	f.Add(sealed[:17])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if plain, err := b.Open("a", data); err == nil {
+			require.Equal(t, "secret", string(plain), "forged")
+		}
+	})
+}
+
+func Example() {
+	old, fresh := secret.NewKey(), secret.NewKey()
+	before, err := secret.NewBox(old)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	sealed, err := before.Seal("nonce.key", []byte("secret"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// Replacing the key: the new one seals, the old one still opens.
+	after, err := secret.NewBox(fresh, old)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	plain, err := after.Open("nonce.key", sealed)
+	fmt.Println(string(plain), err, after.Stale(sealed))
+	_, err = after.Open("other.key", sealed)
+	fmt.Println(err)
+	// Output:
+	// secret <nil> true
+	// secret other.key: is damaged, altered, or was sealed under another name (restore it from a backup)
+}

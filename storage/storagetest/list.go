@@ -1,0 +1,134 @@
+package storagetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// BadKeys returns keys that every store refuses.
+func BadKeys() []string {
+	return []string{
+		"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", ".hidden", "a/.b", "a b", "a\\b", "a\x00b",
+		"a\n", "ä", "a:b", "a*b", "a~", strings.Repeat("a", storage.MaxSegmentLen+1), strings.Repeat("a/", storage.MaxKeyLen/2) + "a",
+	}
+}
+
+// many writes the keys, several at a time.
+func many(t *testing.T, s storage.Store, keys []string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(keys, len(keys)/16+1) {
+		wg.Go(func() {
+			for _, k := range part {
+				if _, err := s.PutIfAbsent(t.Context(), k, []byte(k)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func list(t *testing.T, s storage.Store, prefix, after string) []string {
+	t.Helper()
+	keys := []string{}
+	for e, err := range s.List(t.Context(), prefix, after) {
+		require.NoError(t, err)
+		keys = append(keys, e.Key)
+	}
+	return keys
+}
+
+// listAll wants more keys than one page of any back end has.
+func listAll(t *testing.T, s storage.Store) {
+	require.Empty(t, list(t, s, "", ""))
+	var keys []string
+	for i := range 1100 {
+		keys = append(keys, fmt.Sprintf("big/%d/%04d", i%3, i))
+	}
+	many(t, s, keys)
+	slices.Sort(keys)
+	require.Equal(t, keys, list(t, s, "", ""))
+	require.Equal(t, keys[500:], list(t, s, "", keys[499]))
+}
+
+func listPart(t *testing.T, s storage.Store) {
+	// '-' and '.' sort before '/', digits and letters after it.
+	keys := []string{"a-b/x", "a.b", "a/b", "a/b-c", "a/b.c", "a/c/d", "a0", "aa/b", "b/B", "b/b"}
+	many(t, s, keys)
+	for _, c := range []struct {
+		prefix, after string
+		want          []string
+	}{
+		{"", "", keys},
+		{"a", "", keys[:8]},
+		{"a/", "", keys[2:6]},
+		{"a/b", "", keys[2:5]},
+		{"a/b.", "", keys[4:5]},
+		{"a/c", "", keys[5:6]},
+		{"a/c/", "a/c/d", nil},
+		{"", "a/b", keys[3:]},
+		{"a/", "a/b-c", keys[4:6]},
+		{"a/", "a/bb", keys[5:6]},
+		{"a/", "a", keys[2:6]},
+		{"a/", "b", nil},
+		{"b", "a", keys[8:]},
+		{"", "zzz", nil},
+		{"nothing/", "", nil},
+	} {
+		require.Equal(t, append([]string{}, c.want...), list(t, s, c.prefix, c.after), "prefix %q after %q", c.prefix, c.after)
+	}
+}
+
+func listEntries(t *testing.T, s storage.Store) {
+	v1 := put(t, s, "a/1", "one")
+	v2 := put(t, s, "a/2", "")
+	v3 := put(t, s, "a/3", "three")
+	v1, err := s.PutIfMatch(t.Context(), "a/1", []byte("longer"), v1)
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteIfMatch(t.Context(), "a/3", v3))
+	var got []storage.Entry
+	for e, err := range s.List(t.Context(), "a/", "") {
+		require.NoError(t, err)
+		got = append(got, e)
+	}
+	require.Equal(t, []storage.Entry{{Key: "a/1", Version: v1, Size: 6}, {Key: "a/2", Version: v2}}, got)
+}
+
+func listBreak(t *testing.T, s storage.Store) {
+	many(t, s, []string{"a/1", "a/2", "a/3"})
+	seq := s.List(t.Context(), "a/", "")
+	for e := range seq {
+		require.Equal(t, "a/1", e.Key)
+		break
+	}
+	var keys []string
+	for e, err := range seq {
+		require.NoError(t, err)
+		keys = append(keys, e.Key)
+	}
+	require.Equal(t, []string{"a/1", "a/2", "a/3"}, keys)
+}
+
+func listCancelled(t *testing.T, s storage.Store) {
+	many(t, s, []string{"a/1", "a/2", "a/3"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last error
+	for _, err := range s.List(ctx, "", "") {
+		require.NoError(t, last, "an error ends the sequence")
+		last = err
+		cancel()
+	}
+	require.ErrorIs(t, last, nstance.Unavailable)
+}

@@ -1,0 +1,289 @@
+// Package storagetest checks that a storage.Store keeps its promises, one
+// subtest for each, and makes stores fail on purpose for the tests of those
+// who use them.
+package storagetest
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A Factory returns a store without objects for one subtest.
+type Factory func(t *testing.T) storage.Store
+
+// Run checks every promise of storage.Store.
+func Run(t *testing.T, open Factory) {
+	for _, c := range checks {
+		t.Run(c.name, func(t *testing.T) { c.run(t, open(t)) })
+	}
+}
+
+var checks = []struct {
+	name string
+	run  func(*testing.T, storage.Store)
+}{
+	{"get of a missing key is NotFound", missing},
+	{"put-if-absent writes once", absentOnce},
+	{"put-if-absent has one winner of 16", absentRace},
+	{"put-if-match replaces only what is unchanged", matchOnce},
+	{"put-if-match has one winner of 16", matchRace},
+	{"put-if-match loses no update", matchCounter},
+	{"delete-if-match removes only what is unchanged", deleteOnce},
+	{"a key can be written again after its deletion", rewrite},
+	{"the version comes from the write itself", versions},
+	{"different bytes never share a version", distinct},
+	{"any bytes come back", contents},
+	{"data is copied", copies},
+	{"an object that is too large is Invalid", tooLarge},
+	{"a bad key is Invalid", badKeys},
+	{"a done context changes nothing", cancelled},
+	{"list yields every key in order", listAll},
+	{"list keeps to prefix and after", listPart},
+	{"list shows sizes and the present versions", listEntries},
+	{"list can be left and repeated", listBreak},
+	{"list ends with its context", listCancelled},
+	{"the probe accepts it", func(t *testing.T, s storage.Store) { require.NoError(t, storage.Probe(t.Context(), s)) }},
+}
+
+const key = "instance/z1/default/web/a.json"
+
+func put(t *testing.T, s storage.Store, key, data string) storage.Version {
+	t.Helper()
+	v, err := s.PutIfAbsent(t.Context(), key, []byte(data))
+	require.NoError(t, err)
+	require.NotEmpty(t, v)
+	return v
+}
+
+func holds(t *testing.T, s storage.Store, key, data string, v storage.Version) {
+	t.Helper()
+	obj, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, storage.Object{Key: key, Data: []byte(data), Version: v}, obj)
+}
+
+func missing(t *testing.T, s storage.Store) {
+	put(t, s, "a/b", "1")
+	for _, k := range []string{key, "a", "a/b/c", "a/c"} {
+		_, err := s.Get(t.Context(), k)
+		require.ErrorIs(t, err, nstance.NotFound, k)
+	}
+}
+
+func absentOnce(t *testing.T, s storage.Store) {
+	v := put(t, s, key, "1")
+	_, err := s.PutIfAbsent(t.Context(), key, []byte("2"))
+	require.ErrorIs(t, err, nstance.Conflict)
+	_, err = s.PutIfAbsent(t.Context(), key, []byte("1"))
+	require.ErrorIs(t, err, nstance.Conflict, "equal bytes are no excuse")
+	holds(t, s, key, "1", v)
+}
+
+// race lets 16 writers run at once and returns who was told that he won.
+func race(t *testing.T, write func(data []byte) (storage.Version, error)) (winner string, v storage.Version) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var winners atomic.Int32
+	start := make(chan struct{})
+	errs := make([]error, 16)
+	for i := range errs {
+		wg.Go(func() {
+			<-start
+			data := "writer " + strconv.Itoa(i)
+			got, err := write([]byte(data))
+			if errs[i] = err; err == nil {
+				winners.Add(1)
+				winner, v = data, got
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	require.EqualValues(t, 1, winners.Load(), "writers that were told that they won")
+	for _, err := range errs {
+		if err != nil {
+			require.ErrorIs(t, err, nstance.Conflict)
+		}
+	}
+	return winner, v
+}
+
+func absentRace(t *testing.T, s storage.Store) {
+	for i := range 10 {
+		k := "race/" + strconv.Itoa(i)
+		winner, v := race(t, func(data []byte) (storage.Version, error) { return s.PutIfAbsent(t.Context(), k, data) })
+		holds(t, s, k, winner, v)
+	}
+}
+
+func matchOnce(t *testing.T, s storage.Store) {
+	_, err := s.PutIfMatch(t.Context(), key, []byte("0"), "some-version")
+	require.ErrorIs(t, err, nstance.Conflict, "absent")
+	v1 := put(t, s, key, "1")
+	v2, err := s.PutIfMatch(t.Context(), key, []byte("2"), v1)
+	require.NoError(t, err)
+	_, err = s.PutIfMatch(t.Context(), key, []byte("3"), v1)
+	require.ErrorIs(t, err, nstance.Conflict, "changed")
+	holds(t, s, key, "2", v2)
+	require.NoError(t, s.DeleteIfMatch(t.Context(), key, v2))
+	_, err = s.PutIfMatch(t.Context(), key, []byte("4"), v2)
+	require.ErrorIs(t, err, nstance.Conflict, "gone")
+	_, err = s.Get(t.Context(), key)
+	require.ErrorIs(t, err, nstance.NotFound)
+}
+
+func matchRace(t *testing.T, s storage.Store) {
+	v := put(t, s, key, "start")
+	for range 10 {
+		held := v
+		var winner string
+		winner, v = race(t, func(data []byte) (storage.Version, error) { return s.PutIfMatch(t.Context(), key, data, held) })
+		holds(t, s, key, winner, v)
+	}
+}
+
+func matchCounter(t *testing.T, s storage.Store) {
+	const writers, each = 8, 5
+	put(t, s, key, "0")
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for done := 0; done < each; {
+				obj, err := s.Get(t.Context(), key)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n, _ := strconv.Atoi(string(obj.Data))
+				_, err = s.PutIfMatch(t.Context(), key, []byte(strconv.Itoa(n+1)), obj.Version)
+				if err == nil {
+					done++
+				} else if nstance.CodeOf(err) != nstance.Conflict {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	obj, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa(writers*each), string(obj.Data))
+}
+
+func deleteOnce(t *testing.T, s storage.Store) {
+	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), key, "some-version"), nstance.NotFound)
+	v1 := put(t, s, key, "1")
+	v2, err := s.PutIfMatch(t.Context(), key, []byte("2"), v1)
+	require.NoError(t, err)
+	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), key, v1), nstance.Conflict)
+	holds(t, s, key, "2", v2)
+	require.NoError(t, s.DeleteIfMatch(t.Context(), key, v2))
+	_, err = s.Get(t.Context(), key)
+	require.ErrorIs(t, err, nstance.NotFound)
+	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), key, v2), nstance.NotFound)
+}
+
+func rewrite(t *testing.T, s storage.Store) {
+	v1 := put(t, s, key, "1")
+	require.NoError(t, s.DeleteIfMatch(t.Context(), key, v1))
+	v2 := put(t, s, key, "2")
+	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), key, v1), nstance.Conflict)
+	holds(t, s, key, "2", v2)
+}
+
+func versions(t *testing.T, s storage.Store) {
+	v := put(t, s, key, "1")
+	holds(t, s, key, "1", v)
+	for _, data := range []string{"2", "3"} {
+		var err error
+		v, err = s.PutIfMatch(t.Context(), key, []byte(data), v)
+		require.NoError(t, err, "the version that a write returned is good for the next one")
+		holds(t, s, key, data, v)
+	}
+}
+
+func distinct(t *testing.T, s storage.Store) {
+	seen := map[storage.Version]bool{}
+	v := put(t, s, key, "0")
+	for i := range 20 {
+		require.False(t, seen[v], "version %s was used before", v)
+		seen[v] = true
+		var err error
+		v, err = s.PutIfMatch(t.Context(), key, []byte(strconv.Itoa(i+1)), v)
+		require.NoError(t, err)
+	}
+}
+
+func contents(t *testing.T, s storage.Store) {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	for name, data := range map[string][]byte{
+		"empty": {}, "bytes": all, "newline": []byte("\n"), "text": []byte("one\ntwo\r\n\n"), "large": bytes.Repeat(all, 1<<10),
+	} {
+		v := put(t, s, "contents/"+name, string(data))
+		holds(t, s, "contents/"+name, string(data), v)
+	}
+}
+
+func copies(t *testing.T, s storage.Store) {
+	data := []byte("mine")
+	v, err := s.PutIfAbsent(t.Context(), key, data)
+	require.NoError(t, err)
+	copy(data, "evil")
+	obj, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	copy(obj.Data, "evil")
+	holds(t, s, key, "mine", v)
+}
+
+func tooLarge(t *testing.T, s storage.Store) {
+	_, err := s.PutIfAbsent(t.Context(), key, make([]byte, storage.MaxObjectSize+1))
+	require.ErrorIs(t, err, nstance.Invalid)
+	_, err = s.Get(t.Context(), key)
+	require.ErrorIs(t, err, nstance.NotFound)
+}
+
+// calls names every call of a store on one key.
+func calls(ctx context.Context, s storage.Store, key string, v storage.Version) map[string]error {
+	_, get := s.Get(ctx, key)
+	_, absent := s.PutIfAbsent(ctx, key, []byte("x"))
+	_, match := s.PutIfMatch(ctx, key, []byte("x"), v)
+	return map[string]error{
+		"get": get, "put-if-absent": absent, "put-if-match": match, "delete-if-match": s.DeleteIfMatch(ctx, key, v),
+	}
+}
+
+func badKeys(t *testing.T, s storage.Store) {
+	for _, k := range BadKeys() {
+		for name, err := range calls(t.Context(), s, k, "v") {
+			require.ErrorIs(t, err, nstance.Invalid, "%s of %q", name, k)
+		}
+	}
+}
+
+func cancelled(t *testing.T, s storage.Store) {
+	v := put(t, s, key, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range calls(ctx, s, key, v) {
+		require.ErrorIs(t, err, nstance.Unavailable, name)
+		require.ErrorIs(t, err, context.Canceled, name)
+	}
+	_, err := s.PutIfAbsent(ctx, "other", []byte("1"))
+	require.ErrorIs(t, err, nstance.Unavailable)
+	holds(t, s, key, "1", v)
+	_, err = s.Get(t.Context(), "other")
+	require.ErrorIs(t, err, nstance.NotFound)
+}
