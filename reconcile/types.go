@@ -23,24 +23,25 @@ type Member struct {
 	State        nstance.State // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
 	OnDemand     bool
 	Reason       Reason
-	Hash         string // infra hash it was made from; "" is unknown, which is not drift
+	Hash         string // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time
-	HasMachine   bool             // the provider accepted its create
-	RegisteredAt time.Time        // zero: never
-	GoodSince    time.Time        // first good report of the present run of good ones in this term; zero: none
-	RegisterBy   time.Time        // must have registered by then
-	LaunchBy     time.Time        // must have become ready by then; zero once it has been ready, or when the term began after its registration
-	GraceUntil   time.Time        // registered but not heard of in this term: no verdict, no surplus, no rollout before
-	EligibleAt   time.Time        // may be replaced for its age, jitter included; zero: never
-	ExpireAt     time.Time        // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
-	Notices      []nstance.Notice // standing notices that doom it
-	Silent       bool             // missed reports
-	Unhealthy    bool             // silent past the limit while the provider says running
-	Gone         bool             // the provider says it does not exist or does not run
-	Requested    *nstance.Cause   // somebody asked for it to go
-	NoDrain      bool             // the request was to delete at once
-	Drain        *nstance.Drain   // recorded drain; its generation outlives a cancel
-	DrainOver    bool             // acknowledged, or its executor gave up for good
+	HasMachine   bool              // the provider accepted its create
+	RegisteredAt time.Time         // zero: never
+	GoodSince    time.Time         // first good report of the present run of good ones in this term; zero: none
+	RegisterBy   time.Time         // must have registered by then
+	LaunchBy     time.Time         // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
+	GraceUntil   time.Time         // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
+	EligibleAt   time.Time         // may be replaced for its age, jitter included; zero: never
+	ExpireAt     time.Time         // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
+	Notices      []nstance.Notice  // standing notices that doom it
+	Silent       bool              // missed reports
+	Unhealthy    bool              // silent past the limit while the provider says running
+	Gone         bool              // the provider says it does not exist or does not run
+	Requested    *nstance.Cause    // somebody asked for it to go
+	NoDrain      bool              // the request was to delete at once
+	Drain        *nstance.Drain    // recorded drain; its generation outlives a cancel
+	DrainOver    bool              // acknowledged, or its executor gave up for good
+	DeletedFor   nstance.CauseKind // deleting without a drain: the recorded cause; "" is unknown
 }
 
 // A Reason says why a member was created. It is part of its intent.
@@ -71,8 +72,9 @@ type Action struct {
 	LastGood  bool               // Create: use the last good definition instead of the desired one
 	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers, for display
 	Deadline  time.Time          // StartDrain, Tighten
-	Voluntary bool               // StartDrain
+	Voluntary bool               // StartDrain, Tighten: no cause but a rollout or a surplus
 	Causes    []nstance.Cause    // StartDrain: all; Tighten: the full new set; Delete: why
+	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures
 }
 
 // An ActionKind names a step.
@@ -82,7 +84,7 @@ type ActionKind string
 const (
 	Create      ActionKind = "create"
 	StartDrain  ActionKind = "start_drain"
-	Tighten     ActionKind = "tighten" // an earlier deadline, or another cause
+	Tighten     ActionKind = "tighten" // an earlier deadline, or another set of causes
 	CancelDrain ActionKind = "cancel_drain"
 	Delete      ActionKind = "delete" // mark durably, then ask the provider until NotFound, then forget the record
 )
@@ -97,7 +99,19 @@ type Decision struct {
 
 // A Hold is something that keeps Plan from acting.
 type Hold struct {
-	Kind   string // backoff, halted, paused, settling, unhealthy_cap, unreadable, frozen, definition, budget
+	Kind   string // one of the kinds below, or budget, which is the executor's
 	Reason string
 	Until  time.Time // zero: until something changes
 }
+
+// The kinds of holds that Plan reports.
+const (
+	HoldBackoff      = "backoff"       // creations failed: the next ones wait
+	HoldHalted       = "halted"        // the rollout to the desired hash failed too often
+	HoldPaused       = "paused"        // somebody paused the rollout
+	HoldSettling     = "settling"      // a new leader has not heard from every member yet
+	HoldUnhealthyCap = "unhealthy_cap" // enough members are leaving for being unhealthy
+	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
+	HoldFrozen       = "frozen"        // drains under way go on, nothing else
+	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned
+)

@@ -1,0 +1,65 @@
+package reconcile
+
+import (
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A doomedMember must go, and why.
+type doomedMember struct {
+	*Member
+	why nstance.CauseKind
+}
+
+// remedy is P2: doomed members leave at once. It waits for nothing and no
+// surge limits it.
+func (p *planner) remedy() {
+	slices.SortFunc(p.doomed, func(a, b doomedMember) int { return memberOlder(a.Member, b.Member) })
+	for _, d := range p.doomed {
+		failure := !d.OnDemand && d.failed()
+		p.remove(d.Member, p.causes(d.Member), failure)
+		if d.OnDemand || !memberOwed(d.Member) {
+			continue
+		}
+		p.lost = append(p.lost, d.Member)
+		if !failure {
+			p.urgent++
+		}
+	}
+}
+
+// failed reports whether d is a creation that came to nothing by itself: not
+// in time, or its machine died before the agent was heard of. A reclaim and a
+// request are not its failure.
+func (d doomedMember) failed() bool {
+	switch d.why {
+	case nstance.CauseTimeout:
+		return true
+	case nstance.CauseGone:
+		return !memberRegistered(d.Member) && !memberNoticed(d.Member) && d.Requested == nil
+	}
+	return false
+}
+
+// capSick dooms the oldest unhealthy members, as many as may be leaving for
+// that cause at once: one, or a fifth of the group, which is never the majority
+// of three or more. The others stay counted: they may be well, and only unable
+// to say so.
+func (p *planner) capSick() {
+	if len(p.sick) == 0 {
+		return
+	}
+	slices.SortFunc(p.sick, memberOlder)
+	room := min(max(0, max(1, p.size/5)-p.n.sick), len(p.sick))
+	for _, m := range p.sick[:room] {
+		p.doomed = append(p.doomed, doomedMember{m, nstance.CauseUnhealthy})
+	}
+	for _, m := range p.sick[room:] {
+		p.tally(m)
+	}
+	if room < len(p.sick) {
+		p.holdf(HoldUnhealthyCap, "%d unhealthy members wait for those that are leaving", len(p.sick)-room)
+	}
+	p.sick = p.sick[:room]
+}

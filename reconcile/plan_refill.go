@@ -1,0 +1,109 @@
+package reconcile
+
+import (
+	"fmt"
+	"time"
+)
+
+// refill is P3: the group's deficit is created in parallel. The first creates
+// answer this pass's losses and are labelled with them.
+func (p *planner) refill() {
+	need := max(0, p.size-p.n.counted)
+	want := need
+	if p.Unreadable > 0 {
+		want = p.exactly(need)
+	}
+	n := min(want, p.urgent+p.createRoom(want-p.urgent))
+	for i := range n {
+		reason := p.plainReason()
+		if i < len(p.lost) || p.Unreadable > 0 {
+			reason = ReasonReplace
+		}
+		p.create(reason)
+	}
+}
+
+// exactly returns how many losses are to be replaced while records of the group
+// cannot be read: those of this pass, and those before whose creates the budget
+// refused. For the latter each unreadable record is taken for a member.
+func (p *planner) exactly(need int) int {
+	lost := len(p.lost)
+	return min(need, max(lost, min(need-p.Unreadable, lost+p.n.losses)))
+}
+
+// create asks for one member. It is made from the last good definition while
+// the desired one is on hold, so that a reclaim does not import a bad image.
+func (p *planner) create(reason Reason) {
+	a := Action{Kind: Create, Reason: reason}
+	if p.held() {
+		a.LastGood = p.History.LastGoodHash != "" && p.History.LastGoodHash != p.Hash
+	}
+	if reason != ReasonReplace {
+		p.plain++
+		p.act(a)
+		return
+	}
+	if p.owed < len(p.lost) {
+		a.Replaces = p.lost[p.owed].ID
+	}
+	p.owed++
+	p.act(a)
+}
+
+func (p *planner) plainReason() Reason {
+	if p.n.stale > 0 || p.n.voluntary > 0 {
+		return ReasonRollout
+	}
+	return ReasonSize
+}
+
+// createRoom returns how many of want creates that answer no sudden loss may be
+// made now. After a failure none are until the backoff is over, and then one at
+// a time until a member has become ready.
+func (p *planner) createRoom(want int) int {
+	h := &p.History
+	switch {
+	case want <= 0:
+		return 0
+	case !h.BackoffUntil.IsZero() && !p.passed(h.BackoffUntil):
+		p.hold(HoldBackoff, "creations failed: the next ones wait", h.BackoffUntil)
+		return 0
+	case h.BackoffUntil.IsZero() || h.Failures == 0:
+		return want
+	}
+	room := min(want, max(0, 1-p.n.unregistered-p.plain))
+	if room < want {
+		p.hold(HoldBackoff, "creations failed: one at a time until a member is ready", time.Time{})
+	}
+	return room
+}
+
+// held reports whether nothing voluntary may be done towards the desired
+// definition.
+func (p *planner) held() bool { return p.History.Paused || p.halted() }
+
+// halted reports whether the rollout to the desired hash has failed too often,
+// on record or as of now. A definition with which the whole group was ready
+// once halts only what would still be replaced.
+func (p *planner) halted() bool { return p.History.HaltedHash == p.Hash || p.tripped() }
+
+func (p *planner) tripped() bool {
+	limit := p.Group.Rollout.HaltAfter
+	return limit > 0 && p.History.Failures >= limit && (p.n.stale > 0 || p.History.LastGoodHash != p.Hash)
+}
+
+// halt is P6: it reports a halt that is not on record yet, and what stands in a
+// rollout's way.
+func (p *planner) halt() {
+	p.out.Halt = p.tripped() && p.History.HaltedHash != p.Hash
+	if p.History.Paused {
+		p.hold(HoldPaused, "somebody paused the rollout", time.Time{})
+	}
+	if p.halted() {
+		p.hold(HoldHalted, "creations from the desired definition did not become ready", time.Time{})
+	}
+}
+
+func (p *planner) holdf(kind, format string, args ...any) {
+	p.hold(kind, fmt.Sprintf(format, args...), time.Time{})
+}

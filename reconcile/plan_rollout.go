@@ -1,0 +1,96 @@
+package reconcile
+
+import (
+	"cmp"
+
+	"github.com/nstance-go/nstance"
+)
+
+// rollOut is P5: stale members are replaced, few at a time, the replacement
+// first. Stale members that never were ready go at once and need no
+// replacement first: P3 refills.
+func (p *planner) rollOut() {
+	if !p.rollingOut() {
+		return
+	}
+	if p.n.untried > 0 {
+		p.retire(p.n.untried)
+		return
+	}
+	room := max(0, max(1, p.surge)-p.n.starting-p.n.voluntary-p.plain)
+	bad := min(room, p.n.bad)
+	good := min(room-bad, p.spare(), p.n.stale-bad)
+	p.retire(bad + good)
+	p.surgeBy(room - bad - good)
+}
+
+// spare is how many ready members the group could do without. With max_surge 0
+// it is one more, unless a loss has not been made good yet.
+func (p *planner) spare() int {
+	spare := p.n.ready - p.size
+	if p.surge == 0 && spare >= 0 && p.n.replacing+len(p.lost) == 0 {
+		spare++
+	}
+	return max(0, spare)
+}
+
+// surgeBy creates up to n members ahead of those that they will replace, as far
+// as the allowance goes.
+func (p *planner) surgeBy(n int) {
+	n = min(n, p.size+p.allowance()-p.n.counted-p.owed-p.plain)
+	for range p.createRoom(n) {
+		p.create(ReasonRollout)
+	}
+}
+
+// retire removes n stale members, those first that the group misses least.
+func (p *planner) retire(n int) {
+	if n == 0 {
+		return
+	}
+	for _, m := range p.pick(n, p.soonerRetired) {
+		p.remove(m, []nstance.Cause{p.rolloutCause(m)}, false)
+	}
+}
+
+func (p *planner) soonerRetired(a, b *Member) int {
+	if c := cmp.Compare(p.rolloutRank(a), p.rolloutRank(b)); c != 0 {
+		return c
+	}
+	return memberOlder(a, b)
+}
+
+// The order in which stale members go. What may be serving needs a spare, even
+// if it is silent or has been well only for a moment: a network fault, or a new
+// leader that has yet to see min_ready pass, must not empty a group.
+const (
+	rolloutUntried = iota // certainly never was ready: at once
+	rolloutBad            // not well, but may have been ready: counts as in flight
+	rolloutServing        // silent or on trial: needs a spare, yet is none itself
+	rolloutReady
+	rolloutFresh // not stale
+)
+
+func (p *planner) rolloutRank(m *Member) int {
+	switch {
+	case !p.stale(m):
+		return rolloutFresh
+	case !memberRegistered(m):
+		return rolloutUntried
+	case p.ready(m):
+		return rolloutReady
+	case memberSilent(m) || !m.GoodSince.IsZero():
+		return rolloutServing
+	case !m.LaunchBy.IsZero():
+		return rolloutUntried
+	}
+	return rolloutBad
+}
+
+func (p *planner) rolloutCause(m *Member) nstance.Cause {
+	c := nstance.Cause{Kind: nstance.CauseRollout, Message: "it is old enough to be replaced"}
+	if p.drifted(m) {
+		c.Message = "the group's definition changed"
+	}
+	return c
+}

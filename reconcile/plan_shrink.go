@@ -1,0 +1,109 @@
+package reconcile
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// settled reports whether voluntary work may be planned at all: the whole group
+// is known, and every member has had the time to make itself heard since this
+// term began.
+func (p *planner) settled() bool {
+	if p.Unreadable > 0 {
+		p.holdf(HoldUnreadable, "%d records of the group could not be read", p.Unreadable)
+		return false
+	}
+	if p.n.unheard > 0 {
+		p.hold(HoldSettling, "members have not been heard of since this leader took over", p.n.graceEnd)
+		return false
+	}
+	return true
+}
+
+// rollingOut reports whether stale members may be replaced.
+func (p *planner) rollingOut() bool { return p.size > 0 && p.n.stale > 0 && !p.held() }
+
+// allowance is how many members more than its size a group may have: never more
+// than are still to be replaced, or P4 would take back what P5 creates.
+func (p *planner) allowance() int {
+	if !p.rollingOut() {
+		return 0
+	}
+	return min(p.surge, p.n.stale)
+}
+
+// shrink is P4: what is more than the group wants leaves, the least useful
+// first. It reports whether it did anything.
+func (p *planner) shrink() bool {
+	excess := p.n.counted - p.size - p.allowance()
+	if excess <= 0 {
+		return false
+	}
+	for _, m := range p.pick(excess, p.lessUseful) {
+		p.remove(m, []nstance.Cause{surplusCause()}, false)
+	}
+	return true
+}
+
+// pick returns the first n counted members in the given order.
+func (p *planner) pick(n int, order func(a, b *Member) int) []*Member {
+	var out []*Member
+	for i := range p.Members {
+		if m := &p.Members[i]; p.counts(m) {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, order)
+	return out[:min(n, len(out))]
+}
+
+// lessUseful orders members by how little the group loses with them. Among
+// those not ready the youngest has come the least far; among the others the
+// oldest goes.
+func (p *planner) lessUseful(a, b *Member) int {
+	rank := p.surplusRank(a)
+	if c := cmp.Compare(rank, p.surplusRank(b)); c != 0 {
+		return c
+	}
+	if sa, sb := p.stale(a), p.stale(b); sa != sb {
+		if sa {
+			return -1
+		}
+		return 1
+	}
+	if rank < surplusSilent {
+		return memberOlder(b, a)
+	}
+	return memberOlder(a, b)
+}
+
+// The order in which surplus goes.
+const (
+	surplusNoMachine = iota
+	surplusUnregistered
+	surplusNotWell
+	surplusOnTrial // well, but not for min_ready yet
+	surplusSilent
+	surplusReady
+)
+
+func (p *planner) surplusRank(m *Member) int {
+	switch {
+	case memberRegistered(m):
+	case !m.HasMachine:
+		return surplusNoMachine
+	default:
+		return surplusUnregistered
+	}
+	switch {
+	case memberSilent(m):
+		return surplusSilent
+	case m.GoodSince.IsZero():
+		return surplusNotWell
+	case !p.ready(m):
+		return surplusOnTrial
+	}
+	return surplusReady
+}
