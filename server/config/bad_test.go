@@ -1,0 +1,241 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/stretchr/testify/require"
+)
+
+// A setting of the shard is on line 4, a template on line 5, a group on line 6.
+func shard(s string) string    { return with(s, "", "") }
+func template(s string) string { return with("", `"web": {"kind": "web", "arch": "amd64", `+s+`}`, "") }
+func group(s string) string    { return with("", web, `"web": {"template": "web", "size": 1, `+s+`}`) }
+
+func TestBadInput(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		// Syntax.
+		{"an empty file", ``,
+			`c:1:1: parsing value: unexpected EOF (correct the JSON)`},
+		{"a missing comma", "{\n  \"cluster\": {}\n  \"shard\": {}\n}",
+			`c:3:3: invalid character '"' after object value (expecting ',' or '}') (correct the JSON)`},
+		{"an endless comment", `{ /* `,
+			`c:1:3: parsing comment: unexpected EOF (correct the JSON)`},
+		{"not an object", `[1]`,
+			`c:1:1: wants an object, not a list (write an object)`},
+		{"not UTF-8", "{\n \"\xff\": 1}",
+			`c:2:3: is not UTF-8 (save the file as UTF-8)`},
+		{"too deep", strings.Repeat("[", 200),
+			`c:1:101: more than 100 levels of nesting (flatten it)`},
+		{"too deep behind comments and strings", `{"[[": /* ] */ ` + strings.Repeat("[ // ]\n", 200),
+			`c:100:1: more than 100 levels of nesting (flatten it)`},
+		{"too long", strings.Repeat(" ", 4<<20+1),
+			`c:1:1: has more than 4194304 bytes (split the shard)`},
+
+		// Names of settings.
+		{"a mistyped setting", group(`"siez": 3`),
+			`groups.default.web.siez: c:6:62: unknown setting "siez" (did you mean "size"?)`},
+		{"a mistyped setting at the top", `{"clutser": {}, "cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
+			`clutser: c:1:2: unknown setting "clutser" (did you mean "cluster"?)`},
+		{"capitals", group(`"Protect": true`),
+			`groups.default.web.Protect: c:6:62: unknown setting "Protect" (did you mean "protect"?)`},
+		{"a setting of nothing like it", template(`"userdata": {"content": "x", "colour": 1}`),
+			`templates.web.userdata.colour: c:5:84: unknown setting "colour" (valid here: source, encoding, content)`},
+		{"an awkward name", group(`"a.b": 1`),
+			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, size, instance_type, instance_types, subnet_pool, args, vars, market)`},
+		{"a duplicate setting", group(`"size": 2`),
+			`groups.default.web.size: c:6:62: is given twice (keep one of them)`},
+		{"a duplicate within args", group(`"args": {"a": [{"b": 1, "b": 1}]}`),
+			`groups.default.web.args.a[0].b: c:6:86: is given twice (keep one of them)`},
+		{"a duplicate group", with("", web, `"a": {"template": "web", "size": 1}, "a": {"template": "web", "size": 2}`),
+			`groups.default.a: c:6:61: is given twice (keep one of them)`},
+
+		// Settings of later versions.
+		{"images", `{"images": {}, "cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
+			`images: c:1:2: is not supported by this version (remove it)`},
+		{"a breaker", shard(`"breaker": {"max_unhealthy": "20%"}`),
+			`shard.breaker: c:4:1: is not supported by this version (remove it)`},
+		{"a warm pool", group(`"warm_pool": {}`),
+			`groups.default.web.warm_pool: c:6:62: is not supported by this version (remove it)`},
+		{"user data from a URL", template(`"userdata": {"source": "url", "content": "https://x"}`),
+			`templates.web.userdata.source: c:5:78: "url" is not supported by this version (valid here: inline)`},
+		{"packed user data", template(`"userdata": {"encoding": "base64+gzip", "content": "x"}`),
+			`templates.web.userdata.encoding: c:5:80: "base64+gzip" is not supported by this version (valid here: plain, base64)`},
+
+		// Types.
+		{"a number in quotes", group(`"rollout": {"halt_after": "2"}`),
+			`groups.default.web.rollout.halt_after: c:6:88: wants a number, not a string (write a number)`},
+		{"a number for a string", group(`"vars": {"port": 80}`),
+			`groups.default.web.vars.port: c:6:79: wants a string, not a number (write a string)`},
+		{"a string for a list", shard(`"subnet_pools": {}`),
+			`shard.subnet_pools: c:4:1: is given twice (keep one of them)`},
+		{"a string for truth", group(`"protect": "yes"`),
+			`groups.default.web.protect: c:6:73: wants true or false, not a string (write true or false)`},
+		{"null", group(`"market": null`),
+			`groups.default.web.market: c:6:72: wants an object, not null (leave the setting out instead)`},
+		{"a list for a map", `{"groups": {"default": []}, "cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
+			`groups.default: c:1:24: wants an object, not a list (write an object)`},
+		{"args that are no object", group(`"args": [1]`),
+			`groups.default.web.args: c:6:70: wants an object, not a list (write an object)`},
+		{"a bare duration", group(`"drain_timeout": 60`),
+			`groups.default.web.drain_timeout: c:6:79: wants a duration such as "90s", "5m" or "7d", not a number (write a duration such as "90s", "5m" or "7d")`},
+		{"an object in a list", group(`"instance_types": [{}]`),
+			`groups.default.web.instance_types[0]: c:6:81: wants a string, not an object (write a string)`},
+
+		// Values.
+		{"a missing setting", `{"cluster": {}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
+			`cluster.id: c:1:13: is missing (add it)`},
+		{"no content", template(`"userdata": {}`),
+			`templates.web.userdata.content: c:5:67: is missing (add it)`},
+		{"no size anywhere", with("", web, `"web": {"template": "web"}`),
+			`groups.default.web.size: c:6:31: is missing (add it here or to the template)`},
+		{"a negative size", with("", web, `"web": {"template": "web", "size": -1}`),
+			`groups.default.web.size: c:6:59: -1 is out of range (use 0 to 100000)`},
+		{"half a machine", with("", web, `"web": {"template": "web", "size": 1.5}`),
+			`groups.default.web.size: c:6:59: 1.5 is not whole (write a whole number)`},
+		{"an endless number", with("", web, `"web": {"template": "web", "size": 1e999}`),
+			`groups.default.web.size: c:6:59: 1e999 is out of range (use 0 to 100000)`},
+		{"a vast argument", group(`"args": {"n": 1e9999999}`),
+			`groups.default.web.args: c:6:70: number 1e9999999 has too large an exponent (use a number that the provider can hold)`},
+		{"a bad name", with("", web, `"-web": {"template": "web", "size": 1}`),
+			`groups.default.-web: c:6:24: name "-web" has a misplaced hyphen (use at most 32 of a-z, 0-9 and single hyphens, a letter or digit at both ends)`},
+		{"a bad cluster name", strings.Replace(minimal, "demo", "Demo", 1),
+			`cluster.id: c:2:21: name "Demo" contains 'D' (use at most 32 of a-z, 0-9 and single hyphens, a letter or digit at both ends)`},
+		{"a bad kind", with("", `"web": {"kind": "webs", "arch": "amd64"}`, ""),
+			`templates.web.kind: c:5:31: kind "webs" is not valid (use exactly three letters a-z)`},
+		{"an unknown word", with("", `"web": {"kind": "web", "arch": "arm46"}`, ""),
+			`templates.web.arch: c:5:46: unknown word "arm46" (did you mean "arm64"?)`},
+		{"an unknown provider", strings.Replace(minimal, "local", "openstack", 1),
+			`shard.provider.kind: c:3:45: unknown word "openstack" (valid here: aws, gcp, azure, proxmox, local, sim)`},
+		{"an empty string", group(`"instance_type": ""`),
+			`groups.default.web.instance_type: c:6:79: is empty (leave the setting out instead)`},
+		{"an empty list", group(`"instance_types": []`),
+			`groups.default.web.instance_types: c:6:80: is empty (name at least one, or leave the setting out)`},
+		{"a type listed twice", group(`"instance_types": ["a", "b", "a"]`),
+			`groups.default.web.instance_types[2]: c:6:91: "a" is listed twice (keep one of them)`},
+		{"a nameless variable", group(`"vars": {"": "x"}`),
+			`groups.default.web.vars[""]: c:6:71: a name is empty (give it a name)`},
+		{"not an address", shard(`"bind": {"agent": "8994"}`),
+			`shard.bind.agent: c:4:19: "8994" is not an address (write host:port, such as 127.0.0.1:8990)`},
+		{"nothing to connect to", shard(`"advertise": {"agent": ":8994"}`),
+			`shard.advertise.agent: c:4:24: nobody can connect to ":8994" (name a host and a port)`},
+		{"a price in words", group(`"market": {"type": "spot", "max_price": "cheap"}`),
+			`groups.default.web.market.max_price: c:6:102: "cheap" is not a price (write a positive decimal such as "0.05")`},
+		{"a surge in words", group(`"rollout": {"max_surge": "all"}`),
+			`groups.default.web.rollout.max_surge: c:6:87: "all" is neither (write a count such as 1 or a percentage such as "20%")`},
+		{"a broken template", template(`"userdata": {"content": "a\n{{.Vars.x"}`),
+			`templates.web.userdata.content: c:5:79: template line 2: unclosed action (see the documentation of Go's text/template)`},
+		{"a broken template in base64", template(`"userdata": {"encoding": "base64", "content": "e3s="}`),
+			`templates.web.userdata.content: c:5:101: template line 1: unclosed action (see the documentation of Go's text/template)`},
+		{"broken base64", template(`"userdata": {"encoding": "base64", "content": "e3s"}`),
+			`templates.web.userdata.content: c:5:101: illegal base64 data at input byte 0 (encode it again, with padding)`},
+		{"a broken template in args", group(`"args": {"a": ["{{end}}"]}`),
+			`groups.default.web.args.a[0]: c:6:77: template line 1: unexpected {{end}} (see the documentation of Go's text/template)`},
+		{"no time at all", shard(`"health_interval": "0s"`),
+			`shard.health_interval: c:4:20: "0s" is too short (use at least 1ms)`},
+
+		// What settings mean together.
+		{"an unknown template", with("", web, `"web": {"template": "wbe", "size": 1}`),
+			`groups.default.web.template: c:6:44: template "wbe" is not defined (did you mean "web"?)`},
+		{"no template to name", with("", "", `"web": {"template": "web", "size": 1}`),
+			`groups.default.web.template: c:6:44: template "web" is not defined (none is defined)`},
+		{"an unknown subnet pool", group(`"subnet_pool": "worker"`),
+			`groups.default.web.subnet_pool: c:6:77: subnet pool "worker" is not in shard.subnet_pools (did you mean "workers"?)`},
+		{"an unknown subnet pool of a template", template(`"subnet_pool": "edge"`),
+			`templates.web.subnet_pool: c:5:70: subnet pool "edge" is not in shard.subnet_pools (valid here: workers)`},
+		{"both kinds of instance type", group(`"instance_type": "a", "instance_types": ["b"]`),
+			`groups.default.web.instance_type: c:6:79: is given beside instance_types (keep one of them)`},
+		{"a control plane on spot", template(`"role": "control-plane", "market": {"type": "spot"}`),
+			`templates.web.market.type: c:5:99: spot is refused for role control-plane (use on-demand, or another template)`},
+		{"a control plane's group on spot", with("", `"web": {"kind": "web", "arch": "amd64", "role": "control-plane"}`,
+			`"web": {"template": "web", "size": 1, "market": {"type": "spot"}}`),
+			`groups.default.web.market.type: c:6:81: spot is refused for role control-plane (use on-demand, or another template)`},
+		{"a price on demand", group(`"market": {"max_price": "1"}`),
+			`groups.default.web.market.max_price: c:6:86: means nothing on on-demand capacity (remove it, or set type to spot)`},
+		{"a fallback on demand", group(`"market": {"fallback": "on-demand"}`),
+			`groups.default.web.market.fallback: c:6:85: means nothing on on-demand capacity (remove it, or set type to spot)`},
+		{"patience without a fallback", group(`"market": {"type": "spot", "fallback_after": "1m"}`),
+			`groups.default.web.market.fallback_after: c:6:107: means nothing without fallback (remove it, or set fallback)`},
+		{"ages in the wrong order", shard(`"expiry": {"forced_age": "1d", "eligible_age": "2d"}`),
+			`shard.expiry.eligible_age: c:4:48: is longer than forced_age (make it the smaller of the two)`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := config.Parse("c", []byte(c.text))
+			require.EqualError(t, err, c.want)
+			require.ErrorIs(t, err, nstance.Invalid)
+		})
+	}
+}
+
+func TestErrorsAreStructured(t *testing.T) {
+	_, err := config.Parse("c", []byte(group(`"siez": 3`)))
+	e, ok := errors.AsType[*nstance.Error](err)
+	require.True(t, ok)
+	require.Equal(t, &nstance.Error{
+		Code: nstance.Invalid, Field: "groups.default.web.siez",
+		Msg: `c:6:62: unknown setting "siez"`, Remedy: `did you mean "size"?`,
+	}, e)
+}
+
+func TestSeveralErrorsInFileOrder(t *testing.T) {
+	_, err := config.Parse("c", []byte(with(`"gc": {}`, `"web": {"arch": "amd64"}`, `"web": {"size": "x"}`)))
+	require.EqualError(t, err, strings.Join([]string{
+		`shard.gc: c:4:1: is not supported by this version (remove it)`,
+		`templates.web.kind: c:5:22: is missing (add it)`,
+		`groups.default.web.template: c:6:31: is missing (add it)`,
+		`groups.default.web.size: c:6:40: wants a number, not a string (write a number)`,
+	}, "\n"))
+}
+
+func TestErrorsAreBounded(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "\"x%d\": {},\n", i)
+	}
+	_, err := config.Parse("c", []byte(with("", b.String(), "")))
+	errs := err.(interface{ Unwrap() []error }).Unwrap()
+	require.Len(t, errs, 21)
+	require.EqualError(t, errs[20], "c: 1980 more errors")
+}
+
+func TestDurations(t *testing.T) {
+	for in, want := range map[string]string{
+		`"90s"`: "1m30s", `"1d12h"`: "36h0m0s", `"7d"`: "168h0m0s", `"0"`: "0s", `"0d"`: "0s", `"1h30m"`: "1h30m0s",
+		`"1.5h"`: "1h30m0s", `"3650d"`: "87600h0m0s",
+		`"3651d"`: "is longer than 3650d", `"99999999h"`: "is not a duration", `"2562047h"`: "is longer than 3650d",
+		`"-1s"`: "is negative", `"1d-1s"`: "is not a duration", `"+1s"`: "is not a duration", `"1h2d"`: "is not a duration",
+		`"d"`: "is not a duration", `"1"`: "is not a duration", `""`: "is not a duration", `"1d1d"`: "is not a duration",
+		`"1.5d"`: "is not a duration", `" 1s"`: "is not a duration",
+	} {
+		t.Run(in, func(t *testing.T) {
+			c, err := config.Parse("c", []byte(group(`"drain_timeout": `+in)))
+			if err != nil {
+				require.ErrorContains(t, err, in+" "+want)
+				return
+			}
+			require.Equal(t, want, c.Groups()[0].DrainTimeout.String())
+		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	for in, want := range map[string]nstance.Count{
+		`0`: {}, `3`: {N: 3}, `"0%"`: {Percent: true}, `"100%"`: {N: 100, Percent: true},
+	} {
+		t.Run(in, func(t *testing.T) {
+			c, err := config.Parse("c", []byte(group(`"rollout": {"max_surge": `+in+`}`)))
+			require.NoError(t, err)
+			require.Equal(t, want, c.Groups()[0].Rollout.MaxSurge)
+		})
+	}
+	for _, in := range []string{`-1`, `1.5`, `"3"`, `"-1%"`, `"101%"`, `"%"`, `"1.5%"`, `1e9`} {
+		t.Run(in, func(t *testing.T) {
+			_, err := config.Parse("c", []byte(group(`"rollout": {"max_surge": `+in+`}`)))
+			require.ErrorContains(t, err, "is neither")
+		})
+	}
+}

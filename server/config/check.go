@@ -1,0 +1,146 @@
+package config
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+	"text/template/parse"
+
+	"github.com/nstance-go/nstance"
+)
+
+// check reports what is wrong between settings that are each right by
+// themselves, and merges the groups if nothing is.
+func (d *decoder) check(c *Config) {
+	if e := c.Shard.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
+		d.wrong("shard.expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
+	}
+	for name, t := range c.Templates {
+		d.template(c, join("templates", string(name)), t)
+	}
+	for tenant, groups := range c.Declared {
+		for name, g := range groups {
+			d.group(c, join(join("groups", string(tenant)), string(name)), g)
+		}
+	}
+	if len(d.problems) > 0 {
+		return
+	}
+	for tenant, groups := range c.Declared {
+		for name, g := range groups {
+			c.groups = append(c.groups, c.merge(nstance.GroupKey{Tenant: tenant, Group: name}, g))
+		}
+	}
+	slices.SortFunc(c.groups, func(a, b nstance.Group) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+}
+
+// wrong reports a problem with the setting at path. An absent setting is
+// reported where its nearest enclosing object is.
+func (d *decoder) wrong(path, remedy, format string, args ...any) {
+	for at := path; ; at = at[:max(strings.LastIndexByte(at, '.'), 0)] {
+		if offset, ok := d.at[at]; ok || at == "" {
+			d.fail(path, offset, remedy, format, args...)
+			return
+		}
+	}
+}
+
+func (d *decoder) template(c *Config, path string, t Template) {
+	d.shape(c, path, t.Shape)
+	if t.Market.spot() && t.Role == controlPlane {
+		d.controlPlaneOnSpot(path)
+	}
+	if t.UserData == nil {
+		return
+	}
+	content, err := t.UserData.text()
+	if err == nil {
+		err = renderable(content)
+	}
+	path = join(join(path, "userdata"), "content")
+	d.adopt(path, d.at[path], err)
+}
+
+func (d *decoder) group(c *Config, path string, g Group) {
+	d.shape(c, path, g.Shape)
+	t, ok := c.Templates[g.Template]
+	if !ok {
+		names := slices.Sorted(maps.Keys(c.Templates))
+		d.wrong(join(path, "template"), suggest(string(g.Template), plain(names)), "template %q is not defined", g.Template)
+		return
+	}
+	if g.Size == nil && t.Size == nil {
+		d.wrong(join(path, "size"), "add it here or to the template", "is missing")
+	}
+	if g.Market.spot() && t.Role == controlPlane {
+		d.controlPlaneOnSpot(path)
+	}
+}
+
+func (d *decoder) shape(c *Config, path string, s Shape) {
+	if s.InstanceType != "" && s.InstanceTypes != nil {
+		d.wrong(join(path, "instance_type"), "keep one of them", "is given beside instance_types")
+	}
+	if _, ok := c.Shard.SubnetPools[s.SubnetPool]; s.SubnetPool != "" && !ok {
+		names := slices.Sorted(maps.Keys(c.Shard.SubnetPools))
+		d.wrong(join(path, "subnet_pool"), suggest(string(s.SubnetPool), plain(names)), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
+	}
+	if s.Market != nil {
+		d.market(join(path, "market"), s.Market)
+	}
+}
+
+func (d *decoder) market(path string, m *Market) {
+	const remedy = "remove it, or set type to spot"
+	if m.MaxPrice != "" && !m.spot() {
+		d.wrong(join(path, "max_price"), remedy, "means nothing on on-demand capacity")
+	}
+	if m.Fallback != noFallback && !m.spot() {
+		d.wrong(join(path, "fallback"), remedy, "means nothing on on-demand capacity")
+	}
+	if m.FallbackAfter > 0 && m.Fallback == noFallback {
+		d.wrong(join(path, "fallback_after"), "remove it, or set fallback", "means nothing without fallback")
+	}
+}
+
+const (
+	controlPlane = "control-plane"
+	noFallback   = "none"
+)
+
+func (d *decoder) controlPlaneOnSpot(path string) {
+	d.wrong(join(join(path, "market"), "type"), "use on-demand, or another template", "spot is refused for role control-plane")
+}
+
+// text returns the template within u.
+func (u *UserData) text() (string, error) {
+	if u.Encoding != "base64" {
+		return u.Content, nil
+	}
+	b, err := base64.StdEncoding.DecodeString(u.Content)
+	if err != nil {
+		return "", nstance.FieldError("content", "encode it again, with padding", "%s", err)
+	}
+	return string(b), nil
+}
+
+// renderable checks that text is a template. What it may call is known only to
+// whoever renders it.
+func renderable(text string) error {
+	t := parse.New("x")
+	t.Mode = parse.SkipFuncCheck
+	if _, err := t.Parse(text, "", "", map[string]*parse.Tree{}); err != nil {
+		wrong := strings.TrimPrefix(err.Error(), "template: x:")
+		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
+	}
+	return nil
+}
+
+func plain[T ~string](names []T) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = string(n)
+	}
+	return out
+}

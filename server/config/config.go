@@ -1,0 +1,175 @@
+package config
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Config is a whole configuration, checked, with defaults filled in. Only
+// Parse makes one; encoding/json does not know its names. It is not changed
+// after Parse and safe for concurrent use.
+type Config struct {
+	Cluster   Cluster                                        `name:"cluster" required:"true"`
+	Shard     Shard                                          `name:"shard" required:"true"`
+	Defaults  Defaults                                       `name:"defaults"`
+	Templates map[TemplateName]Template                      `name:"templates" key:"template"`
+	Declared  map[nstance.TenantID]map[nstance.GroupID]Group `name:"groups" key:"tenant,group"` // as written; Groups returns them merged
+
+	_ later `name:"load_balancers" doc:"load balancers that groups may name"`
+	_ later `name:"images" doc:"machine images, resolved by name"`
+	_ later `name:"certificates" doc:"certificates that the server issues for files"`
+	_ later `name:"tenants" doc:"what each tenant may name through the API"`
+
+	groups []nstance.Group
+	digest string
+}
+
+// later marks a setting of the specification that this version refuses.
+type later struct{}
+
+// TemplateName names a template.
+type TemplateName string
+
+// PoolName names a subnet pool.
+type PoolName string
+
+// Cluster is the installation.
+type Cluster struct {
+	ID nstance.ClusterID `name:"id" required:"true" doc:"name of the installation; part of every machine's metadata, so never change it"`
+}
+
+// Shard is the part of a zone that this configuration is for.
+type Shard struct {
+	ID                  nstance.ShardID       `name:"id" required:"true" doc:"name of the shard; part of every machine's metadata and of every storage key, so never change it"`
+	Provider            Provider              `name:"provider" required:"true"`
+	Bind                Bind                  `name:"bind"`
+	Advertise           Advertise             `name:"advertise"`
+	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
+	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
+	CreateRate          CreateRate            `name:"create_rate"`
+	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
+	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`
+	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
+	Expiry              Expiry                `name:"expiry"`
+	Election            Election              `name:"election"`
+
+	_ later `name:"leader_address" doc:"address that follows the leader"`
+	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
+	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
+	_ later `name:"gc" doc:"collection of machines without a record"`
+	_ later `name:"max_change" doc:"largest part of the shard that one reload may change"`
+	_ later `name:"breaker" doc:"when to stop replacing silent machines"`
+	_ later `name:"spot" doc:"margins and estimates for interruptions"`
+}
+
+// Provider is the cloud.
+type Provider struct {
+	Kind    string          `name:"kind" required:"true" enum:"aws|gcp|azure|proxmox|local|sim" doc:"the cloud; local runs child processes, sim is in memory"`
+	Region  string          `name:"region" doc:"the cloud's region"`
+	Zone    string          `name:"zone" doc:"the cloud's zone"`
+	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself"` // canonical JSON or nil
+}
+
+// Bind is where the server listens.
+type Bind struct {
+	HTTP         ListenAddr `name:"http" default:"127.0.0.1:8990" doc:"health, metrics and status page, read-only and without authentication"`
+	Registration ListenAddr `name:"registration" default:":8992" doc:"registration of agents and operators (TLS)"`
+	Operator     ListenAddr `name:"operator" default:":8993" doc:"operators and administrators (mutual TLS)"`
+	Agent        ListenAddr `name:"agent" default:":8994" doc:"agents (mutual TLS)"`
+
+	_ later `name:"peer" doc:"other servers of the shard (mutual TLS)"`
+}
+
+// Advertise is where others reach the server, when that is not where it listens.
+type Advertise struct {
+	Registration DialAddr `name:"registration" absent:"bind.registration" doc:"address for registration that machines are told"`
+	Operator     DialAddr `name:"operator" absent:"bind.operator" doc:"address that operators are told"`
+	Agent        DialAddr `name:"agent" absent:"bind.agent" doc:"address that agents are told"`
+}
+
+// CreateRate is the token bucket that creates are taken from.
+type CreateRate struct {
+	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created a second in the long run; halves while the provider throttles"`
+	Burst     int     `name:"burst" default:"1000" min:"1" max:"100000" doc:"machines created at once after a pause"`
+}
+
+// Expiry replaces machines because of their age.
+type Expiry struct {
+	EligibleAge time.Duration `name:"eligible_age" default:"0s" doc:"age from which machines are replaced, oldest first, one at a time; 0 means never"`
+	ForcedAge   time.Duration `name:"forced_age" default:"0s" doc:"age at which machines are replaced whatever else goes on; 0 means never"`
+	OnDemandAge time.Duration `name:"on_demand_age" default:"0s" doc:"age at which instances that were made by request are drained; 0 means never"`
+}
+
+// Election is about leadership of the shard.
+type Election struct {
+	TTL time.Duration `name:"ttl" default:"6s" min:"1ms" doc:"how long a leader's term lasts without renewal"`
+}
+
+// Defaults come before every template.
+type Defaults struct {
+	Args json.RawMessage   `name:"args" rendered:"true" doc:"arguments of every template; objects merge"`
+	Vars map[string]string `name:"vars" doc:"variables of every template"`
+}
+
+// A Template is what machines are made from.
+type Template struct {
+	Kind                nstance.Kind  `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
+	Arch                nstance.Arch  `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
+	Role                string        `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
+	UserData            *UserData     `name:"userdata" absent:"no user data" doc:"template of what a machine is told at its first boot"`
+	LaunchTimeout       time.Duration `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
+	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
+	Shape
+
+	_ later `name:"files" doc:"files that the server keeps up to date on machines"`
+	_ later `name:"track" doc:"what else counts as a change of the machine"`
+}
+
+// A Group is a named set of machines, as written.
+type Group struct {
+	Template     TemplateName   `name:"template" required:"true" doc:"name of its template"`
+	DrainTimeout *time.Duration `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
+	Rollout      Rollout        `name:"rollout"`
+	Protect      bool           `name:"protect" default:"false" doc:"refuse deletion of the group"`
+	Shape
+
+	_ later `name:"load_balancers" doc:"load balancers that its machines join"`
+	_ later `name:"warm_pool" doc:"stand-by machines"`
+}
+
+// A Shape is what both a template and a group may say. A group's wins.
+type Shape struct {
+	Size          *int              `name:"size" inherits:"the template's; required in one of the two" min:"0" max:"100000" doc:"machines wanted; 0 is a decision, not a default"`
+	InstanceType  string            `name:"instance_type" inherits:"the template's" doc:"the cloud's machine type"`
+	InstanceTypes []string          `name:"instance_types" inherits:"the template's" doc:"machine types in order of preference, instead of instance_type"`
+	SubnetPool    PoolName          `name:"subnet_pool" inherits:"the template's" doc:"name of the subnet pool"`
+	Args          json.RawMessage   `name:"args" rendered:"true" doc:"arguments of the provider for one machine, which checks them itself; objects merge, anything else replaces"` // canonical JSON or nil
+	Vars          map[string]string `name:"vars" doc:"variables for userdata, files and args; merge"`
+	Market        *Market           `name:"market" absent:"on-demand" inherits:"the template's" doc:"how capacity is bought; replaces the template's as a whole"`
+}
+
+// UserData is the template of what a machine is told at its first boot.
+type UserData struct {
+	Source   string `name:"source" default:"inline" enum:"inline" later:"url" doc:"where the content is"`
+	Encoding string `name:"encoding" default:"plain" enum:"plain|base64" later:"gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
+	Content  string `name:"content" required:"true" doc:"template (Go text/template) of the user data"`
+
+	_ later `name:"sha256" doc:"digest that fetched content must have"`
+}
+
+// Market is how capacity is bought.
+type Market struct {
+	Type          nstance.MarketType `name:"type" default:"on-demand" enum:"on-demand|spot" doc:"kind of capacity"`
+	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest price for spot an hour, a decimal in quotes, in the cloud's currency"`
+	Fallback      string             `name:"fallback" default:"none" enum:"on-demand|none" doc:"what to buy while spot is sold out"`
+	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
+}
+
+// Rollout bounds voluntary change of a group.
+type Rollout struct {
+	MaxSurge  nstance.Count `name:"max_surge" default:"1" doc:"spare machines while replacing, a count or a percentage of size; 0 removes first"`
+	MinReady  time.Duration `name:"min_ready" default:"0s" doc:"how long a machine must have been well before it counts as ready"`
+	HaltAfter int           `name:"halt_after" default:"2" min:"0" max:"1000" doc:"failed replacements in a row that stop the rollout; 0 means never"`
+}

@@ -1,0 +1,197 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+)
+
+// Digest returns the SHA-256 of the file, as 64 hexadecimal digits.
+func (c *Config) Digest() string { return c.digest }
+
+// Groups returns the groups of the configuration, fully merged, sorted by key.
+// The caller owns the result.
+func (c *Config) Groups() []nstance.Group {
+	out := make([]nstance.Group, len(c.groups))
+	for i, g := range c.groups {
+		out[i] = clone(g)
+	}
+	return out
+}
+
+// An Override is what the API may change of a static group. Nil means as in the
+// configuration.
+type Override struct {
+	Size         *int              `json:"size,omitempty"`
+	InstanceType *string           `json:"instance_type,omitempty"` // replaces the whole list
+	Vars         map[string]string `json:"vars,omitempty"`          // merged over the group's
+}
+
+// Overlay returns the group at key with o laid over it. It fails with NotFound
+// when the configuration has no such group, and with Invalid when o makes no
+// sense. Whether the caller may override anything is not checked here.
+func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error) {
+	i := slices.IndexFunc(c.groups, func(g nstance.Group) bool { return g.Key == key })
+	if i < 0 {
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "group %s is not in the configuration", key)
+	}
+	g := clone(c.groups[i])
+	if o.Size != nil {
+		if *o.Size < 0 || *o.Size > maxSize {
+			return nstance.Group{}, nstance.FieldError("size", "use 0 to 100000", "%d is out of range", *o.Size)
+		}
+		g.Size = *o.Size
+	}
+	if o.InstanceType != nil {
+		if *o.InstanceType == "" {
+			return nstance.Group{}, nstance.FieldError("instance_type", "leave it out instead", "is empty")
+		}
+		g.Definition.InstanceTypes = []string{*o.InstanceType}
+	}
+	if _, ok := o.Vars[""]; ok {
+		return nstance.Group{}, nstance.FieldError("vars", "give it a name", "a name is empty")
+	}
+	g.Definition.Vars = mergeVars(g.Definition.Vars, o.Vars)
+	return g, nil
+}
+
+// clone copies what the copy's owner could otherwise change in g.
+func clone(g nstance.Group) nstance.Group {
+	d := &g.Definition
+	d.InstanceTypes = slices.Clone(d.InstanceTypes)
+	d.Subnets = slices.Clone(d.Subnets)
+	d.Args = slices.Clone(d.Args)
+	d.Vars = maps.Clone(d.Vars)
+	return g
+}
+
+// merge makes one group of a checked configuration.
+func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
+	t := c.Templates[g.Template]
+	shape := g.Shape.over(t.Shape)
+	merged := nstance.Group{
+		Key:          key,
+		Template:     string(g.Template),
+		Size:         *shape.Size,
+		DrainTimeout: c.Shard.DefaultDrainTimeout,
+		Rollout:      nstance.Rollout(g.Rollout),
+		Expiry:       nstance.Expiry(c.Shard.Expiry),
+		Protect:      g.Protect,
+		Static:       true,
+		Definition: nstance.Definition{
+			Kind:                t.Kind,
+			Arch:                t.Arch,
+			Role:                t.Role,
+			InstanceTypes:       shape.types(),
+			SubnetPool:          string(shape.SubnetPool),
+			Subnets:             c.Shard.SubnetPools[shape.SubnetPool],
+			Args:                mergeArgs(c.Defaults.Args, t.Args, g.Args),
+			Vars:                mergeVars(c.Defaults.Vars, t.Vars, g.Vars),
+			Market:              shape.Market.definition(),
+			LaunchTimeout:       t.LaunchTimeout,
+			RegistrationTimeout: t.RegistrationTimeout,
+		},
+	}
+	if g.DrainTimeout != nil {
+		merged.DrainTimeout = *g.DrainTimeout
+	}
+	if u := t.UserData; u != nil {
+		merged.Definition.UserData = nstance.UserData{Source: u.Source, Encoding: u.Encoding, Content: u.Content}
+	}
+	return clone(merged)
+}
+
+// over returns s with what it leaves open taken from base. Args and Vars are
+// merged elsewhere.
+func (s Shape) over(base Shape) Shape {
+	if s.Size == nil {
+		s.Size = base.Size
+	}
+	if len(s.types()) == 0 {
+		s.InstanceType, s.InstanceTypes = base.InstanceType, base.InstanceTypes
+	}
+	if s.SubnetPool == "" {
+		s.SubnetPool = base.SubnetPool
+	}
+	if s.Market == nil {
+		s.Market = base.Market
+	}
+	return s
+}
+
+func (s Shape) types() []string {
+	if s.InstanceType != "" {
+		return []string{s.InstanceType}
+	}
+	return s.InstanceTypes
+}
+
+func (m *Market) spot() bool { return m != nil && m.Type == nstance.Spot }
+
+func (m *Market) definition() nstance.Market {
+	if m == nil {
+		return nstance.Market{Type: nstance.OnDemand}
+	}
+	out := nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), FallbackAfter: m.FallbackAfter}
+	if m.Fallback != noFallback {
+		out.Fallback = nstance.MarketType(m.Fallback)
+	}
+	return out
+}
+
+func mergeVars(levels ...map[string]string) map[string]string {
+	out := map[string]string{}
+	for _, vars := range levels {
+		maps.Copy(out, vars)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// mergeArgs merges objects deeply; anything else replaces what it falls on.
+func mergeArgs(levels ...json.RawMessage) json.RawMessage {
+	out := map[string]any{}
+	for _, raw := range levels {
+		out = deepMerge(out, decodeArgs(raw))
+	}
+	merged, err := json.Marshal(out)
+	if err == nil {
+		merged, err = confighash.Canonical(merged)
+	}
+	if err != nil {
+		panic("config: canonical arguments do not merge: " + err.Error())
+	}
+	return merged
+}
+
+// decodeArgs decodes what confighash.Canonical made.
+func decodeArgs(raw json.RawMessage) map[string]any {
+	if raw == nil {
+		return nil
+	}
+	var v map[string]any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		panic("config: canonical arguments do not decode: " + err.Error())
+	}
+	return v
+}
+
+func deepMerge(base, over map[string]any) map[string]any {
+	for k, v := range over {
+		b, okB := base[k].(map[string]any)
+		o, okO := v.(map[string]any)
+		if okB && okO {
+			v = deepMerge(b, o)
+		}
+		base[k] = v
+	}
+	return base
+}

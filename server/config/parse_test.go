@@ -1,0 +1,221 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/stretchr/testify/require"
+	"github.com/tailscale/hujson"
+)
+
+// full names every setting at least once.
+func full(t testing.TB) *config.Config {
+	t.Helper()
+	c, err := config.Load(filepath.Join("testdata", "full.jsonc"))
+	require.NoError(t, err)
+	return c
+}
+
+// minimal has no group and nothing that could be left out.
+const minimal = `{
+  "cluster": {"id": "demo"},
+  "shard": {"id": "a", "provider": {"kind": "local"}}
+}`
+
+// with returns a configuration whose lines 4 to 6 are the shard's further
+// settings, the templates and the groups.
+func with(shard, templates, groups string) string {
+	return fmt.Sprintf(`{
+"cluster": {"id": "demo"},
+"shard": {"id": "a", "provider": {"kind": "local"}, "subnet_pools": {"workers": ["subnet-1"]},
+%s},
+"templates": {%s},
+"groups": {"default": {%s}},
+}`, shard, templates, groups)
+}
+
+const web = `"web": {"kind": "web", "arch": "amd64"}`
+
+func TestDefaults(t *testing.T) {
+	c, err := config.Parse("c", []byte(minimal))
+	require.NoError(t, err)
+	require.Equal(t, config.Shard{
+		ID:                  "a",
+		Provider:            config.Provider{Kind: "local"},
+		Bind:                config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994"},
+		RequestTimeout:      30 * time.Second,
+		CreateRate:          config.CreateRate{PerSecond: 100, Burst: 1000},
+		HealthInterval:      time.Minute,
+		DefaultDrainTimeout: 5 * time.Minute,
+		ShutdownTimeout:     10 * time.Second,
+		Election:            config.Election{TTL: 6 * time.Second},
+	}, c.Shard)
+	require.Empty(t, c.Groups())
+
+	c, err = config.Parse("c", []byte(with("", web, `"web": {"template": "web", "size": 0}`)))
+	require.NoError(t, err)
+	require.Equal(t, []nstance.Group{{
+		Key:          nstance.GroupKey{Tenant: "default", Group: "web"},
+		Template:     "web",
+		DrainTimeout: 5 * time.Minute,
+		Rollout:      nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+		Static:       true,
+		Definition: nstance.Definition{
+			Kind: "web", Arch: nstance.AMD64, Role: "worker", Market: nstance.Market{Type: nstance.OnDemand},
+			LaunchTimeout: 15 * time.Minute, RegistrationTimeout: 5 * time.Minute,
+		},
+	}}, c.Groups())
+}
+
+func TestEverySettingArrives(t *testing.T) {
+	c := full(t)
+	require.Equal(t, nstance.ClusterID("prod"), c.Cluster.ID)
+	require.Equal(t, config.Shard{
+		ID: "eu1a",
+		Provider: config.Provider{
+			Kind: "aws", Region: "eu-west-1", Zone: "eu-west-1a", Options: json.RawMessage(`{"profile":"prod"}`),
+		},
+		Bind:                config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3"},
+		Advertise:           config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3"},
+		SubnetPools:         map[config.PoolName][]string{"workers": {"subnet-1", "subnet-2"}, "edge": {"subnet-3"}},
+		RequestTimeout:      20 * time.Second,
+		CreateRate:          config.CreateRate{PerSecond: 0.5, Burst: 7},
+		HealthInterval:      30 * time.Second,
+		DefaultDrainTimeout: 2 * time.Minute,
+		ShutdownTimeout:     5 * time.Second,
+		Expiry:              config.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
+		Election:            config.Election{TTL: 10 * time.Second},
+	}, c.Shard)
+	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
+	require.Equal(t, []nstance.Group{
+		{
+			Key: nstance.GroupKey{Tenant: "blue", Group: "db"}, Template: "db", Size: 2, Expiry: expiry,
+			DrainTimeout: 2 * time.Minute, Static: true,
+			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+			Definition: nstance.Definition{
+				Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", InstanceTypes: []string{"m7i.large"},
+				Args:     json.RawMessage(`{"disk":{"size":20},"tags":["all"]}`),
+				UserData: nstance.UserData{Source: "inline", Encoding: "base64", Content: "e3suTm9uY2V9fQ=="},
+				Vars:     map[string]string{"region": "eu", "level": "defaults"}, Market: nstance.Market{Type: nstance.OnDemand},
+				LaunchTimeout: 15 * time.Minute, RegistrationTimeout: 5 * time.Minute,
+			},
+		},
+		{
+			Key: nstance.GroupKey{Tenant: "default", Group: "web"}, Template: "web", Size: 3, Expiry: expiry,
+			DrainTimeout: time.Minute, Protect: true, Static: true,
+			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
+			Definition: nstance.Definition{
+				Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"t4g.small", "t4g.medium"},
+				SubnetPool: "edge", Subnets: []string{"subnet-3"},
+				Args:     json.RawMessage(`{"disk":{"size":50,"type":"gp3"},"name":"{{.Instance.ID}}","tags":["web"]}`),
+				UserData: nstance.UserData{Source: "inline", Encoding: "plain", Content: "#!/bin/sh\necho {{.Vars.color}}\n"},
+				Vars:     map[string]string{"region": "eu", "color": "green", "level": "group"},
+				Market: nstance.Market{
+					Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: 10 * time.Minute,
+				},
+				LaunchTimeout: 10 * time.Minute, RegistrationTimeout: 3 * time.Minute,
+			},
+		},
+	}, c.Groups())
+}
+
+// The configuration that dev mode composes looks like this.
+func TestLocalSpotGroup(t *testing.T) {
+	text := with("", `"web": {"kind": "web", "arch": "amd64", "userdata": {"content":
+		"{\"env\":{\"NSTANCE_INSTANCE_ID\":\"{{.Instance.ID}}\"},\"files\":{\"identity/nonce.jwt\":\"{{.Nonce}}\"}}"}}`,
+		`"web": {"template": "web", "size": 3, "market": {"type": "spot"}, "drain_timeout": "60s"}`)
+	c, err := config.Parse("dev", []byte(text))
+	require.NoError(t, err)
+	require.Len(t, c.Groups(), 1)
+	g := c.Groups()[0]
+	require.Equal(t, 3, g.Size)
+	require.Equal(t, nstance.Spot, g.Definition.Market.Type)
+	require.Equal(t, time.Minute, g.DrainTimeout)
+	require.True(t, json.Valid([]byte(g.Definition.UserData.Content)))
+}
+
+func TestDrainTimeoutZeroIsNotAbsent(t *testing.T) {
+	c, err := config.Parse("c", []byte(with("", web,
+		`"a": {"template": "web", "size": 1, "drain_timeout": "0"}, "b": {"template": "web", "size": 1}`)))
+	require.NoError(t, err)
+	require.Zero(t, c.Groups()[0].DrainTimeout)
+	require.Equal(t, 5*time.Minute, c.Groups()[1].DrainTimeout)
+}
+
+func TestDigest(t *testing.T) {
+	a, err := config.Parse("a", []byte(minimal))
+	require.NoError(t, err)
+	b, err := config.Parse("b", []byte(minimal+"\n"))
+	require.NoError(t, err)
+	require.Len(t, a.Digest(), 64)
+	require.NotEqual(t, a.Digest(), b.Digest())
+}
+
+func TestLoad(t *testing.T) {
+	_, err := config.Load(filepath.Join(t.TempDir(), "absent.jsonc"))
+	require.ErrorIs(t, err, nstance.NotFound)
+
+	path := filepath.Join(t.TempDir(), "bad.jsonc")
+	require.NoError(t, os.WriteFile(path, []byte("{]"), 0o600))
+	_, err = config.Load(path)
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.ErrorContains(t, err, path+":1:2: ")
+
+	_, err = config.Load(t.TempDir())
+	require.ErrorIs(t, err, nstance.Unavailable)
+}
+
+// FuzzParse checks that nothing panics, that every refusal is classified and
+// located, and that an accepted file means the same in every spelling.
+func FuzzParse(f *testing.F) {
+	text, err := os.ReadFile(filepath.Join("testdata", "full.jsonc"))
+	require.NoError(f, err)
+	f.Add(text)
+	f.Add([]byte(minimal))
+	f.Add([]byte(with("", web, `"web": {"template": "web", "size": 1}`)))
+	f.Add([]byte("{ // \n \"cluster\": [[{\"\": 1e9}], null"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := config.Parse("fuzz", text)
+		if err != nil {
+			for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+				classified, ok := errors.AsType[*nstance.Error](e)
+				require.True(t, ok)
+				require.Equal(t, nstance.Invalid, classified.Code)
+				require.True(t, strings.HasPrefix(classified.Msg, "fuzz:"), classified.Msg)
+			}
+			return
+		}
+		respelled, err := hujson.Standardize(append(text, '\n'))
+		require.NoError(t, err)
+		respelled, err = hujson.Format(respelled)
+		require.NoError(t, err)
+		again, err := config.Parse("fuzz", respelled)
+		require.NoError(t, err)
+		require.Equal(t, c.Groups(), again.Groups())
+		require.Equal(t, c.Shard, again.Shard)
+		require.Equal(t, c.Templates, again.Templates)
+	})
+}
+
+func Example() {
+	_, err := config.Parse("demo.jsonc", []byte(`{
+  "cluster": {"id": "demo"},
+  "shard": {"id": "a", "provider": {"kind": "local"}},
+  "templates": {"web": {"kind": "web", "arch": "arm64"}},
+  "groups": {"default": {"web": {
+    "template": "web",
+    "siez": 3, // three members
+  }}},
+}`))
+	fmt.Println(err)
+	// Output:
+	// groups.default.web.siez: demo.jsonc:7:5: unknown setting "siez" (did you mean "size"?)
+}

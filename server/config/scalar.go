@@ -1,0 +1,105 @@
+package config
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Validate returns nil or an Invalid error that names field.
+func (n TemplateName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// Validate returns nil or an Invalid error that names field.
+func (n PoolName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// A ListenAddr is host:port. An empty host means every interface, port 0 any
+// free port.
+type ListenAddr string
+
+// Validate returns nil or an Invalid error that names field.
+func (a ListenAddr) Validate(field string) error {
+	_, _, err := split(field, string(a))
+	return err
+}
+
+// A DialAddr is host:port, complete enough to connect to; or empty.
+type DialAddr string
+
+// Validate returns nil or an Invalid error that names field.
+func (a DialAddr) Validate(field string) error {
+	host, port, err := split(field, string(a))
+	if err == nil && (host == "" || port == 0) {
+		return nstance.FieldError(field, "name a host and a port", "nobody can connect to %q", clip(string(a)))
+	}
+	return err
+}
+
+func split(field, addr string) (host string, port uint64, err error) {
+	host, digits, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.ParseUint(digits, 10, 16)
+	}
+	if err != nil {
+		return "", 0, nstance.FieldError(field, "write host:port, such as 127.0.0.1:8990", "%q is not an address", clip(addr))
+	}
+	return host, port, nil
+}
+
+// A Price is a positive decimal number.
+type Price string
+
+// Validate returns nil or an Invalid error that names field.
+func (p Price) Validate(field string) error {
+	whole, frac, dot := strings.Cut(string(p), ".")
+	digits := whole + frac
+	if whole == "" || dot && frac == "" || len(p) > 32 || strings.Trim(digits, "0123456789") != "" || strings.Trim(digits, "0") == "" {
+		return nstance.FieldError(field, `write a positive decimal such as "0.05"`, "%q is not a price", clip(string(p)))
+	}
+	return nil
+}
+
+// maxDuration is far beyond any sensible setting and far from overflowing when
+// durations are added.
+const maxDuration = 3650 * day
+
+const day = 24 * time.Hour
+
+// parseDuration accepts Go syntax, with whole days in front: 90s, 1h30m, 7d,
+// 1d12h. It returns what is wrong with s, or "".
+func parseDuration(s string) (d time.Duration, wrong string) {
+	days, rest, ok := strings.Cut(s, "d")
+	if !ok {
+		days, rest = "0", s
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if err == nil && (rest != "" || !ok) {
+		d, err = time.ParseDuration(rest)
+	}
+	switch {
+	case strings.HasPrefix(s, "-"):
+		return 0, "is negative"
+	case err != nil || strings.ContainsAny(rest, "+-"):
+		return 0, "is not a duration"
+	case d > maxDuration || n > uint64(maxDuration/day):
+		return 0, "is longer than 3650d"
+	}
+	return min(time.Duration(n)*day+d, maxDuration), ""
+}
+
+// parseCount accepts a percentage such as 20%.
+func parseCount(s string) (nstance.Count, bool) {
+	digits, ok := strings.CutSuffix(s, "%")
+	n, err := strconv.ParseUint(digits, 10, 16)
+	return nstance.Count{N: int(n), Percent: true}, ok && err == nil && n <= 100
+}
+
+// clip keeps messages short whatever a file contains.
+func clip(s string) string {
+	if len(s) <= maxKey {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxKey], "") + "..."
+}
