@@ -121,7 +121,9 @@ func TestStart(t *testing.T) {
 		doomed := aDrain(1)
 		doomed.Voluntary = false
 		require.NoError(t, c.Start(t.Context(), doomed))
+		at := now(t, c)
 		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.Equal(t, at, now(t, c))
 		require.Equal(t, []nstance.Drain{doomed}, c.Active())
 	})
 	t.Run("takes the latest causes and keeps the executor", func(t *testing.T) {

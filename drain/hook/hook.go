@@ -1,0 +1,209 @@
+// Package hook empties a machine by running a command on it, for machines that
+// no operator drains.
+//
+// The command is told about its drain in the environment:
+//
+//	NSTANCE_INSTANCE_ID     the instance to be emptied
+//	NSTANCE_DRAIN_DEADLINE  when it is killed and the machine deleted, RFC 3339 in UTC
+//	NSTANCE_DRAIN_SECONDS   whole seconds from its start until then
+//	NSTANCE_DRAIN_REASON    why: kinds of cause such as notice, comma-separated
+//
+// Exit status zero means that the machine is empty and may be deleted now.
+package hook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// maxMessage is how many bytes an outcome's message may have.
+	maxMessage = 256
+
+	// lastWords is how long output is awaited from processes that outlive
+	// their parent and hold its output open.
+	lastWords = 200 * time.Millisecond
+)
+
+// Options change how a Hook runs. Nil and zero fields mean the defaults.
+type Options struct {
+	// Dir is where the command runs. Empty means the agent's own directory.
+	Dir string
+
+	// Env is the environment, as key=value, to which the drain's variables are
+	// added. Nil means the agent's own.
+	Env []string
+
+	// Timeout bounds a drain without deadline. Zero means five minutes.
+	Timeout time.Duration
+
+	// Log receives the start and the end of each run. Nil discards.
+	Log *slog.Logger
+}
+
+// A Hook runs one command for each drain. It is safe for concurrent use.
+type Hook struct {
+	command []string
+	opts    Options
+}
+
+// New returns a Hook that runs command[0] with the arguments command[1:].
+// There is no shell in between, and command[0] is looked up in PATH when it
+// runs. Fails with Invalid without a command.
+func New(command []string, opts *Options) (*Hook, error) {
+	if len(command) == 0 || command[0] == "" {
+		return nil, nstance.FieldError("drain_hook", "name a program", "is empty")
+	}
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 5 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Hook{command: slices.Clone(command), opts: o}, nil
+}
+
+// Run runs the command and waits until it exits, d's deadline comes, or ctx
+// ends; in the latter cases it is killed. In every case all of its process
+// group is gone when Run returns: only what moved itself to another group can
+// stay behind. The outcome is Drained for exit status zero, else Failed, and
+// the message is what went wrong followed by the end of the command's output,
+// 256 bytes at most. Where the system has no process groups, only the command
+// itself is killed.
+func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, string) {
+	deadline := d.Deadline
+	if deadline.IsZero() {
+		deadline = time.Now().Add(h.opts.Timeout)
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nstance.OutcomeFailed, "not started: " + ending(err)
+	}
+	log := h.opts.Log.With("instance_id", string(d.Instance), "generation", d.Generation)
+	log.Info("drain hook started", "deadline", deadline)
+	out := &tail{}
+	err := h.run(ctx, environ(d, deadline), out)
+	if err == nil {
+		log.Info("drain hook finished")
+		return nstance.OutcomeDrained, out.String()
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("killed: %s", ending(ctx.Err()))
+	}
+	log.Warn("drain hook finished", "err", err)
+	return nstance.OutcomeFailed, describe(err, out.String())
+}
+
+func (h *Hook) run(ctx context.Context, env []string, out *tail) error {
+	cmd := exec.CommandContext(ctx, h.command[0], h.command[1:]...)
+	cmd.Dir = h.opts.Dir
+	cmd.Env = append(h.environ(), env...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.WaitDelay = lastWords
+	ownGroup(cmd)
+	cmd.Cancel = func() error { return killGroup(cmd) }
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	_ = killGroup(cmd) // what it left behind; most often nothing
+	if errors.Is(err, exec.ErrWaitDelay) {
+		return nil // it exited well, only its output was still held open
+	}
+	return err
+}
+
+func (h *Hook) environ() []string {
+	if h.opts.Env != nil {
+		return slices.Clone(h.opts.Env)
+	}
+	return os.Environ()
+}
+
+// environ returns the variables that describe d.
+func environ(d nstance.Drain, deadline time.Time) []string {
+	left := max(0, time.Until(deadline))
+	return []string{
+		"NSTANCE_INSTANCE_ID=" + string(d.Instance),
+		"NSTANCE_DRAIN_DEADLINE=" + deadline.UTC().Format(time.RFC3339),
+		"NSTANCE_DRAIN_SECONDS=" + strconv.Itoa(int(left/time.Second)),
+		"NSTANCE_DRAIN_REASON=" + reason(d.Causes),
+	}
+}
+
+func reason(causes []nstance.Cause) string {
+	var kinds []string
+	for _, c := range causes {
+		if kind := string(c.Kind); !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return strings.Join(kinds, ",")
+}
+
+// ending says why the time was up.
+func ending(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "the deadline has passed"
+	}
+	return "the drain was called off"
+}
+
+// describe joins what went wrong with as much of the output's end as fits.
+func describe(err error, output string) string {
+	what := (&tail{}).with(err.Error())
+	if output == "" {
+		return what
+	}
+	room := maxMessage - len(what) - len(": ")
+	if room <= 0 {
+		return what
+	}
+	return what + ": " + (&tail{limit: room}).with(output)
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	limit int // in bytes; zero means maxMessage
+	buf   []byte
+}
+
+// Write never fails. The command's output has one writer at a time.
+func (t *tail) Write(p []byte) (int, error) {
+	keep := t.limit
+	if keep == 0 {
+		keep = maxMessage
+	}
+	t.buf = append(t.buf, p[max(0, len(p)-keep):]...)
+	if over := len(t.buf) - keep; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) with(s string) string {
+	_, _ = t.Write([]byte(s))
+	return t.String()
+}
+
+// String returns the end as text: without a character cut in two at its front,
+// other bytes that are no UTF-8, or space around it.
+func (t *tail) String() string {
+	return string(bytes.TrimSpace(bytes.ToValidUTF8(t.buf, nil)))
+}
