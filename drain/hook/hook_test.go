@@ -137,6 +137,10 @@ func TestMessageIsTheEndOfTheOutput(t *testing.T) {
 		require.Greater(t, len(message), 240)
 		require.True(t, strings.HasSuffix(message, "line 19998\nline 19999"))
 	})
+	t.Run("and one byte too many is one byte less", func(t *testing.T) {
+		_, message := shell(t, `printf 'x%0256d' 0`, nil).Run(t.Context(), in(time.Minute))
+		require.Equal(t, strings.Repeat("0", 256), message)
+	})
 	t.Run("after what went wrong", func(t *testing.T) {
 		_, message := shell(t, `printf '%0300d' 0; exit 7`, nil).Run(t.Context(), in(time.Minute))
 		require.Equal(t, "exit status 7: "+strings.Repeat("0", 256-len("exit status 7: ")), message)
@@ -183,6 +187,7 @@ const grandchild = `
 
 func TestNothingOutlivesRun(t *testing.T) {
 	for name, c := range map[string]struct {
+		before  string
 		rest    string
 		left    time.Duration
 		outcome nstance.Outcome
@@ -201,14 +206,14 @@ func TestNothingOutlivesRun(t *testing.T) {
 			outcome: nstance.OutcomeDrained, message: "done",
 		},
 		"also when it holds no output open": {
-			rest: "exec >/dev/null 2>&1", left: time.Minute,
+			before: "exec >/dev/null 2>&1", rest: "true", left: time.Minute,
 			outcome: nstance.OutcomeDrained,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWitness(t)
-			h := shell(t, grandchild+c.rest, &hook.Options{Env: append(os.Environ(), "ALIVE="+w.path)})
+			h := shell(t, c.before+grandchild+c.rest, &hook.Options{Env: append(os.Environ(), "ALIVE="+w.path)})
 			begun := time.Now()
 			outcome, message := h.Run(t.Context(), in(c.left))
 			require.Equal(t, c.outcome, outcome)
