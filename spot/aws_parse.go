@@ -155,7 +155,7 @@ func parseTime(s string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, errors.New("not a time")
 	}
-	if t = t.UTC(); t.Year() < 2000 || t.Year() > 9999 {
+	if t = t.UTC(); t.Unix() <= 0 || t.Year() > 9999 {
 		return time.Time{}, errors.New("not a plausible time")
 	}
 	return t, nil

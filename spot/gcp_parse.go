@@ -31,9 +31,14 @@ func parseMaintenanceEvent(body []byte) ([]nstance.Notice, error) {
 	if err != nil || event == "NONE" {
 		return nil, err
 	}
-	kind := nstance.Maintenance
-	if strings.HasPrefix(event, "TERMINATE") {
+	var kind nstance.NoticeKind
+	switch {
+	case strings.HasPrefix(event, "MIGRATE"):
+		kind = nstance.Maintenance
+	case strings.HasPrefix(event, "TERMINATE"):
 		kind = nstance.Stop
+	default:
+		return nil, errors.New("unknown event")
 	}
 	return []nstance.Notice{{
 		Kind:    kind,

@@ -1,0 +1,360 @@
+package spot_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/spot"
+	"github.com/nstance-go/nstance/spot/spottest"
+)
+
+func TestAWSSession(t *testing.T) {
+	bubble(t, "one token serves all reads and is renewed before it ends", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		require.Equal(t, 1, s.Requests(imds.AWSToken))
+		_, errs := r.after(t, 13*time.Hour)
+		require.Empty(t, errs)
+		require.Equal(t, 3, s.Requests(imds.AWSToken))
+	})
+	bubble(t, "a token that is refused is replaced within the same read", func(t *testing.T) {
+		s := aws()
+		d := newAWS(t, s)
+		for range 3 {
+			s.ExpireTokens()
+			yes, err := d.Interruptible(t.Context())
+			require.NoError(t, err)
+			require.True(t, yes)
+		}
+		require.Equal(t, 3+2, s.Requests(imds.AWSLifeCycle), "the first read had no old token")
+	})
+	bubble(t, "a refusal is repeated once, not for ever", func(t *testing.T) {
+		s := aws()
+		s.Fail(401, -1, imds.AWSLifeCycle)
+		_, err := newAWS(t, s).Interruptible(t.Context())
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Equal(t, 2, s.Requests(imds.AWSLifeCycle))
+	})
+	bubble(t, "a good token outlives a broken renewal", func(t *testing.T) {
+		s := imds.New(&imds.Options{RequireToken: true, MaxTokenTTL: 100 * time.Second})
+		r := follow(t, newAWS(t, s))
+		s.Fail(500, -1, imds.AWSToken)
+		_, errs := r.after(t, 99*time.Second)
+		require.Empty(t, errs)
+		_, errs = r.after(t, 5*time.Second)
+		require.NotEmpty(t, errs)
+	})
+	bubble(t, "version 1 is used where version 2 does not exist", func(t *testing.T) {
+		for _, status := range []int{404, 405} {
+			s := imds.New(&imds.Options{Spot: true, NoTokens: true})
+			s.Fail(status, -1, imds.AWSToken)
+			d := newAWS(t, s)
+			for range 3 {
+				yes, err := d.Interruptible(t.Context())
+				require.NoError(t, err)
+				require.True(t, yes)
+			}
+			require.Equal(t, 1, s.Requests(imds.AWSToken), "and is remembered")
+		}
+	})
+	bubble(t, "version 1 is not used because version 2 is in trouble", func(t *testing.T) {
+		for _, status := range []int{400, 403, 429, 500, 503} {
+			s := imds.New(&imds.Options{Spot: true}) // would answer without a token
+			s.Fail(status, -1, imds.AWSToken)
+			_, err := newAWS(t, s).Interruptible(t.Context())
+			require.Error(t, err, "status %d", status)
+			require.Zero(t, s.Requests(imds.AWSLifeCycle))
+		}
+	})
+	bubble(t, "a silent token service is an error with a remedy, not version 1", func(t *testing.T) {
+		s := imds.New(&imds.Options{Spot: true})
+		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				hung(w, r)
+			}
+			s.ServeHTTP(w, r)
+		})
+		_, err := newAWS(t, h).Interruptible(t.Context())
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorContains(t, err, "HttpPutResponseHopLimit")
+		require.Zero(t, s.Requests(imds.AWSLifeCycle))
+	})
+	bubble(t, "tokens that become required are found out", func(t *testing.T) {
+		old := imds.New(&imds.Options{Spot: true, NoTokens: true})
+		var now http.Handler = old
+		d := newAWS(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { now.ServeHTTP(w, r) }))
+		_, err := d.Interruptible(t.Context())
+		require.NoError(t, err)
+		now = aws()
+		yes, err := d.Interruptible(t.Context())
+		require.NoError(t, err)
+		require.True(t, yes)
+	})
+	bubble(t, "an answer that is no token is not sent back", func(t *testing.T) {
+		for _, body := range []string{"", "two words", "a\nb", strings.Repeat("x", 2000)} {
+			h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
+			_, err := newAWS(t, h).Interruptible(t.Context())
+			require.ErrorIs(t, err, nstance.Internal)
+		}
+	})
+}
+
+func TestAWSInterruptible(t *testing.T) {
+	bubble(t, "only the cloud's word counts", func(t *testing.T) {
+		s := aws()
+		d := newAWS(t, s)
+		for _, body := range []string{"", " ", "<html>spot</html>", strings.Repeat("x", 100)} {
+			s.SetRaw(imds.AWSLifeCycle, body)
+			_, err := d.Interruptible(t.Context())
+			require.Error(t, err, body)
+		}
+		s.Remove(imds.AWSLifeCycle)
+		_, err := d.Interruptible(t.Context())
+		require.ErrorIs(t, err, nstance.NotFound)
+		s.SetRaw(imds.AWSLifeCycle, "scheduled\n")
+		yes, err := d.Interruptible(t.Context())
+		require.NoError(t, err)
+		require.False(t, yes)
+	})
+}
+
+// The kinds of notice and their identities.
+func TestAWSNotices(t *testing.T) {
+	base := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // where a bubble's clock starts
+
+	bubble(t, "a reclaim has action, deadline and a stable identity", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		wait(t, 3*time.Second)
+		s.Reclaim("hibernate", base.Add(2*time.Minute))
+		notices, errs := r.after(t, 3*time.Second)
+		require.Empty(t, errs)
+		require.Equal(t, []nstance.Notice{{
+			Kind:       nstance.Reclaim,
+			Action:     "hibernate",
+			Deadline:   base.Add(2 * time.Minute),
+			Source:     "aws/spot",
+			EventID:    "aws/spot/hibernate@2000-01-01T00:02:00Z",
+			DetectedAt: base.Add(4 * time.Second),
+		}}, notices)
+	})
+	bubble(t, "a reclaim without a time is believed", func(t *testing.T) {
+		s := aws()
+		s.SetRaw(imds.AWSAction, `{"action":"terminate"}`)
+		notices, errs := follow(t, newAWS(t, s)).after(t, time.Second)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Zero(t, notices[0].Deadline)
+	})
+	bubble(t, "a deadline past at first sight is told once as an error", func(t *testing.T) {
+		s := aws()
+		wait(t, time.Hour)
+		s.Reclaim("terminate", base.Add(time.Hour))
+		r := follow(t, newAWS(t, s))
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, notices)
+		require.Len(t, errs, 1)
+		require.ErrorContains(t, errs[0], "aws/spot/terminate@2000-01-01T01:00:00Z")
+		s.Withdraw()
+		notices, errs = r.after(t, time.Minute)
+		require.Empty(t, notices, "what was never told is not withdrawn")
+		require.Len(t, errs, 1)
+	})
+	bubble(t, "a deadline that passes while it stands changes nothing", func(t *testing.T) {
+		s := aws()
+		s.Reclaim("terminate", time.Now().Add(2*time.Minute))
+		notices, errs := follow(t, newAWS(t, s)).after(t, time.Hour)
+		require.Len(t, notices, 1)
+		require.Empty(t, errs)
+	})
+	bubble(t, "a new interruption takes the place of the old one without a gap", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		s.Reclaim("terminate", base.Add(time.Hour))
+		wait(t, time.Minute)
+		s.Reclaim("terminate", base.Add(2*time.Hour))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 3)
+		require.Equal(t, base.Add(2*time.Hour), notices[1].Deadline)
+		require.False(t, notices[1].Cancelled)
+		require.Equal(t, notices[0].EventID, notices[2].EventID)
+		require.True(t, notices[2].Cancelled)
+	})
+	bubble(t, "rebalance", func(t *testing.T) {
+		s := aws()
+		s.Rebalance(base.Add(-time.Minute))
+		notices, errs := follow(t, newAWS(t, s)).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Equal(t, []nstance.Notice{{
+			Kind:       nstance.Rebalance,
+			Source:     "aws/rebalance",
+			EventID:    "aws/rebalance@1999-12-31T23:59:00Z",
+			DetectedAt: base,
+		}}, notices)
+	})
+	bubble(t, "auto scaling tells of termination only", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		for _, state := range []string{"InService", "Standby", "Detached", "Warmed:Stopped"} {
+			s.TargetState(state)
+			notices, errs := r.after(t, time.Minute)
+			require.Empty(t, notices)
+			require.Empty(t, errs)
+		}
+		s.TargetState("Terminated")
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 1, "though seen thirty times")
+		require.Equal(t, nstance.Terminate, notices[0].Kind)
+		require.Equal(t, "aws/autoscaling/terminated", notices[0].EventID)
+		s.TargetState("InService")
+		notices, _ = r.after(t, time.Minute)
+		require.True(t, notices[1].Cancelled)
+	})
+}
+
+func TestAWSMaintenance(t *testing.T) {
+	base := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	reboot := imds.Event{ID: "instance-event-1", Code: "system-reboot", NotBefore: base.Add(72 * time.Hour)}
+	retire := imds.Event{ID: "instance-event-2", Code: "instance-retirement", NotBefore: base.Add(240 * time.Hour)}
+
+	bubble(t, "events carry their own identity, code and start", func(t *testing.T) {
+		s := aws()
+		s.Maintenance(reboot, retire)
+		notices, errs := follow(t, newAWS(t, s)).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Equal(t, []nstance.Notice{
+			{
+				Kind: nstance.Maintenance, Action: "system-reboot", NotBefore: reboot.NotBefore,
+				Source: "aws/maintenance", EventID: "aws/maintenance/instance-event-1", DetectedAt: base,
+			},
+			{
+				Kind: nstance.Maintenance, Action: "instance-retirement", NotBefore: retire.NotBefore,
+				Source: "aws/maintenance", EventID: "aws/maintenance/instance-event-2", DetectedAt: base,
+			},
+		}, notices)
+	})
+	bubble(t, "a rescheduled event is the same event", func(t *testing.T) {
+		s := aws()
+		s.Maintenance(reboot)
+		r := follow(t, newAWS(t, s))
+		later := reboot
+		later.NotBefore = base.Add(100 * time.Hour)
+		s.Maintenance(later)
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 2)
+		require.Equal(t, notices[0].EventID, notices[1].EventID)
+		require.Equal(t, later.NotBefore, notices[1].NotBefore)
+		require.Equal(t, notices[0].DetectedAt, notices[1].DetectedAt)
+	})
+	for _, state := range []string{"canceled", "completed"} {
+		bubble(t, "an event that is "+state+" is cancelled once", func(t *testing.T) {
+			s := aws()
+			s.Maintenance(reboot, retire)
+			r := follow(t, newAWS(t, s))
+			over := reboot
+			over.State = state
+			s.Maintenance(over, retire)
+			wait(t, time.Minute)
+			s.Maintenance(retire)
+			notices, _ := r.after(t, time.Minute)
+			require.Len(t, notices, 3)
+			require.True(t, notices[2].Cancelled)
+			require.Equal(t, "aws/maintenance/instance-event-1", notices[2].EventID)
+		})
+	}
+	bubble(t, "an event that was cancelled while nobody looked is told as such", func(t *testing.T) {
+		s := aws()
+		over := reboot
+		over.State = "canceled"
+		s.Maintenance(over)
+		notices, _ := follow(t, newAWS(t, s)).after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.True(t, notices[0].Cancelled)
+	})
+	bubble(t, "an event that disappears is cancelled", func(t *testing.T) {
+		s := aws()
+		s.Maintenance(reboot)
+		r := follow(t, newAWS(t, s))
+		s.Maintenance()
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 2)
+		require.True(t, notices[1].Cancelled)
+	})
+	bubble(t, "one bad entry hides no other and withdraws none", func(t *testing.T) {
+		s := aws()
+		s.Maintenance(reboot)
+		r := follow(t, newAWS(t, s))
+		s.SetRaw(imds.AWSMaintenance, `[{"EventId":"x","Code":"instance-stop","NotBefore":"tomorrow"},
+			{"EventId":"instance-event-2","Code":"instance-retirement","State":"active","NotBefore":"11 Jan 2000 00:00:00 GMT"}]`)
+		notices, errs := r.after(t, time.Minute)
+		require.Len(t, errs, 1)
+		require.ErrorContains(t, errs[0], "event 0: NotBefore: not a time")
+		require.Len(t, notices, 2)
+		require.Equal(t, "aws/maintenance/instance-event-2", notices[1].EventID)
+	})
+	bubble(t, "null is not the empty list", func(t *testing.T) {
+		s := aws()
+		s.Maintenance(reboot)
+		r := follow(t, newAWS(t, s))
+		s.SetRaw(imds.AWSMaintenance, "null")
+		notices, errs := r.after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.Len(t, errs, 1)
+	})
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := spottest.NewServer(t, &spottest.Options{Protocol: imds.GCP, Spot: true})
+	s := spottest.NewServer(t, &spottest.Options{Protocol: imds.GCP})
+	s.Fail(http.StatusFound, -1)
+	d, err := spot.NewGCP(&spot.Options{BaseURL: s.URL})
+	require.NoError(t, err)
+	_, err = d.Interruptible(t.Context())
+	require.ErrorIs(t, err, nstance.Internal)
+	require.Zero(t, elsewhere.Requests(""))
+}
+
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]*spot.Options{
+		"no scheme":         {BaseURL: "metadata:80"},
+		"no host":           {BaseURL: "http://"},
+		"not a web server":  {BaseURL: "ftp://metadata"},
+		"not a URL":         {BaseURL: "http://a b"},
+		"credentials":       {BaseURL: "http://user:secret@metadata"},
+		"a query":           {BaseURL: "http://metadata?x"},
+		"negative interval": {PollInterval: -time.Second},
+		"hasty interval":    {PollInterval: time.Microsecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := spot.NewAWS(o)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.NotContains(t, err.Error(), "secret")
+			_, err = spot.NewGCP(o)
+			require.ErrorIs(t, err, nstance.Invalid)
+		})
+	}
+	t.Run("nil is allowed", func(t *testing.T) {
+		_, err := spot.NewAWS(nil)
+		require.NoError(t, err)
+		_, err = spot.NewGCP(nil)
+		require.NoError(t, err)
+	})
+	t.Run("a trailing slash is no matter", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			o := options(aws())
+			o.BaseURL += "/"
+			d, err := spot.NewAWS(o)
+			require.NoError(t, err)
+			yes, err := d.Interruptible(t.Context())
+			require.NoError(t, err)
+			require.True(t, yes)
+		})
+	})
+}

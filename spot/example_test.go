@@ -1,0 +1,38 @@
+package spot_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"time"
+
+	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/spot"
+)
+
+func Example() {
+	// In place of http://169.254.169.254, a service that announces a reclaim.
+	cloud := imds.New(&imds.Options{Spot: true, RequireToken: true})
+	web := httptest.NewServer(cloud)
+	defer web.Close()
+	cloud.Reclaim("terminate", time.Date(2124, 1, 1, 12, 0, 0, 0, time.UTC))
+
+	ctx := context.Background()
+	detector, err := spot.Detect(ctx, &spot.DetectOptions{Options: spot.Options{BaseURL: web.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for notice, err := range detector.Watch(ctx) {
+		if err != nil {
+			fmt.Println(err) // news for the log; the watch goes on
+			continue
+		}
+		fmt.Println(notice.Kind, notice.Action, notice.Deadline.Format(time.RFC3339))
+		fmt.Println(notice.EventID)
+		break
+	}
+	// Output:
+	// reclaim terminate 2124-01-01T12:00:00Z
+	// aws/spot/terminate@2124-01-01T12:00:00Z
+}

@@ -1,0 +1,146 @@
+package spot
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The environment's proxies are read once in a process and never used for
+// 127.0.0.1, so no request can show this.
+func TestDirectClientHasNoProxy(t *testing.T) {
+	transport, ok := directClient().Transport.(*http.Transport)
+	require.True(t, ok)
+	require.Nil(t, transport.Proxy)
+}
+
+func TestLedgerIsBounded(t *testing.T) {
+	l := newLedger()
+	now := time.Unix(1e9, 0)
+	for i := range 10 * maxStanding {
+		n := nstance.Notice{EventID: fmt.Sprint(i)}
+		if i%2 == 0 {
+			n.Deadline = now
+		}
+		l.update([]nstance.Notice{n}, false, now)
+	}
+	require.LessOrEqual(t, len(l.standing)+len(l.ignored), maxStanding)
+	l.update(nil, true, now)
+	require.Empty(t, l.standing)
+	require.Empty(t, l.ignored, "what is no longer announced is forgotten")
+}
+
+func TestLedgerTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
+	l := newLedger()
+	twice := []nstance.Notice{{EventID: "x", Action: "a"}, {EventID: "x", Action: "b"}}
+	for range 3 {
+		l.update(twice, true, time.Unix(1e9, 0))
+	}
+	news, _ := l.update(twice, true, time.Unix(1e9, 0))
+	require.Empty(t, news, "two entries must not take turns")
+}
+
+// FuzzLedger plays readings against a model of a reader: what the reader holds
+// after each update is what the cloud announces, the late ones apart.
+func FuzzLedger(f *testing.F) {
+	f.Add([]byte{0x01, 0x03, 0x82, 0x00, 0xff})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		l, now := newLedger(), time.Unix(1e9, 0)
+		held := map[string]nstance.Notice{}
+		for i, step := range steps {
+			complete := step&0x80 == 0
+			var seen []nstance.Notice
+			for bit := range 4 {
+				if step&(1<<bit) != 0 {
+					seen = append(seen, nstance.Notice{EventID: fmt.Sprint(bit), Action: fmt.Sprint(step >> 4 & 1)})
+				}
+			}
+			news, late := l.update(seen, complete, now.Add(time.Duration(i)))
+			require.Empty(t, late)
+			for _, n := range news {
+				if !n.Cancelled {
+					require.NotEqual(t, held[n.EventID], n, "told twice")
+					held[n.EventID] = n
+					continue
+				}
+				require.Contains(t, held, n.EventID, "withdrawn without having been told")
+				require.True(t, complete, "withdrawn by a reading that proves nothing")
+				delete(held, n.EventID)
+			}
+			for _, n := range seen {
+				require.Equal(t, n.Action, held[n.EventID].Action)
+			}
+			if complete {
+				require.Len(t, held, len(seen))
+			}
+		}
+	})
+}
+
+// FuzzParse feeds every parser. Whatever a service prints, a notice that comes
+// of it is complete, bounded, and the same when read again.
+func FuzzParse(f *testing.F) {
+	parsers := map[string]func([]byte) ([]nstance.Notice, error){
+		"aws/spot":        parseInstanceAction,
+		"aws/rebalance":   parseRebalance,
+		"aws/maintenance": parseMaintenance,
+		"aws/autoscaling": parseTargetState,
+		"gcp/preempted":   parsePreempted,
+		"gcp/maintenance": parseMaintenanceEvent,
+		"gcp/shutdown":    parseStopState,
+	}
+	for _, seed := range []string{
+		"", "null", "[]", "{}", "[null]", "TRUE", "FALSE", "NONE", "Terminated", "PENDING_STOP",
+		"MIGRATE_ON_HOST_MAINTENANCE", "<html>", `{"action":"terminate","time":"2024-01-01T12:00:00Z"}`,
+		`{"action":"stop","time":"2024-01-01T12:00:00+25:00"}`, `{"action":"stop","time":"0000-01-01T00:00:00Z"}`,
+		`{"noticeTime":"2024-01-01T12:00:00.123Z"}`,
+		`[{"EventId":"e","Code":"system-reboot","State":"active","NotBefore":"21 Jan 2019 09:00:43 GMT"}]`,
+		`[{"EventId":"e","Code":"system-reboot","State":"active","NotBefore":"21 Jan 2019 09:00:43 CET"}]`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for source, parse := range parsers {
+			found, err := parse(body)
+			again, errAgain := parse(body)
+			require.Equal(t, found, again)
+			require.Equal(t, err, errAgain)
+			require.LessOrEqual(t, len(found), maxStanding)
+			for _, n := range found {
+				checkParsed(t, source, n)
+			}
+		}
+	})
+}
+
+func checkParsed(t *testing.T, source string, n nstance.Notice) {
+	require.Equal(t, source, n.Source)
+	require.True(t, strings.HasPrefix(n.EventID, "aws/") || strings.HasPrefix(n.EventID, "gcp/"))
+	require.Less(t, len(n.EventID), 256)
+	require.LessOrEqual(t, len(n.Action), maxWordLen)
+	require.NotEmpty(t, n.Kind)
+	require.Zero(t, n.DetectedAt)
+	for _, at := range []time.Time{n.Deadline, n.NotBefore} {
+		require.True(t, at.IsZero() || at.Unix() > 0)
+		require.Equal(t, time.UTC, at.Location())
+	}
+}
+
+func TestParseTime(t *testing.T) {
+	want := time.Date(2019, 1, 21, 9, 0, 43, 0, time.UTC)
+	for _, s := range []string{"21 Jan 2019 09:00:43 GMT", "2019-01-21T09:00:43Z", "2019-01-21T10:00:43+01:00"} {
+		got, err := parseTime(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, got)
+	}
+	for _, s := range []string{"", "21 Jan 2019 09:00:43", "21 Jan 2019 09:00:43 CET", "2019-01-21 09:00:43", "0001-01-01T00:00:00Z"} {
+		_, err := parseTime(s)
+		require.Error(t, err, s)
+	}
+}
