@@ -147,7 +147,7 @@ type Shape struct {
 	SubnetPool    PoolName          `name:"subnet_pool" inherits:"the template's" doc:"name of the subnet pool"`
 	Args          json.RawMessage   `name:"args" rendered:"true" doc:"arguments of the provider for one machine, which checks them itself; objects merge, anything else replaces"` // canonical JSON or nil
 	Vars          map[string]string `name:"vars" doc:"variables for userdata, files and args; merge"`
-	Market        *Market           `name:"market" absent:"on-demand" inherits:"the template's" doc:"how capacity is bought; replaces the template's as a whole"`
+	Market        *Market           `name:"market" absent:"on-demand" inherits:"the template's" doc:"how capacity is bought; a group's replaces the template's as a whole"`
 }
 
 // UserData is the template of what a machine is told at its first boot.

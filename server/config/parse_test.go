@@ -101,7 +101,7 @@ func TestEverySettingArrives(t *testing.T) {
 			DrainTimeout: 2 * time.Minute, Static: true,
 			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
 			Definition: nstance.Definition{
-				Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", InstanceTypes: []string{"m7i.large"},
+				Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", InstanceTypes: []string{"m7i.xlarge"},
 				Args:     json.RawMessage(`{"disk":{"size":20},"tags":["all"]}`),
 				UserData: nstance.UserData{Source: "inline", Encoding: "base64", Content: "e3suTm9uY2V9fQ=="},
 				Vars:     map[string]string{"region": "eu", "level": "defaults"}, Market: nstance.Market{Type: nstance.OnDemand},

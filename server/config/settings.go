@@ -119,7 +119,7 @@ func document(out []Field, path string, t reflect.Type, tag reflect.StructTag) [
 		t = t.Elem()
 	}
 	if !composite(t) || optional {
-		out = append(out, Field{path, typeName(t, tag), origin(path, tag), tag.Get("doc"), t == reflect.TypeFor[later]()})
+		out = append(out, Field{path, typeName(t, tag), origin(path, tag), meaning(tag), t == reflect.TypeFor[later]()})
 	}
 	if composite(t) {
 		for _, s := range settings(t) {
@@ -127,6 +127,13 @@ func document(out []Field, path string, t reflect.Type, tag reflect.StructTag) [
 		}
 	}
 	return out
+}
+
+func meaning(tag reflect.StructTag) string {
+	if words := alternatives(tag.Get("later")); len(words) > 0 {
+		return tag.Get("doc") + "; this version refuses " + strings.Join(words, ", ")
+	}
+	return tag.Get("doc")
 }
 
 func typeName(t reflect.Type, tag reflect.StructTag) string {
