@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"maps"
 	"slices"
@@ -32,7 +33,9 @@ func (d *decoder) check(c *Config) {
 			c.groups = append(c.groups, c.merge(nstance.GroupKey{Tenant: tenant, Group: name}, g))
 		}
 	}
-	slices.SortFunc(c.groups, func(a, b nstance.Group) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	slices.SortFunc(c.groups, func(a, b nstance.Group) int {
+		return cmp.Or(cmp.Compare(a.Key.Tenant, b.Key.Tenant), cmp.Compare(a.Key.Group, b.Key.Group))
+	})
 }
 
 // wrong reports a problem with the setting at path. An absent setting is
