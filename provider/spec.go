@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -103,19 +104,40 @@ func validateArgs(args json.RawMessage) error {
 	return nil
 }
 
-// Fingerprint returns a digest of the whole spec, the same in every process. A
-// provider that keeps it beside its machine can tell a repeated create from one
-// with other parameters under the same ID. Key order and white space of Args do
-// not count.
+// Fingerprint returns a digest of the whole spec, the same in every process and
+// version. A provider that keeps it beside its machine can tell a repeated
+// create from one with other parameters under the same ID. Key order and white
+// space of Args do not count.
 func Fingerprint(spec nstance.MachineSpec) string {
-	spec.Args = canonical(spec.Args)
-	spec.CreatedAt = spec.CreatedAt.UTC()
-	b, err := json.Marshal(spec)
+	p := printed(spec)
+	p.Args = canonical(spec.Args)
+	p.CreatedAt = spec.CreatedAt.UTC()
+	b, err := json.Marshal(p)
 	if err != nil {
-		b = fmt.Appendf(nil, "%+v", spec) // a time outside the years 0 to 9999
+		b = fmt.Appendf(nil, "%+v", p) // a time outside the years 0 to 9999
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
+}
+
+// printed is a MachineSpec whose zero fields do not show, so that a field added
+// later leaves old digests alone. The conversion stops compiling when a field
+// is missing here.
+type printed struct {
+	ID           nstance.InstanceID `json:",omitzero"`
+	Owner        nstance.Owner      `json:",omitzero"`
+	Group        nstance.GroupID    `json:",omitzero"`
+	CreatedAt    time.Time          `json:",omitzero"`
+	Epoch        uint64             `json:",omitzero"`
+	Arch         nstance.Arch       `json:",omitzero"`
+	Image        string             `json:",omitzero"`
+	InstanceType string             `json:",omitzero"`
+	Subnet       string             `json:",omitzero"`
+	Market       nstance.MarketType `json:",omitzero"`
+	MaxPrice     string             `json:",omitzero"`
+	Args         json.RawMessage    `json:",omitzero"`
+	UserData     []byte             `json:",omitzero"`
+	Token        string             `json:",omitzero"`
 }
 
 // canonical returns args with sorted keys, and anything that is not JSON as one

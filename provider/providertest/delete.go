@@ -37,13 +37,16 @@ func checkDelete(b *bench) {
 func checkDeleteOther(b *bench) {
 	s := b.spec()
 	stays := b.create(s)
-	b.gone(b.create(b.spec()))
+	m := b.create(b.spec())
+	b.known(m.ID) // before that, not found is no proof
+	b.gone(m)
 	b.untouched(s, stays)
 }
 
 func checkDeleteUnknown(b *bench) {
 	s := b.spec()
 	m := b.create(s)
+	b.known(s.ID) // before that, not found is no proof
 	b.gone(m)
 	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))
 	b.create(b.spec())

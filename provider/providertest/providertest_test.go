@@ -1,0 +1,382 @@
+package providertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/providertest"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// parts is a provider whose methods can be replaced one by one.
+type parts struct {
+	create func(context.Context, nstance.MachineSpec) (nstance.Machine, error)
+	get    func(context.Context, nstance.InstanceID) (nstance.Machine, error)
+	list   func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error]
+	delete func(context.Context, nstance.Machine) error
+}
+
+func (p *parts) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+	return p.create(ctx, s)
+}
+
+func (p *parts) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	return p.get(ctx, id)
+}
+
+func (p *parts) List(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+	return p.list(ctx, o)
+}
+
+func (p *parts) Delete(ctx context.Context, m nstance.Machine) error { return p.delete(ctx, m) }
+
+// A disease breaks one promise; noticed is the subtest that must fail of it.
+type disease struct {
+	noticed string
+	infect  func(p *parts, c *simcloud.Cloud)
+}
+
+// seen wraps everything that shows machines.
+func seen(change func(nstance.Machine) nstance.Machine) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			m, err := c.Create(ctx, s)
+			return change(m), err
+		}
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			return change(m), err
+		}
+		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+			for m, err := range c.List(context.Background(), o) {
+				if err == nil {
+					yield(change(m))
+				}
+			}
+		})
+	}
+}
+
+// listing makes a list from a function that yields machines, and is right about
+// contexts.
+func listing(c *simcloud.Cloud, all func(nstance.Owner, func(nstance.Machine))) func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
+	return func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+		return func(yield func(nstance.Machine, error) bool) {
+			more := true
+			all(o, func(m nstance.Machine) {
+				switch {
+				case !more:
+				case ctx.Err() != nil:
+					yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "cut off"))
+					more = false
+				default:
+					more = yield(m, nil)
+				}
+			})
+			if more && ctx.Err() != nil {
+				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "cut off"))
+			}
+		}
+	}
+}
+
+// lenient lists what keep lets through, whoever owns it.
+func lenient(keep func(filter, mark nstance.Owner) bool) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+			for _, m := range c.Machines() {
+				if keep(o, m.Owner) {
+					yield(m)
+				}
+			}
+		})
+	}
+}
+
+// spoilt changes every spec before the cloud sees it.
+func spoilt(change func(*nstance.MachineSpec)) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			change(&s)
+			return c.Create(ctx, s)
+		}
+	}
+}
+
+// misdirected changes what a delete is asked to delete.
+func misdirected(change func(c *simcloud.Cloud, m *nstance.Machine)) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			change(c, &m)
+			return c.Delete(ctx, m)
+		}
+	}
+}
+
+// conflicting answers a conflict with whatever machine has the ID.
+func conflicting(owners bool) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			m, err := c.Create(ctx, s)
+			if there, gerr := c.Get(ctx, s.ID); errors.Is(err, nstance.Conflict) && gerr == nil && (there.Owner != s.Owner) == owners {
+				return there, nil
+			}
+			return m, err
+		}
+	}
+}
+
+// twins gives a repeated create another handle.
+func twins(p *parts, c *simcloud.Cloud) {
+	var mu sync.Mutex
+	made := 0
+	p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+		m, err := c.Create(ctx, s)
+		mu.Lock()
+		defer mu.Unlock()
+		made++
+		m.ProviderID = fmt.Sprintf("%s-%d", m.ProviderID, made)
+		return m, err
+	}
+	p.delete = func(ctx context.Context, m nstance.Machine) error {
+		m.ProviderID = ""
+		return c.Delete(ctx, m)
+	}
+}
+
+// marksLater shows a machine unmarked to the first call that sees it.
+func marksLater(p *parts, c *simcloud.Cloud) {
+	var marked sync.Map
+	bare := func(m nstance.Machine) nstance.Machine {
+		if _, ok := marked.LoadOrStore(m.ID, true); !ok {
+			m.Owner, m.Epoch = nstance.Owner{}, 0
+		}
+		return m
+	}
+	p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+		m, err := c.Get(ctx, id)
+		return bare(m), err
+	}
+	p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+		for _, m := range c.Machines() {
+			if o.Owns(m.Owner) {
+				yield(bare(m))
+			}
+		}
+	})
+}
+
+var diseases = map[string]disease{
+	"loses the group":     {"create/returns the machine asked for, with all its marks", seen(func(m nstance.Machine) nstance.Machine { m.Group = ""; return m })},
+	"loses the epoch":     {"create/returns the machine asked for, with all its marks", seen(func(m nstance.Machine) nstance.Machine { m.Epoch = 0; return m })},
+	"makes twins":         {"create/the same spec returns the same machine", twins},
+	"makes twins at once": {"create/the same spec at the same time makes one machine", twins},
+	"hands out one handle": {"create/different specs at the same time make different machines",
+		seen(func(m nstance.Machine) nstance.Machine { m.ProviderID = "vm"; return m })},
+	"forgets parameters": {"create/other parameters under the same ID are a conflict", conflicting(false)},
+	"adopts strangers":   {"create/another owner of the same ID is a conflict", conflicting(true)},
+	"takes any ID": {"create/an ID that is none is refused", func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			if _, err := nstance.ParseInstanceID(string(s.ID)); err != nil {
+				return nstance.Machine{ID: s.ID, ProviderID: "x"}, nil
+			}
+			return c.Create(ctx, s)
+		}
+	}},
+	"shows unmarked machines":  {"get/shows the marks from the first moment", marksLater},
+	"lists unmarked machines":  {"list/shows the marks from the first moment", marksLater},
+	"lists every installation": {"list/shows nothing of another installation", lenient(func(f, m nstance.Owner) bool { f.Installation = m.Installation; return f.Owns(m) })},
+	"lists every shard":        {"list/shows nothing of another cluster or shard", lenient(func(f, m nstance.Owner) bool { f.Shard = m.Shard; return f.Owns(m) })},
+	"lists every cluster":      {"list/shows nothing of another cluster or shard", lenient(func(f, m nstance.Owner) bool { f.Cluster = m.Cluster; return f.Owns(m) })},
+	"lists every tenant":       {"list/filters by tenant, and without one yields every tenant", lenient(func(f, m nstance.Owner) bool { f.Tenant = ""; return f.Owns(m) })},
+	"lists the default tenant": {"list/filters by tenant, and without one yields every tenant",
+		lenient(func(f, m nstance.Owner) bool { return f.Owns(m) && (f.Tenant != "" || m.Tenant == "default") })},
+	"lists twice": {"list/yields each machine once", func(p *parts, c *simcloud.Cloud) {
+		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+			for _, m := range slices.Repeat(c.Machines(), 2) {
+				if o.Owns(m.Owner) {
+					yield(m)
+				}
+			}
+		})
+	}},
+	"lists one page": {"list/yields each machine once", func(p *parts, c *simcloud.Cloud) {
+		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+			for _, m := range slices.Collect(slices.Values(c.Machines()))[:min(len(c.Machines()), 10)] {
+				if o.Owns(m.Owner) {
+					yield(m)
+				}
+			}
+		})
+	}},
+	"cannot be left": {"list/may be left early", func(p *parts, c *simcloud.Cloud) {
+		p.list = func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(yield func(nstance.Machine, error) bool) {
+				for m, err := range c.List(ctx, o) {
+					yield(m, err)
+				}
+			}
+		}
+	}},
+	"cuts listings silently": {"context/one that ends during a listing fails it", func(p *parts, c *simcloud.Cloud) {
+		p.list = func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(yield func(nstance.Machine, error) bool) {
+				for m, err := range c.List(ctx, o) {
+					if err != nil && ctx.Err() != nil || !yield(m, err) {
+						return
+					}
+				}
+			}
+		}
+	}},
+	"does not know its own answer": {"get/two reads agree", func(p *parts, c *simcloud.Cloud) {
+		reads := 0
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			reads++
+			m.Zone = fmt.Sprint(reads)
+			return m, err
+		}
+	}},
+	"has no not found": {"get/an unknown machine is not found", func(p *parts, c *simcloud.Cloud) {
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			if errors.Is(err, nstance.NotFound) {
+				err = errors.New("404")
+			}
+			return m, err
+		}
+	}},
+	"takes a failed read for absence": {"context/one that has ended fails every call and is no answer", func(p *parts, c *simcloud.Cloud) {
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			if err != nil {
+				err = nstance.Errorf(nstance.NotFound, "%v", err)
+			}
+			return m, err
+		}
+	}},
+	"ignores contexts": {"context/one that has ended fails every call and is no answer", func(p *parts, c *simcloud.Cloud) {
+		p.create = func(_ context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			return c.Create(context.Background(), s)
+		}
+	}},
+	"deletes nothing": {"delete/repeated until not found, and the machine is gone", func(p *parts, _ *simcloud.Cloud) {
+		p.delete = func(context.Context, nstance.Machine) error { return nstance.Errorf(nstance.NotFound, "gone") }
+	}},
+	"never finishes a delete": {"delete/repeated until not found, and the machine is gone", func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error { _ = c.Delete(ctx, m); return nil }
+	}},
+	"deletes the unknown": {"delete/an unknown machine is not found", func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			if err := c.Delete(ctx, m); !errors.Is(err, nstance.NotFound) {
+				return err
+			}
+			return nstance.Errorf(nstance.Conflict, "404")
+		}
+	}},
+	"deletes the neighbour": {"delete/leaves other machines alone", func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			for _, n := range c.Machines() {
+				_ = c.Delete(ctx, n)
+			}
+			return c.Delete(ctx, m)
+		}
+	}},
+	"trusts the handle": {"delete/with another ID is a conflict and touches nothing", misdirected(func(c *simcloud.Cloud, m *nstance.Machine) {
+		for _, n := range c.Machines() {
+			if n.ProviderID == m.ProviderID {
+				*m = n
+			}
+		}
+	})},
+	"ignores owners": {"delete/with another owner is a conflict and touches nothing", misdirected(func(c *simcloud.Cloud, m *nstance.Machine) {
+		for _, n := range c.Machines() {
+			if n.ID == m.ID {
+				m.Owner = n.Owner
+			}
+		}
+	})},
+	"ignores handles": {"delete/with another machine's handle is a conflict and touches neither", misdirected(func(_ *simcloud.Cloud, m *nstance.Machine) {
+		m.ProviderID = ""
+	})},
+	"ignores the market": {"market/spot is honoured and shown", spoilt(func(s *nstance.MachineSpec) { s.Market = "" })},
+	"knows every market": {"market/an unknown market is refused", spoilt(func(s *nstance.MachineSpec) { s.Market = nstance.Spot })},
+	"ignores args":       {"args/an unacceptable no_such_argument is refused by name", spoilt(func(s *nstance.MachineSpec) { s.Args = nil })},
+	"mangles user data":  {"user data/reaches the machine unchanged", spoilt(func(s *nstance.MachineSpec) { s.UserData = []byte(strings.ToUpper(string(s.UserData))) })},
+	"refuses args without names": {"args/an unacceptable no_such_argument is refused by name", func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			m, err := c.Create(ctx, s)
+			if errors.Is(err, nstance.Invalid) {
+				err = nstance.Errorf(nstance.Invalid, "bad request")
+			}
+			return m, err
+		}
+	}},
+}
+
+// sick names, in the environment of a test binary started again, the disease of
+// its subject.
+const sick = "NSTANCE_PROVIDERTEST_DISEASE"
+
+// TestSubject is what TestDiseases runs again in a process of its own, since
+// failing is what it is for. By itself it checks a healthy provider.
+func TestSubject(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		c := simcloud.New(&simcloud.Options{PageSize: 2})
+		t.Cleanup(c.Close)
+		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete}
+		if d, ok := diseases[os.Getenv(sick)]; ok {
+			d.infect(p, c)
+		}
+		return providertest.Subject{
+			Provider: p, Spot: true, Wait: 100 * time.Millisecond,
+			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
+				s, _ := c.Spec(m.ID)
+				return s.UserData, nil
+			},
+		}
+	})
+}
+
+// TestDiseases checks that a provider that breaks one promise fails the subtest
+// of that name.
+func TestDiseases(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for name, d := range diseases {
+		t.Run(name, func(t *testing.T) {
+			top, _, _ := strings.Cut(d.noticed, "/") // create, get, list and the like: the rest need not run
+			cmd := exec.CommandContext(t.Context(), self, "-test.v", "-test.run", "^TestSubject$/^"+strings.ReplaceAll(top, " ", "_"))
+			cmd.Env = append(os.Environ(), sick+"="+name)
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, "the suite let it pass:\n%s", out)
+			require.Contains(t, string(out), "--- FAIL: TestSubject/"+strings.ReplaceAll(d.noticed, " ", "_")+" ")
+		})
+	}
+}
+
+func ExampleRun() {
+	// In a provider's test file:
+	_ = func(t *testing.T) {
+		providertest.Run(t, func(t *testing.T) providertest.Subject {
+			cloud := simcloud.New(nil)
+			t.Cleanup(cloud.Close)
+			return providertest.Subject{Provider: cloud, Spot: true}
+		})
+	}
+	fmt.Println("see the names of its subtests with go test -v")
+	// Output: see the names of its subtests with go test -v
+}
