@@ -1,0 +1,209 @@
+package registration_test
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// A vault is a Vault in memory that can die at any call.
+type vault struct {
+	mu      sync.Mutex
+	objects map[string][]byte
+	puts    int
+	calls   int
+	dieAt   int    // fail this call and all later ones; 0: never
+	land    bool   // a write that fails is stored all the same
+	step    func() // before each call, unlocked
+}
+
+func newVault() *vault { return &vault{objects: map[string][]byte{}} }
+
+func (v *vault) begin() error {
+	if v.step != nil {
+		v.step()
+	}
+	v.mu.Lock()
+	if v.calls++; v.dieAt > 0 && v.calls >= v.dieAt {
+		return nstance.Errorf(nstance.Ambiguous, "died")
+	}
+	return nil
+}
+
+func (v *vault) Get(_ context.Context, name string) ([]byte, error) {
+	err := v.begin()
+	defer v.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	data, ok := v.objects[name]
+	if !ok {
+		return nil, nstance.Errorf(nstance.NotFound, "no object")
+	}
+	return bytes.Clone(data), nil
+}
+
+func (v *vault) PutIfAbsent(_ context.Context, name string, data []byte) error {
+	died := v.begin()
+	defer v.mu.Unlock()
+	if died != nil && (!v.land || v.calls > v.dieAt) {
+		return died
+	}
+	if _, ok := v.objects[name]; ok {
+		return nstance.Errorf(nstance.Conflict, "exists")
+	}
+	v.objects[name], v.puts = bytes.Clone(data), v.puts+1
+	return died
+}
+
+// trust is what two servers must agree on.
+func trust(t testing.TB, k *registration.Keys) []string {
+	token, err := k.Nonces.Mint("", operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch))
+	require.NoError(t, err)
+	return []string{string(k.Identity.CertPEM()), string(k.Workload.CertPEM()), token, k.Installation}
+}
+
+func TestBootstrapMakesEverythingOnce(t *testing.T) {
+	v := newVault()
+	first, err := registration.Bootstrap(t.Context(), v, epoch)
+	require.NoError(t, err)
+	require.Equal(t, 6, v.puts)
+	require.Len(t, first.Installation, 32)
+	require.Equal(t, registration.Identity, first.Identity.Name())
+	require.Equal(t, registration.Workload, first.Workload.Name())
+	require.NotEqual(t, first.Identity.Issuer(), first.Workload.Issuer())
+
+	again, err := registration.Bootstrap(t.Context(), v, epoch.Add(time.Hour))
+	require.NoError(t, err)
+	require.Equal(t, trust(t, first), trust(t, again))
+	require.Equal(t, 6, v.puts)
+
+	other, err := registration.Bootstrap(t.Context(), newVault(), epoch)
+	require.NoError(t, err)
+	require.NotEqual(t, first.Installation, other.Installation)
+}
+
+func TestBootstrapSurvivesACrashAtEveryCall(t *testing.T) {
+	for name, land := range map[string]bool{"before the write": false, "after the write": true} {
+		t.Run(name, func(t *testing.T) {
+			died := 0
+			for at := 1; ; at++ {
+				v := newVault()
+				v.dieAt, v.land = at, land
+				if _, err := registration.Bootstrap(t.Context(), v, epoch); err == nil {
+					break
+				}
+				died++
+				before := maps.Clone(v.objects)
+				v.dieAt = 0
+				keys, err := registration.Bootstrap(t.Context(), v, epoch.Add(time.Minute))
+				require.NoError(t, err)
+				require.Len(t, v.objects, 6)
+				for name, data := range before {
+					require.Equal(t, data, v.objects[name], "what was made is kept")
+				}
+				again, err := registration.Bootstrap(t.Context(), v, epoch)
+				require.NoError(t, err)
+				require.Equal(t, trust(t, keys), trust(t, again))
+			}
+			require.GreaterOrEqual(t, died, 18)
+		})
+	}
+}
+
+func TestBootstrapByEightAtOnce(t *testing.T) {
+	const servers = 8
+	v := newVault()
+	// All go on together from each of their first calls, so that every one of
+	// them finds nothing and makes its own.
+	var arrived sync.WaitGroup
+	arrived.Add(servers)
+	var results [servers]*registration.Keys
+	var errs [servers]error
+	var wg sync.WaitGroup
+	for i := range servers {
+		first := sync.OnceFunc(func() { arrived.Done(); arrived.Wait() })
+		wg.Go(func() {
+			results[i], errs[i] = registration.Bootstrap(t.Context(), &racer{vault: v, first: first}, epoch.Add(time.Duration(i)*time.Minute))
+		})
+	}
+	wg.Wait()
+	for i := range servers {
+		require.NoError(t, errs[i])
+		require.Equal(t, trust(t, results[0]), trust(t, results[i]))
+	}
+	require.Equal(t, 6, v.puts)
+}
+
+// A racer is one server's view of a shared vault. It waits for the others
+// after it has seen that the first object is absent.
+type racer struct {
+	*vault
+	first func()
+}
+
+func (r *racer) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	r.first()
+	return r.vault.PutIfAbsent(ctx, name, data)
+}
+
+func TestBootstrapRefuses(t *testing.T) {
+	good := newVault()
+	_, err := registration.Bootstrap(t.Context(), good, epoch)
+	require.NoError(t, err)
+	other := newVault()
+	_, err = registration.Bootstrap(t.Context(), other, epoch)
+	require.NoError(t, err)
+
+	for name, tc := range map[string]struct {
+		change func(map[string][]byte)
+		says   string
+	}{
+		"a certificate without its key": {func(m map[string][]byte) { delete(m, "identity-ca.key") }, "backup"},
+		"a certificate of another key":  {func(m map[string][]byte) { m["workload-ca.crt"] = other.objects["workload-ca.crt"] }, "another key"},
+		"the other authority": {func(m map[string][]byte) {
+			m["workload-ca.crt"], m["workload-ca.key"] = m["identity-ca.crt"], m["identity-ca.key"]
+		}, "identity authority"},
+		"a broken authority key": {func(m map[string][]byte) { m["identity-ca.key"] = []byte("x") }, "identity-ca.key"},
+		"a broken certificate":   {func(m map[string][]byte) { m["identity-ca.crt"] = []byte("x") }, "identity-ca.crt"},
+		"a broken nonce key":     {func(m map[string][]byte) { m["nonce.key"] = nil }, "nonce.key"},
+		"a broken installation":  {func(m map[string][]byte) { m["installation"] = []byte("1") }, "installation"},
+		"a key that is broken before it has a certificate": {func(m map[string][]byte) {
+			delete(m, "identity-ca.crt")
+			m["identity-ca.key"] = []byte("x")
+		}, "identity-ca.key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVault()
+			v.objects = maps.Clone(good.objects)
+			tc.change(v.objects)
+			before := maps.Clone(v.objects)
+			_, err := registration.Bootstrap(t.Context(), v, epoch)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, tc.says)
+			require.Equal(t, before, v.objects, "nothing is made anew")
+		})
+	}
+}
+
+// A vault that loses what it acknowledged must not be taken for an empty one.
+func TestBootstrapRefusesAForgetfulVault(t *testing.T) {
+	_, err := registration.Bootstrap(t.Context(), forgetful{}, epoch)
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorContains(t, err, "read back")
+}
+
+type forgetful struct{}
+
+func (forgetful) Get(context.Context, string) ([]byte, error) {
+	return nil, nstance.Errorf(nstance.NotFound, "no object")
+}
+func (forgetful) PutIfAbsent(context.Context, string, []byte) error { return nil }
