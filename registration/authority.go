@@ -178,7 +178,6 @@ func (a *Authority) Issue(t Template) (KeyRecord, error) {
 }
 
 func (a *Authority) check(t Template) error {
-	server := t.Role == nstance.RoleServer
 	switch {
 	case len(t.Key) != ed25519.PublicKeySize:
 		return nstance.FieldError("key", "use an Ed25519 key", "is %d bytes long", len(t.Key))
@@ -194,7 +193,9 @@ func (a *Authority) check(t Template) error {
 			"role %q cannot be certified by the %s authority", t.Role, a.name)
 	case t.Role != "" && len(t.DNSNames)+len(t.Addresses) > 0:
 		return nstance.FieldError("role", "leave names and addresses to workload certificates", "a certificate with a role cannot carry any")
-	case server && (t.Shard == "" || t.Cluster == ""):
+	case slices.ContainsFunc(t.Addresses, func(a netip.Addr) bool { return !a.IsValid() }):
+		return nstance.FieldError("addresses", "leave it out", "one is not an IP address")
+	case t.Role == nstance.RoleServer && (t.Shard == "" || t.Cluster == ""):
 		return nstance.FieldError("shard", "name shard and cluster", "a server's certificate needs both")
 	}
 	return t.Tenant.Validate("tenant")

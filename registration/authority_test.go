@@ -1,0 +1,178 @@
+package registration_test
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+func authority(t testing.TB, name string) *registration.Authority {
+	a, err := registration.NewAuthority(name, epoch)
+	require.NoError(t, err)
+	return a
+}
+
+func agentTemplate() registration.Template {
+	return registration.Template{
+		Subject: fixedID, Tenant: "default", Key: public(pki.NewKey()), Role: nstance.RoleAgent,
+		Lifetime: 24 * time.Hour, Now: epoch.Add(500 * time.Millisecond),
+	}
+}
+
+func issue(t testing.TB, a *registration.Authority, tmpl registration.Template) (registration.KeyRecord, *x509.Certificate) {
+	rec, err := a.Issue(tmpl)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(rec.Certificate)
+	require.NoError(t, err)
+	return rec, cert
+}
+
+func TestAuthoritySurvivesItsFiles(t *testing.T) {
+	for _, name := range []string{registration.Identity, registration.Workload} {
+		a := authority(t, name)
+		keyPEM, err := a.KeyPEM()
+		require.NoError(t, err)
+		b, err := registration.LoadAuthority(a.CertPEM(), keyPEM)
+		require.NoError(t, err)
+		require.Equal(t, name, b.Name())
+		require.Equal(t, a.Issuer(), b.Issuer())
+		require.Equal(t, a.Certificate(), b.Certificate())
+	}
+}
+
+func TestLoadAuthorityRefuses(t *testing.T) {
+	a := authority(t, registration.Identity)
+	keyPEM, err := a.KeyPEM()
+	require.NoError(t, err)
+	leafKey := pki.NewKey()
+	tmpl := agentTemplate()
+	tmpl.Key = public(leafKey)
+	leaf, _ := issue(t, a, tmpl)
+	leafPEM, err := pki.MarshalKey(leafKey)
+	require.NoError(t, err)
+	for name, pems := range map[string][2][]byte{
+		"nothing":            {nil, nil},
+		"no key":             {a.CertPEM(), nil},
+		"another's key":      {authority(t, registration.Identity).CertPEM(), keyPEM},
+		"two certificates":   {append(a.CertPEM(), a.CertPEM()...), keyPEM},
+		"a leaf certificate": {pki.MarshalCertificates(leaf.Certificate), leafPEM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := registration.LoadAuthority(pems[0], pems[1])
+			require.ErrorIs(t, err, nstance.Invalid)
+		})
+	}
+	_, err = registration.NewAuthority("root", epoch)
+	require.ErrorIs(t, err, nstance.Invalid)
+}
+
+func TestIssue(t *testing.T) {
+	a := authority(t, registration.Identity)
+	rec, cert := issue(t, a, agentTemplate())
+
+	t.Run("reports exactly what the certificate says", func(t *testing.T) {
+		require.Equal(t, pki.SerialOf(cert), rec.Serial)
+		require.Equal(t, cert.NotBefore, rec.NotBefore)
+		require.Equal(t, cert.NotAfter, rec.NotAfter)
+		require.Equal(t, pki.KeyFingerprint(cert.PublicKey), rec.Fingerprint)
+		require.Equal(t, cert.PublicKey, ed25519.PublicKey(rec.PublicKey))
+		require.Equal(t, a.Issuer(), rec.Issuer)
+	})
+	t.Run("back-dates by one minute", func(t *testing.T) {
+		require.Equal(t, epoch.Add(-time.Minute), cert.NotBefore)
+		require.Equal(t, epoch.Add(24*time.Hour), cert.NotAfter)
+	})
+	t.Run("draws 128-bit serials at random", func(t *testing.T) {
+		seen, longest := map[string]bool{}, 0
+		for range 50 {
+			rec, cert := issue(t, a, agentTemplate())
+			require.False(t, seen[rec.Serial])
+			seen[rec.Serial] = true
+			longest = max(longest, cert.SerialNumber.BitLen())
+			require.LessOrEqual(t, cert.SerialNumber.BitLen(), 128)
+		}
+		require.Greater(t, longest, 120)
+	})
+	t.Run("certifies clients for client use, without any name", func(t *testing.T) {
+		for _, role := range []nstance.Role{nstance.RoleAgent, nstance.RoleOperator, nstance.RoleAdmin} {
+			tmpl := agentTemplate()
+			tmpl.Role = role
+			_, cert := issue(t, a, tmpl)
+			require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, cert.ExtKeyUsage)
+			require.Empty(t, cert.DNSNames)
+			require.Empty(t, cert.IPAddresses)
+			require.False(t, cert.IsCA)
+		}
+	})
+	t.Run("certifies servers for server use, by one name", func(t *testing.T) {
+		pair, err := a.Server("eu-1a", "prod", time.Hour, epoch)
+		require.NoError(t, err)
+		require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, pair.Leaf.ExtKeyUsage)
+		require.Equal(t, []string{"server.eu-1a.prod"}, pair.Leaf.DNSNames)
+		id, err := pki.IdentityOf(pair.Leaf)
+		require.NoError(t, err)
+		require.Equal(t, nstance.RoleServer, id.Role)
+	})
+	t.Run("certifies workloads with the names and addresses given", func(t *testing.T) {
+		tmpl := agentTemplate()
+		tmpl.Role, tmpl.DNSNames, tmpl.Addresses = "", []string{"db.internal"}, []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}
+		_, cert := issue(t, authority(t, registration.Workload), tmpl)
+		require.Equal(t, []string{"db.internal"}, cert.DNSNames)
+		require.Len(t, cert.IPAddresses, 1)
+		require.True(t, cert.IPAddresses[0].Equal(net.IPv4(10, 0, 0, 1)))
+		_, err := pki.IdentityOf(cert)
+		require.ErrorIs(t, err, nstance.Denied, "it is nobody to the cluster")
+	})
+	t.Run("never outlives the authority", func(t *testing.T) {
+		tmpl := agentTemplate()
+		tmpl.Lifetime = 20 * 365 * 24 * time.Hour
+		_, cert := issue(t, a, tmpl)
+		ca, err := x509.ParseCertificate(a.Certificate())
+		require.NoError(t, err)
+		require.Equal(t, ca.NotAfter, cert.NotAfter)
+	})
+	t.Run("yields a chain that verifies", func(t *testing.T) {
+		_, err := cert.Verify(x509.VerifyOptions{Roots: a.Pool(), CurrentTime: epoch, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		require.NoError(t, err)
+		_, err = cert.Verify(x509.VerifyOptions{Roots: authority(t, registration.Identity).Pool(), CurrentTime: epoch})
+		require.Error(t, err)
+	})
+}
+
+func TestIssueRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change    func(*registration.Template)
+		authority string
+		code      nstance.Code
+	}{
+		"no key":                       {func(m *registration.Template) { m.Key = nil }, registration.Identity, nstance.Invalid},
+		"no subject":                   {func(m *registration.Template) { m.Subject = "" }, registration.Identity, nstance.Invalid},
+		"no tenant":                    {func(m *registration.Template) { m.Tenant = "" }, registration.Identity, nstance.Invalid},
+		"no lifetime":                  {func(m *registration.Template) { m.Lifetime = 0 }, registration.Identity, nstance.Invalid},
+		"an unknown role":              {func(m *registration.Template) { m.Role = "root" }, registration.Identity, nstance.Invalid},
+		"no role, of identity":         {func(m *registration.Template) { m.Role = "" }, registration.Identity, nstance.Invalid},
+		"a role, of workload":          {func(*registration.Template) {}, registration.Workload, nstance.Invalid},
+		"a role with a name":           {func(m *registration.Template) { m.DNSNames = []string{"server.eu-1a.prod"} }, registration.Identity, nstance.Invalid},
+		"a role with an address":       {func(m *registration.Template) { m.Addresses = make([]netip.Addr, 1) }, registration.Identity, nstance.Invalid},
+		"an address that is none":      {func(m *registration.Template) { m.Role, m.Addresses = "", make([]netip.Addr, 1) }, registration.Workload, nstance.Invalid},
+		"a server without shard":       {func(m *registration.Template) { m.Role = nstance.RoleServer }, registration.Identity, nstance.Invalid},
+		"after the authority's end":    {func(m *registration.Template) { m.Now = epoch.AddDate(11, 0, 0) }, registration.Identity, nstance.Internal},
+		"before the authority's start": {func(m *registration.Template) { m.Now = epoch.Add(-time.Hour) }, registration.Identity, nstance.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmpl := agentTemplate()
+			tc.change(&tmpl)
+			_, err := authority(t, tc.authority).Issue(tmpl)
+			require.ErrorIs(t, err, tc.code)
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package registration_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+func Example() {
+	ctx, now := context.Background(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	keys, err := registration.Bootstrap(ctx, newVault(), now)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	records := newStore()
+	registrar, err := registration.New(keys.Identity, keys.Nonces, records, &registration.Options{
+		Cluster: "prod", Shard: "eu-1a", Now: func() time.Time { return now },
+		Alarm: func(e nstance.Event) { fmt.Println("alarm:", e.Reason) },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// The server writes an intent, and the nonce into the machine's user data.
+	const id = nstance.InstanceID("web06bgm7733st2576nx5jht4ecjw")
+	records.truth[id] = registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"}
+	nonce, err := keys.Nonces.Mint("", registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(id), Cluster: "prod", Shard: "eu-1a", Tenant: "default", Group: "web",
+		NotBefore: now, Expiry: now.Add(20 * time.Minute),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// The agent on it makes a key and registers; a repeat heals a lost reply.
+	csr, err := pki.NewCSR(pki.NewKey(), string(id))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	first, err := registrar.Register(ctx, nstance.RegistrationRequest{Nonce: nonce, CSR: csr})
+	fmt.Println(err, first.NotAfter.Sub(now))
+	again, err := registrar.Register(ctx, nstance.RegistrationRequest{Nonce: nonce, CSR: csr})
+	fmt.Println(err, first.Serial == again.Serial)
+
+	// Somebody else has seen the nonce.
+	csr, err = pki.NewCSR(pki.NewKey(), string(id))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = registrar.Register(ctx, nstance.RegistrationRequest{Nonce: nonce, CSR: csr})
+	fmt.Println(nstance.CodeOf(err))
+	// Output:
+	// <nil> 24h0m0s
+	// <nil> true
+	// alarm: agent web06bgm7733st2576nx5jht4ecjw: nonce web06bgm7733st2576nx5jht4ecjw was used again with another key, or after a renewal
+	// denied
+}
