@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// dialTimeout bounds one attempt to reach one address of a server.
+const dialTimeout = 4 * time.Second
+
+// connect keeps a session going until ctx ends.
+func (a *Agent) connect(ctx context.Context) error {
+	registration := &route{addrs: a.o.RegistrationAddrs}
+	sessions := &route{addrs: a.o.AgentAddrs}
+	for ctx.Err() == nil {
+		id, err := a.certs.vault.load()
+		switch {
+		case err == nil && !id.expired(time.Now()):
+			a.session(ctx, sessions, id)
+			registration = &route{addrs: a.o.RegistrationAddrs}
+			continue
+		case err == nil:
+			err = nstance.Errorf(nstance.Denied, "certificate expired at %v", id.pair.Leaf.NotAfter)
+		}
+		a.register(ctx, registration, err)
+	}
+	return nil
+}
+
+// register makes one attempt, for want of an identity; missing says why there
+// is none. A directory that cannot be read is no reason to register: the
+// identity may well be in it, and a nonce is good for one key only.
+func (a *Agent) register(ctx context.Context, r *route, missing error) {
+	addr, wait := r.step()
+	if !sleep(ctx, wait) {
+		return
+	}
+	err := missing
+	switch nstance.CodeOf(missing) {
+	case nstance.NotFound, nstance.Invalid, nstance.Denied:
+		err = a.certs.register(ctx, addr, missing)
+	}
+	if err == nil {
+		a.o.Log.Info("registered", "instance_id", a.o.InstanceID, "addr", addr)
+		return
+	}
+	r.failed(0, refused(err))
+	a.lament(ctx, "not registered", addr, err, false)
+}
+
+// session makes one attempt to hold a session, and returns when it is over.
+func (a *Agent) session(ctx context.Context, r *route, id *identity) {
+	addr, wait := r.step()
+	a.mu.Lock()
+	a.registered = true
+	a.mu.Unlock()
+	if !sleep(ctx, wait) {
+		return
+	}
+	var began time.Time
+	err := a.hold(ctx, addr, id, func() {
+		began = time.Now()
+		a.set(true, true, nil)
+	})
+	a.set(true, false, nil)
+	lived := time.Duration(0)
+	if !began.IsZero() {
+		lived = time.Since(began)
+	}
+	switch away, asked := errors.AsType[*goAway](err); {
+	case err == nil:
+	case asked:
+		r.sent(away.addrs, lived)
+	case errors.Is(err, errRenewed):
+		a.o.Log.Info("certificate renewed", "instance_id", a.o.InstanceID)
+		r.again(addr)
+	default:
+		r.failed(lived, refused(err))
+		a.lament(ctx, "session ended", addr, err, true)
+	}
+}
+
+// hold connects to addr and talks until the session ends.
+func (a *Agent) hold(ctx context.Context, addr string, id *identity, welcomed func()) error {
+	conn, err := a.certs.open(addr, id.tls())
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the session is over, well or not
+	s := &stream{
+		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains,
+		renew: a.certs.renew, renewAt: id.renewAt(),
+		report: a.report, interval: a.o.ReportInterval,
+		welcomed: welcomed, log: a.o.Log.With("addr", addr),
+	}
+	return s.run(ctx)
+}
+
+// lament notes what is wrong, for the log and for Status.
+func (a *Agent) lament(ctx context.Context, what, addr string, err error, registered bool) {
+	if ctx.Err() != nil {
+		return
+	}
+	a.o.Log.Warn(what, "addr", addr, "code", nstance.CodeOf(err), "err", err)
+	a.set(registered, false, err)
+}
+
+// refused reports whether waiting is unlikely to help.
+func refused(err error) bool {
+	switch nstance.CodeOf(err) {
+	case nstance.Denied, nstance.NotFound, nstance.Invalid, nstance.Conflict:
+		return true
+	}
+	return false
+}
+
+// sleep waits and reports whether ctx is still going.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// dialAny connects to any of the addresses behind a name, in random order: a
+// name may stand for a leader and its standbys, and a client that always took
+// the first would never find the leader behind the second.
+func dialAny(ctx context.Context, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	found, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
+	for _, ip := range found {
+		d := net.Dialer{Timeout: dialTimeout}
+		conn, derr := d.DialContext(ctx, "tcp", net.JoinHostPort(ip, port))
+		if derr == nil {
+			return conn, nil
+		}
+		err = derr
+	}
+	return nil, err
+}

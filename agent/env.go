@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The environment variables that FromEnv reads.
+const (
+	envRegistrationAddr = "NSTANCE_SERVER_REGISTRATION_ADDR"
+	envAgentAddr        = "NSTANCE_SERVER_AGENT_ADDR"
+	envInstanceID       = "NSTANCE_INSTANCE_ID"
+	envInstanceKind     = "NSTANCE_INSTANCE_KIND"
+	envIdentityDir      = "NSTANCE_IDENTITY_DIR"
+	envIdentityMode     = "NSTANCE_IDENTITY_MODE"
+	envKeysDir          = "NSTANCE_KEYS_DIR"
+	envKeysMode         = "NSTANCE_KEYS_MODE"
+	envRecvDir          = "NSTANCE_RECV_DIR"
+	envRecvMode         = "NSTANCE_RECV_MODE"
+	envReportInterval   = "NSTANCE_REPORT_INTERVAL"
+	envSpotPollInterval = "NSTANCE_SPOT_POLL_INTERVAL"
+	envProvider         = "NSTANCE_PROVIDER"
+	envMetadataURL      = "NSTANCE_METADATA_URL"
+	envHealthAddr       = "NSTANCE_HEALTH_ADDR"
+	envDrainHook        = "NSTANCE_DRAIN_HOOK"
+	envDebug            = "NSTANCE_DEBUG"
+	envNotifySocket     = "NOTIFY_SOCKET" // systemd's, as is the next: sd_notify(3)
+	envWatchdog         = "WATCHDOG_USEC"
+)
+
+// A Variable is one environment variable that FromEnv reads.
+type Variable struct {
+	Name string
+	Help string // one line, with the default
+}
+
+// Variables lists what FromEnv reads, in the order in which a person would set
+// them. What systemd sets by itself is not among them.
+func Variables() []Variable {
+	return []Variable{
+		{envInstanceID, "this machine's instance ID (required)"},
+		{envInstanceKind, "the kind in that ID, as a check (default: not checked)"},
+		{envRegistrationAddr, "host:port of the registration listeners, separated by commas (required)"},
+		{envAgentAddr, "host:port of the agent listeners, separated by commas (required)"},
+		{envIdentityDir, "where nonce.jwt and ca.crt are, and the certificate goes (default " + DefaultDir + "/identity)"},
+		{envIdentityMode, "mode of files there (default 0600)"},
+		{envKeysDir, "where keys made on request go (default " + DefaultDir + "/keys)"},
+		{envKeysMode, "mode of files there (default 0640)"},
+		{envRecvDir, "where files from the server go (default " + DefaultDir + "/recv)"},
+		{envRecvMode, "mode of files there (default 0640)"},
+		{envReportInterval, "time between health reports, unless the server says (default 1m)"},
+		{envSpotPollInterval, "time between looks at the metadata service (default 2s)"},
+		{envProvider, "the cloud: " + strings.Join(Providers(), ", ") + " (default: found by probing)"},
+		{envMetadataURL, "base URL of the metadata service (default: the cloud's)"},
+		{envHealthAddr, "address of GET /healthz, :port for loopback (default: not served)"},
+		{envDrainHook, "command that empties the machine: words, or a JSON array of strings (default: none)"},
+		{envDebug, "true for debug logs (default false)"},
+	}
+}
+
+// FromEnv returns the options that the environment describes, through a getenv
+// such as os.Getenv. A variable that is empty is not set. It fails with Invalid
+// errors, each naming its variable; whether the whole is complete is for New to
+// say, so that a program may fill in what is missing.
+func FromEnv(getenv func(string) string) (*Options, error) {
+	e := env{get: getenv}
+	o := &Options{
+		InstanceID:        nstance.InstanceID(e.text(envInstanceID)),
+		Kind:              nstance.Kind(e.text(envInstanceKind)),
+		RegistrationAddrs: e.list(envRegistrationAddr),
+		AgentAddrs:        e.list(envAgentAddr),
+		IdentityDir:       e.text(envIdentityDir),
+		IdentityMode:      e.mode(envIdentityMode),
+		KeysDir:           e.text(envKeysDir),
+		KeysMode:          e.mode(envKeysMode),
+		RecvDir:           e.text(envRecvDir),
+		RecvMode:          e.mode(envRecvMode),
+		ReportInterval:    e.duration(envReportInterval),
+		SpotPollInterval:  e.duration(envSpotPollInterval),
+		Provider:          e.text(envProvider),
+		MetadataURL:       e.text(envMetadataURL),
+		HealthAddr:        e.text(envHealthAddr),
+		DrainHook:         e.command(envDrainHook),
+		Debug:             e.flag(envDebug),
+		NotifySocket:      e.text(envNotifySocket),
+		Watchdog:          e.microseconds(envWatchdog),
+	}
+	if err := errors.Join(e.errs...); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// env reads variables and collects what is wrong with them.
+type env struct {
+	get  func(string) string
+	errs []error
+}
+
+func (e *env) text(name string) string { return strings.TrimSpace(e.get(name)) }
+
+func (e *env) fail(name, remedy, format string, args ...any) {
+	e.errs = append(e.errs, nstance.FieldError(name, remedy, format, args...))
+}
+
+func (e *env) list(name string) []string {
+	var out []string
+	for part := range strings.SplitSeq(e.text(name), ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// duration refuses zero and less, which Options would take for "default".
+func (e *env) duration(name string) time.Duration {
+	s := e.text(name)
+	if s == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		e.fail(name, "use a duration such as 2s or 1m", "%q is not a positive duration", s)
+		return 0
+	}
+	return d
+}
+
+func (e *env) mode(name string) fs.FileMode {
+	s := e.text(name)
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n == 0 || n > 0o777 {
+		e.fail(name, "use an octal mode such as 0640", "%q is not a file mode", s)
+		return 0
+	}
+	return fs.FileMode(n)
+}
+
+func (e *env) flag(name string) bool {
+	s := e.text(name)
+	if s == "" {
+		return false
+	}
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		e.fail(name, "use true or false", "%q is neither true nor false", s)
+	}
+	return b
+}
+
+// command takes words separated by spaces or, for words that contain some, a
+// JSON array. There is no shell in between: nothing is expanded.
+func (e *env) command(name string) []string {
+	s := e.text(name)
+	if !strings.HasPrefix(s, "[") {
+		return strings.Fields(s)
+	}
+	var argv []string
+	if err := json.Unmarshal([]byte(s), &argv); err != nil || len(argv) == 0 || argv[0] == "" {
+		e.fail(name, `use words, or a JSON array such as ["/usr/local/bin/drain","--now"]`, "%q is not a command", s)
+		return nil
+	}
+	return argv
+}
+
+func (e *env) microseconds(name string) time.Duration {
+	s := e.text(name)
+	if s == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(s, 10, 40)
+	if err != nil {
+		e.fail(name, "leave it to systemd (WatchdogSec=)", "%q is not a number of microseconds", s)
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond
+}

@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// A notifier tells systemd how the agent is. See sd_notify(3) for the protocol:
+// one datagram of lines to the socket named in NOTIFY_SOCKET. A leading @ means
+// the abstract namespace there as it does in package net.
+type notifier struct {
+	socket   string        // empty: nobody listens
+	watchdog time.Duration // how often systemd wants to hear; zero: never
+	alive    func()        // returns only if the agent is not stuck
+}
+
+// Run says that the agent is ready, and from then on that it lives, until ctx
+// ends. What cannot be said is lost: systemd draws its own conclusions.
+func (n *notifier) Run(ctx context.Context) error {
+	if n.socket == "" {
+		<-ctx.Done()
+		return nil
+	}
+	n.say("READY=1")
+	defer n.say("STOPPING=1")
+	var tick <-chan time.Time
+	if n.watchdog > 0 {
+		ticker := time.NewTicker(max(n.watchdog/2, time.Millisecond))
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+			n.alive()
+			n.say("WATCHDOG=1")
+		}
+	}
+}
+
+func (n *notifier) say(state string) {
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
+	if err != nil {
+		return
+	}
+	defer conn.Close() //nolint:errcheck // a datagram is sent or lost by now
+	if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		return
+	}
+	_, _ = conn.Write([]byte(state))
+}

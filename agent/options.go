@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+)
+
+// Defaults of Options.
+const (
+	DefaultDir              = "/opt/nstance-agent"
+	DefaultReportInterval   = time.Minute
+	DefaultSpotPollInterval = 2 * time.Second
+)
+
+// Intervals shorter than this would keep the machine busy with itself.
+const minInterval = 50 * time.Millisecond
+
+// Options say who the agent is and where its server is. Zero fields mean the
+// default given here; a field without one is required.
+type Options struct {
+	InstanceID nstance.InstanceID // this machine's identity
+	Kind       nstance.Kind       // the template's kind; empty: the ID's own
+
+	RegistrationAddrs []string // host:port of the registration listeners; tried in turn
+	AgentAddrs        []string // host:port of the agent listeners; tried in turn
+
+	IdentityDir  string      // default DefaultDir/identity; nonce.jwt and ca.crt are read here
+	KeysDir      string      // default DefaultDir/keys; reserved for keys made on request
+	RecvDir      string      // default DefaultDir/recv; reserved for files sent by the server
+	IdentityMode fs.FileMode // of files in IdentityDir, default 0600; the private key always has 0600
+	KeysMode     fs.FileMode // default 0640
+	RecvMode     fs.FileMode // default 0640
+
+	ReportInterval   time.Duration // default DefaultReportInterval; the server's own wish wins
+	SpotPollInterval time.Duration // default DefaultSpotPollInterval
+	Provider         string        // one of Providers; empty: found by probing
+	MetadataURL      string        // base URL of the metadata service; empty: the provider's own
+	Probes           []health.Probe
+
+	HealthAddr string   // where GET /healthz is served; without a host: loopback; empty: nowhere
+	DrainHook  []string // command that empties the machine, run without a shell; empty: none
+
+	// Detector replaces the one found for Provider.
+	Detector nstance.SpotDetector
+	// Drain replaces DrainHook. It returns promptly when ctx ends, which is at
+	// the drain's deadline (it may have been tightened since) or when the
+	// drain is withdrawn.
+	Drain func(ctx context.Context, d nstance.Drain) (nstance.Outcome, string)
+	// Dial replaces the way to a server's address, for tests and proxies.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+
+	NotifySocket string        // systemd's notification socket; empty: none
+	Watchdog     time.Duration // how often systemd wants a sign of life; zero: never
+
+	Debug bool // for programs: log at debug level; New ignores it
+	Log   *slog.Logger
+}
+
+// Providers are the values that Options.Provider may have besides "".
+func Providers() []string { return []string{"aws", "gcp", "proxmox", "none"} }
+
+// withDefaults returns a copy of o whose zero fields are filled in.
+func (o *Options) withDefaults() *Options {
+	if o == nil {
+		o = &Options{}
+	}
+	c := *o
+	c.IdentityDir = or(c.IdentityDir, filepath.Join(DefaultDir, "identity"))
+	c.KeysDir = or(c.KeysDir, filepath.Join(DefaultDir, "keys"))
+	c.RecvDir = or(c.RecvDir, filepath.Join(DefaultDir, "recv"))
+	c.IdentityMode, c.KeysMode, c.RecvMode = or(c.IdentityMode, 0o600), or(c.KeysMode, 0o640), or(c.RecvMode, 0o640)
+	c.ReportInterval = or(c.ReportInterval, DefaultReportInterval)
+	c.SpotPollInterval = or(c.SpotPollInterval, DefaultSpotPollInterval)
+	c.Kind = or(c.Kind, c.InstanceID.Kind())
+	c.Log = or(c.Log, slog.New(slog.DiscardHandler))
+	return &c
+}
+
+// or returns v, or the default if v is zero.
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// validate returns every mistake at once, so that they can be mended at once.
+// Each is Invalid and is named after its environment variable.
+func (o *Options) validate() error {
+	return errors.Join(
+		o.validateIdentity(),
+		validateAddrs(envRegistrationAddr, "8992", o.RegistrationAddrs),
+		validateAddrs(envAgentAddr, "8994", o.AgentAddrs),
+		validateMode(envIdentityMode, o.IdentityMode),
+		validateMode(envKeysMode, o.KeysMode),
+		validateMode(envRecvMode, o.RecvMode),
+		validateInterval(envReportInterval, o.ReportInterval),
+		validateInterval(envSpotPollInterval, o.SpotPollInterval),
+		validateProvider(o.Provider),
+		validateURL(o.MetadataURL),
+		validateHealthAddr(o.HealthAddr),
+	)
+}
+
+func (o *Options) validateIdentity() error {
+	if o.InstanceID == "" {
+		return nstance.FieldError(envInstanceID, "set it to the ID that the machine's user data carries", "no instance ID")
+	}
+	if _, err := nstance.ParseInstanceID(string(o.InstanceID)); err != nil {
+		return nstance.FieldError(envInstanceID, "set it to the ID that the machine's user data carries", "%v", err)
+	}
+	if o.Kind != o.InstanceID.Kind() {
+		return nstance.FieldError(envInstanceKind, "leave it out, or set it to "+string(o.InstanceID.Kind()),
+			"kind %q is not the one in instance ID %s", o.Kind, o.InstanceID)
+	}
+	return nil
+}
+
+func validateAddrs(field, port string, addrs []string) error {
+	remedy := "set it to host:" + port + ", or to several, separated by commas"
+	if len(addrs) == 0 {
+		return nstance.FieldError(field, remedy, "no server address")
+	}
+	for _, addr := range addrs {
+		if !validAddr(addr) {
+			return nstance.FieldError(field, remedy, "%q is not host:port", addr)
+		}
+	}
+	return nil
+}
+
+func validAddr(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" || strings.ContainsAny(host, " /") {
+		return false
+	}
+	n, err := net.LookupPort("tcp", port)
+	return err == nil && n > 0
+}
+
+func validateMode(field string, mode fs.FileMode) error {
+	const remedy = "use an octal mode such as 0640: readable by its owner, closed to strangers, not executable"
+	if mode&^0o660 != 0 || mode&0o600 != 0o600 {
+		return nstance.FieldError(field, remedy, "mode %#o is not permitted", mode)
+	}
+	return nil
+}
+
+func validateInterval(field string, d time.Duration) error {
+	if d < minInterval {
+		return nstance.FieldError(field, "use a duration such as 2s or 1m", "%v is shorter than %v", d, minInterval)
+	}
+	return nil
+}
+
+func validateProvider(p string) error {
+	if p == "" || slices.Contains(Providers(), p) {
+		return nil
+	}
+	return nstance.FieldError(envProvider, "use "+strings.Join(Providers(), ", ")+", or leave it out to have it found", "provider %q is unknown", p)
+}
+
+func validateURL(s string) error {
+	u, err := url.Parse(s)
+	if s == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" &&
+		u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		return nil
+	}
+	return nstance.FieldError(envMetadataURL, "use a base URL such as http://169.254.169.254", "it is not the base of an HTTP URL")
+}
+
+func validateHealthAddr(addr string) error {
+	if addr == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nstance.FieldError(envHealthAddr, "use :port for loopback, or host:port", "%q is not an address", addr)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"crypto/ed25519"
+	"crypto/tls"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// load returns the identity in use, or NotFound. A pair that was complete but
+// not yet in use when the agent died is put to use first.
+func (v vault) load() (*identity, error) {
+	n, err := v.version()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := v.pair(n + 1); err == nil {
+		if err := v.use(n + 1); err != nil {
+			return nil, err
+		}
+		n++
+	}
+	if n == 0 {
+		return nil, nstance.Errorf(nstance.NotFound, "%s holds no certificate", v.dir)
+	}
+	return v.identity(n)
+}
+
+func (v vault) identity(n int) (*identity, error) {
+	pair, err := v.pair(n)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := loadRoots(v.path(version(n), fileRoots))
+	if err != nil {
+		return nil, err
+	}
+	h, err := v.home()
+	if err != nil {
+		return nil, err
+	}
+	return &identity{home: h, pair: pair, roots: roots}, nil
+}
+
+func (v vault) pair(n int) (*tls.Certificate, error) {
+	return pki.LoadPair(v.path(version(n), fileCert), v.path(version(n), fileKey))
+}
+
+// nextKey returns the key for the next certificate. It is the same one until
+// install has been called: the server answers the same key with the same
+// certificate, so a lost reply heals itself.
+func (v vault) nextKey() (ed25519.PrivateKey, error) {
+	n, err := v.version()
+	if err != nil {
+		return nil, err
+	}
+	path := v.path(version(n+1), fileKey)
+	key, err := pki.LoadKey(path)
+	if err == nil || !errors.Is(err, nstance.NotFound) && !errors.Is(err, nstance.Invalid) {
+		return key, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), v.dirMode()); err != nil {
+		return nil, fileError(err)
+	}
+	key = pki.NewKey()
+	return key, pki.SaveKey(path, key)
+}
+
+// install puts a certificate for nextKey to use. Whoever reads the directory
+// sees the old pair or the new one, whenever the agent dies.
+func (v vault) install(c nstance.Credential) error {
+	n, err := v.version()
+	if err != nil {
+		return err
+	}
+	roots := c.Roots
+	if len(roots) == 0 {
+		if roots, err = v.presentRoots(n); err != nil {
+			return err
+		}
+	}
+	if err := v.write(v.path(version(n+1), fileRoots), pki.MarshalCertificates(roots...)); err != nil {
+		return err
+	}
+	// The certificate comes last: load takes a complete pair for one in use.
+	if err := v.write(v.path(version(n+1), fileCert), pki.MarshalCertificates(c.Chain...)); err != nil {
+		return err
+	}
+	if _, err := v.identity(n + 1); err != nil {
+		return err
+	}
+	return v.use(n + 1)
+}
+
+// presentRoots are what was trusted so far.
+func (v vault) presentRoots(n int) ([][]byte, error) {
+	path := v.path(fileCA)
+	if n > 0 {
+		path = v.path(version(n), fileRoots)
+	}
+	certs, err := pki.LoadCertificates(path)
+	if err != nil {
+		return nil, err
+	}
+	var ders [][]byte
+	for _, cert := range certs {
+		ders = append(ders, cert.Raw)
+	}
+	return ders, nil
+}
+
+// use swaps the link, keeps the well-known names and drops what is older than
+// the pair just replaced, which a reader may still have open.
+func (v vault) use(n int) error {
+	if err := v.link(version(n), linkCurrent); err != nil {
+		return err
+	}
+	for _, name := range []string{fileKey, fileCert, fileRoots} {
+		if err := v.link(filepath.Join(linkCurrent, name), name); err != nil {
+			return err
+		}
+	}
+	for old := n - 2; old > 0; old-- {
+		if _, err := os.Lstat(v.path(version(old))); err != nil {
+			break
+		}
+		if err := os.RemoveAll(v.path(version(old))); err != nil {
+			return fileError(err)
+		}
+	}
+	return nil
+}
+
+// link makes name point at target, atomically.
+func (v vault) link(target, name string) error {
+	if now, err := os.Readlink(v.path(name)); err == nil && now == target {
+		return nil
+	}
+	tmp := v.path("." + name + ".next")
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fileError(err)
+	}
+	if err := os.Symlink(target, tmp); err != nil {
+		return fileError(err)
+	}
+	if err := os.Rename(tmp, v.path(name)); err != nil {
+		return fileError(err)
+	}
+	return nil
+}
+
+// version returns the number of the pair in use, 0 for none.
+func (v vault) version() (int, error) {
+	target, err := os.Readlink(v.path(linkCurrent))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fileError(err)
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(target, "v"))
+	if err != nil || n < 1 || version(n) != target {
+		return 0, nstance.Errorf(nstance.Invalid, "%s points at %q, which no agent made", v.path(linkCurrent), target)
+	}
+	return n, nil
+}
+
+func version(n int) string { return "v" + strconv.Itoa(n) }

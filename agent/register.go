@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/session"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+const (
+	// callTimeout bounds one registration or renewal.
+	callTimeout = 15 * time.Second
+	// smallBuffer is enough for reports of a few hundred bytes; gRPC's default
+	// of 32 KiB each way would be most of a session's memory.
+	smallBuffer = 4 << 10
+	// maxMessage bounds what a server may send in one message, in bytes.
+	maxMessage = 1 << 20
+	// maxAddresses is what a registration may name.
+	maxAddresses = 16
+)
+
+// A registrant obtains certificates for one instance.
+type registrant struct {
+	id    nstance.InstanceID
+	vault vault
+	dial  func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// open prepares a connection, which is made when it is first used. The name
+// that the server must prove comes from cfg, not from the address.
+func (r *registrant) open(addr string, cfg *tls.Config) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
+		grpc.WithContextDialer(r.dial),
+		grpc.WithKeepaliveParams(session.Client()),
+		grpc.WithReadBufferSize(smallBuffer),
+		grpc.WithWriteBufferSize(smallBuffer),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+	)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Invalid, "server address %q: %w", addr, err)
+	}
+	return conn, nil
+}
+
+// register exchanges the nonce for a first certificate and installs it. It may
+// be repeated at will: the key stays the same until it has succeeded. missing
+// says why there is no identity, for the case that the nonce is spent.
+func (r *registrant) register(ctx context.Context, addr string, missing error) error {
+	token, c, err := r.vault.nonce()
+	if err != nil {
+		return err
+	}
+	if c.Subject != r.id {
+		return nstance.FieldError(envInstanceID, "use the nonce and the ID of the same machine", "the nonce is for %s, not for %s", c.Subject, r.id)
+	}
+	if r.vault.spent(token) {
+		return fmt.Errorf("the nonce is spent, put a new one into %s: %w", r.vault.path(fileNonce), missing)
+	}
+	key, csr, err := r.request()
+	if err != nil {
+		return err
+	}
+	credential, err := r.exchange(ctx, addr, c, &apiv1.RegisterAgentRequest{
+		Nonce: token, Csr: csr, Addresses: wire.Addresses(localAddresses()), Hostname: clean(hostname()),
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.vault.settle(c); err != nil {
+		return err
+	}
+	if err := r.accept(key, credential); err != nil {
+		return err
+	}
+	return r.vault.spend(token)
+}
+
+// exchange asks the server that the nonce names, as far as user data's
+// authorities vouch for it.
+func (r *registrant) exchange(ctx context.Context, addr string, c claims, req *apiv1.RegisterAgentRequest) (nstance.Credential, error) {
+	roots, err := r.vault.registrationRoots()
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	conn, err := r.open(addr, pki.ClientTLS(roots, nil, c.Shard, c.Cluster))
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left to lose on it
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, req)
+	if err != nil {
+		return nstance.Credential{}, fmt.Errorf("register at %s: %w", addr, wire.ErrorOf(err))
+	}
+	return wire.CredentialOf(resp.GetCredential()), nil
+}
+
+// renew exchanges the certificate in use, which conn shows, for its successor
+// and installs that.
+func (r *registrant) renew(ctx context.Context, conn grpc.ClientConnInterface) error {
+	key, csr, err := r.request()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := apiv1.NewAgentServiceClient(conn).RenewCertificate(ctx, &apiv1.RenewCertificateRequest{Csr: csr})
+	if err != nil {
+		return fmt.Errorf("renew certificate: %w", wire.ErrorOf(err))
+	}
+	return r.accept(key, wire.CredentialOf(resp.GetCredential()))
+}
+
+func (r *registrant) request() (key ed25519.PrivateKey, csr []byte, err error) {
+	if key, err = r.vault.nextKey(); err != nil {
+		return nil, nil, err
+	}
+	csr, err = pki.NewCSR(key, string(r.id))
+	return key, csr, err
+}
+
+// accept installs a certificate that is for this key and this instance.
+func (r *registrant) accept(key ed25519.PrivateKey, c nstance.Credential) error {
+	var chain []*x509.Certificate
+	for _, der := range c.Chain {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nstance.Errorf(nstance.Internal, "the server sent a malformed certificate: %w", err)
+		}
+		chain = append(chain, cert)
+	}
+	if _, err := pki.Pair(key, chain...); err != nil {
+		return fmt.Errorf("the server sent an unusable certificate: %w", err)
+	}
+	who, err := pki.IdentityOf(chain[0])
+	if err != nil {
+		return fmt.Errorf("the server sent an unusable certificate: %w", err)
+	}
+	if who.Subject != string(r.id) || who.Role != nstance.RoleAgent {
+		return nstance.Errorf(nstance.Internal, "the server sent a certificate for %s %q", who.Role, who.Subject)
+	}
+	return r.vault.install(c)
+}
+
+// hostname returns the machine's name, or "" where it has none: it is for
+// display.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// localAddresses returns what the machine believes its addresses to be. The
+// server believes the provider first.
+func localAddresses() []netip.Addr {
+	found, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range found {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err == nil && prefix.Addr().IsGlobalUnicast() && len(out) < maxAddresses {
+			out = append(out, prefix.Addr())
+		}
+	}
+	return out
+}

@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Status is how the agent is, as GET /healthz says it.
+type Status struct {
+	Registered bool             `json:"registered"`           // it holds a certificate that has not expired
+	Connected  bool             `json:"connected"`            // a server has welcomed it
+	LastReport time.Time        `json:"last_report,omitzero"` // of the last acknowledged one
+	Notices    []nstance.Notice `json:"notices"`              // every standing one
+	Error      string           `json:"error,omitempty"`      // why it is not registered or connected
+}
+
+// Well reports whether the agent is registered and connected.
+func (s Status) Well() bool { return s.Registered && s.Connected }
+
+// handler serves GET /healthz: 200 while all is well, 503 otherwise, with the
+// Status in either case. Servers that are away make every agent answer 503, so
+// it must not be what decides whether to restart one: that is the watchdog.
+func handler(status func() Status) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		s := status()
+		w.Header().Set("Content-Type", "application/json")
+		if !s.Well() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(s) // the client went away, if it fails
+	})
+	return mux
+}
+
+// listen opens the health address; a missing host means loopback.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, nstance.FieldError(envHealthAddr, "use :port for loopback, or host:port", "%v", err)
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(or(host, "127.0.0.1"), port))
+	if err != nil {
+		return nil, nstance.FieldError(envHealthAddr, "use another port, or leave it out", "%v", err)
+	}
+	return ln, nil
+}
+
+// serve answers on ln until ctx ends.
+func serve(ctx context.Context, ln net.Listener, h http.Handler) error {
+	srv := &http.Server{
+		Handler: h, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10,
+	}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve /healthz: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/spot"
+)
+
+const (
+	// watchAgain is the pause before a watch that ended by itself, which none
+	// should, is started again.
+	watchAgain = time.Second
+	// noService is the longest pause between looks for a metadata service.
+	noService = time.Minute
+)
+
+// watch looks for the cloud's notices, spot machine or not, until ctx ends.
+func (a *Agent) watch(ctx context.Context) error {
+	d := a.o.Detector
+	if d == nil {
+		d = a.detect(ctx)
+	}
+	if d == nil {
+		return nil // ctx ended first
+	}
+	for {
+		for n, err := range d.Watch(ctx) {
+			if err != nil {
+				a.o.Log.Warn("metadata service", "code", nstance.CodeOf(err), "err", err)
+				continue
+			}
+			a.notice(n)
+		}
+		if !sleep(ctx, watchAgain) {
+			return nil
+		}
+		a.o.Log.Error("detector gave up, watching again", "detector", fmt.Sprintf("%T", d))
+	}
+}
+
+func (a *Agent) notice(n nstance.Notice) {
+	n.EventID, n.Action, n.Source = clean(n.EventID), clean(n.Action), clean(n.Source)
+	if !a.mail.observe(n) {
+		return
+	}
+	a.o.Log.Warn("notice", "kind", n.Kind, "action", n.Action, "event_id", n.EventID, "deadline", n.Deadline, "cancelled", n.Cancelled)
+	if n.Cancelled {
+		a.drains.withdraw(n.EventID)
+	}
+}
+
+// detect finds the detector for this machine, however long that takes: the
+// network may not be up yet.
+func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		d, err := spot.Detect(ctx, &spot.DetectOptions{
+			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log},
+			Provider: a.o.Provider,
+		})
+		if err == nil {
+			return d
+		}
+		if failures == 0 && ctx.Err() == nil {
+			a.o.Log.Warn("no metadata service yet: no warning of a reclaim", "code", nstance.CodeOf(err), "err", err)
+		}
+		sleep(ctx, backoff(failures, noService))
+	}
+	return nil
+}
+
+// drainAlone empties the machine without a server's word.
+func (a *Agent) drainAlone(n nstance.Notice) {
+	now := time.Now().UTC()
+	a.drains.fallback(nstance.Drain{
+		Instance: a.o.InstanceID, StartedAt: now, Deadline: aloneUntil(n, now), Executor: nstance.ExecutorAgent,
+		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: n.EventID, Message: string(n.Kind)}},
+	}, n.EventID)
+}
+
+// aloneUntil returns the deadline of such a drain: a margin before the cloud's
+// own, the same as the server's. Where the cloud gives none, it is taken to be
+// 30 s away, the shortest warning of any supported cloud (GCP: Compute Engine
+// documentation, "Preemption process").
+func aloneUntil(n nstance.Notice, now time.Time) time.Time {
+	until := n.Deadline
+	if until.IsZero() {
+		until = now.Add(30 * time.Second)
+	}
+	return until.Add(-min(10*time.Second, until.Sub(now)/3))
+}
