@@ -22,15 +22,12 @@ type vault struct {
 	calls   int
 	dieAt   int    // fail this call and all later ones; 0: never
 	land    bool   // a write that fails is stored all the same
-	step    func() // before each call, unlocked
+	failing string // reads of this object fail
 }
 
 func newVault() *vault { return &vault{objects: map[string][]byte{}} }
 
 func (v *vault) begin() error {
-	if v.step != nil {
-		v.step()
-	}
 	v.mu.Lock()
 	if v.calls++; v.dieAt > 0 && v.calls >= v.dieAt {
 		return nstance.Errorf(nstance.Ambiguous, "died")
@@ -43,6 +40,9 @@ func (v *vault) Get(_ context.Context, name string) ([]byte, error) {
 	defer v.mu.Unlock()
 	if err != nil {
 		return nil, err
+	}
+	if name == v.failing {
+		return nil, nstance.Errorf(nstance.Unavailable, "cannot be read")
 	}
 	data, ok := v.objects[name]
 	if !ok {
@@ -190,6 +190,27 @@ func TestBootstrapRefuses(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, tc.says)
 			require.Equal(t, before, v.objects, "nothing is made anew")
+		})
+	}
+}
+
+// An object that cannot be read is not an absent one.
+func TestBootstrapMakesNothingAfterAReadError(t *testing.T) {
+	good := newVault()
+	_, err := registration.Bootstrap(t.Context(), good, epoch)
+	require.NoError(t, err)
+	for name := range good.objects {
+		t.Run(name, func(t *testing.T) {
+			v := newVault()
+			v.objects, v.failing = maps.Clone(good.objects), name
+			if name == "identity-ca.crt" {
+				delete(v.objects, "identity-ca.key") // must not be made anew while it is unknown whether it was certified
+			}
+			before := maps.Clone(v.objects)
+			_, err := registration.Bootstrap(t.Context(), v, epoch)
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorContains(t, err, name)
+			require.Equal(t, before, v.objects)
 		})
 	}
 }

@@ -38,6 +38,7 @@ type store struct {
 	fail      map[string]error                                       // by method; afterwards it has happened if landed
 	landed    bool                                                   // a failing write is durable all the same
 	meanwhile func(map[nstance.InstanceID]registration.Registration) // once, before the next UpdateRegistration
+	revoke    bool                                                   // by somebody else, before the next UpdateOperator
 }
 
 func newStore() *store {
@@ -143,6 +144,7 @@ func (s *store) UpdateOperator(ctx context.Context, tenant nstance.TenantID, nam
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op = s.operators[string(tenant)+"/"+name]
+	op.Revoked = op.Revoked || s.revoke
 	if err := fn(&op); err != nil {
 		return registration.OperatorRegistration{}, err
 	}

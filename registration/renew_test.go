@@ -236,6 +236,12 @@ func TestOperatorsRenewLikewise(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Denied)
 	require.Len(t, w.alarms, 1)
 
+	t.Run("but not once revoked meanwhile", func(t *testing.T) {
+		w.store.revoke = true
+		_, err := w.renew(second, pki.NewKey())
+		require.ErrorIs(t, err, nstance.Denied)
+		w.store.revoke = false
+	})
 	t.Run("but not in another role or tenant", func(t *testing.T) {
 		admin := second
 		admin.Role = nstance.RoleAdmin

@@ -97,6 +97,7 @@ func TestClientAcceptsAServer(t *testing.T) {
 		})
 	}
 	t.Run("never without roots", func(t *testing.T) {
+		require.NotNil(t, pki.ClientTLS(nil, nil, "a", "prod").RootCAs, "nil would mean the system's roots")
 		clientErr, _ := handshake(t, pki.ClientTLS(nil, nil, "a", "prod"), pki.RegistrationTLS(serve(ca.pair(t, serverLeaf()))))
 		require.ErrorContains(t, clientErr, "unknown authority")
 	})
@@ -139,6 +140,7 @@ func TestServerAcceptsAClient(t *testing.T) {
 	}
 	t.Run("never when it trusts no authority", func(t *testing.T) {
 		server := pki.ServerTLS(serve(ca.pair(t, serverLeaf())), nil, nstance.RoleAgent)
+		require.NotNil(t, server.ClientCAs, "nil would mean the system's roots")
 		_, serverErr := handshake(t, pki.ClientTLS(ca.pool(t), ca.pair(t, agentLeaf()), "a", "prod"), server)
 		require.ErrorContains(t, serverErr, "unknown authority")
 	})

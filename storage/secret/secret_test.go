@@ -179,7 +179,7 @@ func TestKeyFromFile(t *testing.T) {
 		})
 	}
 	t.Run("refuses a file that is too large", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+		require.NoError(t, os.WriteFile(path, []byte(key.Encode()+strings.Repeat("\n", 1<<12)), 0o600))
 		_, err := secret.FromFile(path)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
