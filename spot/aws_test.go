@@ -2,6 +2,7 @@ package spot_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,11 +19,23 @@ import (
 func TestAWSSession(t *testing.T) {
 	bubble(t, "one token serves all reads and is renewed before it ends", func(t *testing.T) {
 		s := aws()
-		r := follow(t, newAWS(t, s))
+		o := options(s)
+		o.PollInterval = 20 * time.Second
+		d, err := spot.NewAWS(o)
+		require.NoError(t, err)
+		r := follow(t, d)
 		require.Equal(t, 1, s.Requests(imds.AWSToken))
 		_, errs := r.after(t, 13*time.Hour)
 		require.Empty(t, errs)
 		require.Equal(t, 3, s.Requests(imds.AWSToken))
+	})
+	bubble(t, "the granted ttl counts, not the one asked for", func(t *testing.T) {
+		s := imds.New(&imds.Options{RequireToken: true, MaxTokenTTL: 100 * time.Second})
+		r := follow(t, newAWS(t, s))
+		r.after(t, 89*time.Second)
+		require.Equal(t, 1, s.Requests(imds.AWSToken))
+		r.after(t, 5*time.Second)
+		require.Equal(t, 2, s.Requests(imds.AWSToken), "renewed when a tenth is left")
 	})
 	bubble(t, "a token that is refused is replaced within the same read", func(t *testing.T) {
 		s := aws()
@@ -99,9 +112,16 @@ func TestAWSSession(t *testing.T) {
 	})
 	bubble(t, "an answer that is no token is not sent back", func(t *testing.T) {
 		for _, body := range []string{"", "two words", "a\nb", strings.Repeat("x", 2000)} {
-			h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
+			reads := 0
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet {
+					reads++
+				}
+				_, _ = w.Write([]byte(body))
+			})
 			_, err := newAWS(t, h).Interruptible(t.Context())
 			require.ErrorIs(t, err, nstance.Internal)
+			require.Zero(t, reads)
 		}
 	})
 }
@@ -312,9 +332,9 @@ func TestAWSMaintenance(t *testing.T) {
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := spottest.NewServer(t, &spottest.Options{Protocol: imds.GCP, Spot: true})
-	s := spottest.NewServer(t, &spottest.Options{Protocol: imds.GCP})
-	s.Fail(http.StatusFound, -1)
-	d, err := spot.NewGCP(&spot.Options{BaseURL: s.URL})
+	web := httptest.NewServer(http.RedirectHandler(elsewhere.URL+"/"+imds.GCPPreemptible, http.StatusFound))
+	defer web.Close()
+	d, err := spot.NewGCP(&spot.Options{BaseURL: web.URL})
 	require.NoError(t, err)
 	_, err = d.Interruptible(t.Context())
 	require.ErrorIs(t, err, nstance.Internal)

@@ -3,6 +3,7 @@ package spot_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -221,6 +222,26 @@ func TestWatchTiming(t *testing.T) {
 	})
 }
 
+func TestWatchWaitsForItsPollers(t *testing.T) {
+	bubble(t, "even for one that is slow to notice", func(t *testing.T) {
+		var active, served atomic.Int64
+		h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			active.Add(1)
+			defer active.Add(-1)
+			served.Add(1)
+			<-r.Context().Done()
+			<-time.After(time.Second)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		for range newGCP(t, h).Watch(ctx) {
+			require.Fail(t, "there is nothing to yield")
+		}
+		require.EqualValues(t, 3, served.Load())
+		require.Zero(t, active.Load())
+	})
+}
+
 func TestErrorsAreNewsOnce(t *testing.T) {
 	bubble(t, "the same trouble is told once, and again after a recovery", func(t *testing.T) {
 		s := aws()
@@ -285,14 +306,15 @@ func TestOversizedAnswer(t *testing.T) {
 }
 
 func TestUnansweredErrorsHideNothingAndCarryNoPorts(t *testing.T) {
-	cause := errors.New("no route to host")
+	here := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40001}
+	cause := &net.OpError{Op: "read", Net: "tcp", Source: here, Addr: here, Err: errors.New("connection reset")}
 	o := options(nil)
 	o.Client.Transport = roundTrip(func(*http.Request) (*http.Response, error) { return nil, cause })
 	d, err := spot.NewGCP(o)
 	require.NoError(t, err)
 	_, err = d.Interruptible(t.Context())
 	require.ErrorIs(t, err, nstance.Unavailable)
-	require.EqualError(t, err, "/computeMetadata/v1/instance/scheduling/preemptible: no route to host")
+	require.EqualError(t, err, "/computeMetadata/v1/instance/scheduling/preemptible: read: connection reset")
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -67,6 +67,9 @@ func TestGCPNotices(t *testing.T) {
 		s.StopState("")
 		notices, _ = r.after(t, 3*time.Second)
 		require.True(t, notices[2].Cancelled)
+		s.StopState("STOPPING")
+		notices, _ = r.after(t, 3*time.Second)
+		require.Len(t, notices, 4, "the old tag is not waited on")
 	})
 	bubble(t, "a change between two reads is not lost", func(t *testing.T) {
 		s := gcp()

@@ -210,6 +210,10 @@ func TestGCP(t *testing.T) {
 		require.Equal(t, event.Code, text(t, get(t, s, imds.GCPMaintenanceEvent)))
 		s.Maintenance()
 		require.Equal(t, "NONE", text(t, get(t, s, imds.GCPMaintenanceEvent)))
+		s.Maintenance(event)
+		s.Maintenance()
+		s.Maintenance(event)
+		require.Equal(t, "NONE", text(t, get(t, s, imds.GCPMaintenanceEvent)), "unread since the last event")
 	})
 	t.Run("user data is an attribute", func(t *testing.T) {
 		s := gcp()
