@@ -43,7 +43,7 @@ func errText(err error) string {
 
 func child(t *testing.T, bin string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), bin)
-	cmd.Env = append(os.Environ(), "STORAGE_CHILD="+strings.Join(args, ","), "GORACE=halt_on_error=1")
+	cmd.Env = append(os.Environ(), "STORAGE_CHILD="+strings.Join(args, ","), "GORACE=halt_on_error=1 atexit_sleep_ms=0")
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func TestSuiteCatches(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
 			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBrokenStore$/^"+b.subtest+"$")
-			child.Env = append(os.Environ(), brokenEnv+"="+name)
+			child.Env = append(os.Environ(), brokenEnv+"="+name, "GORACE=atexit_sleep_ms=0")
 			out, err := child.CombinedOutput()
 			require.Error(t, err, "the suite accepts a store that %s", name)
 			require.Contains(t, string(out), "--- FAIL: TestBrokenStore/"+b.subtest)

@@ -1,0 +1,75 @@
+package storage
+
+import (
+	"context"
+)
+
+// Doc is one JSON object with a Header, such as a shard's state. T describes
+// its other fields; it may embed Header to see those as well. Fields that T
+// does not know survive every rewrite. Keys that end in .jsonc may have been
+// written by a person: comments are understood, and lost by the next write.
+//
+// A Doc is safe for concurrent use; one caller reads or writes at a time.
+// Values it returns share memory with it: do not change what they point to.
+type Doc[T any] struct{ o *one[T] }
+
+// DocOptions adjust NewDoc. Nil means the defaults.
+type DocOptions struct {
+	Epoch uint64       // the writer's term; 0: a tool outside of any term, which keeps the epoch it finds
+	Check func() error // asked before each write: an error means that the term is over; nil: never
+}
+
+// NewDoc returns the document under key. Nothing is read yet.
+func NewDoc[T any](s Store, key string, o *DocOptions) *Doc[T] {
+	if o == nil {
+		o = &DocOptions{}
+	}
+	d := &Doc[T]{newOne[T](s, key, fence{o.Epoch, o.Check})}
+	d.o.doubt.Store(true)
+	return d
+}
+
+// Load reads the document. A missing one is the zero T, without an error. One
+// that is damaged, or of a newer major format, is Invalid, never missing.
+func (d *Doc[T]) Load(ctx context.Context) (T, error) {
+	return d.with(ctx, d.o.read)
+}
+
+// Held returns what was last read or written, without asking storage, and
+// whether there was anything.
+func (d *Doc[T]) Held() (T, bool) {
+	h := d.o.now.Load()
+	return valueOf(h), h != nil
+}
+
+// Update applies fn to a copy of the document, a zero T if it is missing, and
+// writes the result under the condition that nobody else has changed it. It
+// reads first only if nothing was read before or the last write's outcome is
+// unknown. When others were faster, fn is applied again to what they wrote;
+// a lost answer is settled by reading back the write ID. An fn that changes
+// nothing causes no write; an error of fn ends it. Fails with Unavailable when
+// the term is over, Ambiguous when the write may have landed, Invalid when
+// what stands there cannot be read, Conflict when others always were faster.
+func (d *Doc[T]) Update(ctx context.Context, fn func(*T) error) (T, error) {
+	return d.with(ctx, func(ctx context.Context) (*held[T], error) { return d.o.update(ctx, true, fn) })
+}
+
+func (d *Doc[T]) with(ctx context.Context, do func(context.Context) (*held[T], error)) (T, error) {
+	var none T
+	if err := d.o.take(ctx); err != nil {
+		return none, err
+	}
+	defer d.o.give()
+	h, err := do(ctx)
+	if err != nil {
+		return none, err
+	}
+	return valueOf(h), nil
+}
+
+func valueOf[T any](h *held[T]) (v T) {
+	if h != nil {
+		v = h.value
+	}
+	return v
+}

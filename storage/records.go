@@ -1,0 +1,323 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Records keeps the instance records of one shard for one leadership term. It
+// holds them all in memory, so that a healthy instance's life costs three puts
+// and one delete, and no read. It is safe for concurrent use: one writer at a
+// time for each record, any number for different ones. No lock is held while
+// storage is asked.
+//
+// Values that it returns share memory with it: do not change what they point
+// to. The function given to Update gets a copy of its own.
+type Records struct {
+	store Store
+	shard nstance.ShardID
+	fence fence
+	width int
+	log   *slog.Logger
+	defs  definitions
+
+	mu     sync.RWMutex // guards the maps, never held over I/O
+	byID   map[nstance.InstanceID]*record
+	strays []Problem // objects under the prefix that are no record of their own
+}
+
+// RecordsOptions adjust NewRecords. Nil and zero mean the defaults.
+type RecordsOptions struct {
+	Epoch uint64       // the writer's term; 0: a tool outside of any term, which keeps the epochs it finds
+	Width int          // reads in flight during Load; 64
+	Check func() error // asked before each write: an error means that the term is over; nil: never
+	Log   *slog.Logger // nil: discard
+}
+
+// A Problem is a record that exists and cannot be read or understood. It is
+// never absence: decisions about its group must wait.
+type Problem struct {
+	Key    string
+	Tenant nstance.TenantID   // as the key says; empty where it says nothing
+	Group  nstance.GroupID    // likewise
+	ID     nstance.InstanceID // likewise
+	Err    error
+}
+
+// A record is one instance's object and what is wrong with it.
+type record struct {
+	*one[Instance]
+	ref     Ref
+	problem atomic.Pointer[Problem]
+	reads   atomic.Uint64 // asked for so far
+	done    uint64        // of which the last one that succeeded; guarded by the turn
+}
+
+// NewRecords returns the records of a shard. Nothing is read before Load.
+func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
+	opts := RecordsOptions{}
+	if o != nil {
+		opts = *o
+	}
+	if opts.Width <= 0 {
+		opts.Width = 64
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Records{
+		store: s, shard: shard, fence: fence{opts.Epoch, opts.Check}, width: opts.Width, log: opts.Log,
+		byID: map[nstance.InstanceID]*record{},
+	}
+}
+
+// Create writes an instance's intent. Fails with Conflict when a record with
+// this ID stands anywhere in the shard (Get shows it), Invalid for a record
+// without proper names, and otherwise like Update. After Ambiguous, call it
+// again with the same record: if the first call landed, that is success.
+func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
+	ref := rec.Ref(r.shard)
+	if _, err := ParseInstanceKey(ref.Key()); err != nil {
+		return Instance{}, err
+	}
+	e, err := r.hold(ctx, rec.ID, &ref)
+	if err != nil {
+		return Instance{}, err
+	}
+	defer r.drop(e)
+	if e.ref != ref || e.problem.Load() != nil {
+		return Instance{}, changedError("write", e.key, true)
+	}
+	h, err := e.create(ctx, rec)
+	if err := r.noted(e, err); err != nil {
+		return Instance{}, err
+	}
+	return h.value, nil
+}
+
+// Get returns a record from memory.
+func (r *Records) Get(id nstance.InstanceID) (Instance, bool) {
+	if e := r.lookup(id); e != nil {
+		h := e.now.Load()
+		return valueOf(h), h != nil
+	}
+	return Instance{}, false
+}
+
+// All returns every record from memory, in the order of their IDs.
+func (r *Records) All() []Instance {
+	var all []Instance
+	for _, e := range r.entries() {
+		if h := e.now.Load(); h != nil {
+			all = append(all, h.value)
+		}
+	}
+	slices.SortFunc(all, func(a, b Instance) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// Problems returns the records that could not be read when they were last
+// tried, in the order of their keys.
+func (r *Records) Problems() []Problem {
+	r.mu.RLock()
+	all := slices.Clone(r.strays)
+	r.mu.RUnlock()
+	for _, e := range r.entries() {
+		if p := e.problem.Load(); p != nil {
+			all = append(all, *p)
+		}
+	}
+	slices.SortFunc(all, func(a, b Problem) int { return cmp.Compare(a.Key, b.Key) })
+	return all
+}
+
+// Update applies fn to a copy of the record and writes it under the condition
+// that nobody else has changed it. On the healthy path nothing is read. When
+// somebody else was faster (a late write of a former leader), fn is applied
+// again, to what stands there; fn may therefore meet its own effect. A lost
+// answer is settled by reading back the write ID. An fn that changes nothing
+// causes no write; an error of fn ends the call and is returned as it is.
+//
+// Fails with NotFound when there is no such record, Unavailable when the term
+// is over or storage did not take the write, Ambiguous when it may have
+// landed, Invalid when what stands there cannot be read, Conflict when others
+// always were faster, Denied and Throttled as storage says. After any of them
+// memory holds what is known to be durable, and the next call reads first if
+// that is in doubt.
+func (r *Records) Update(ctx context.Context, id nstance.InstanceID, fn func(*Instance) error) (Instance, error) {
+	e, err := r.hold(ctx, id, nil)
+	if err != nil {
+		return Instance{}, err
+	}
+	defer r.drop(e)
+	h, err := e.update(ctx, false, func(rec *Instance) error {
+		if err := fn(rec); err != nil {
+			return err
+		}
+		if rec.Ref(r.shard) != e.ref {
+			return nstance.Errorf(nstance.Invalid, "update %s: ID, tenant and group of a record never change", e.key)
+		}
+		return nil
+	})
+	if err := r.noted(e, err); err != nil {
+		return Instance{}, err
+	}
+	return h.value, nil
+}
+
+// Delete removes the record. That it is gone already is success. Fails with
+// Conflict when somebody else has changed it: what stands there is then in
+// memory, to decide again. Otherwise like Update.
+func (r *Records) Delete(ctx context.Context, id nstance.InstanceID) error {
+	e, err := r.hold(ctx, id, nil)
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.drop(e)
+	return r.noted(e, e.remove(ctx))
+}
+
+// Refresh reads the record again: a late write of a former leader may have
+// changed it. Calls that wait for the same record share one read. NotFound
+// means that storage definitely holds none. For an ID that is not in memory
+// the shard's keys are listed, since the key is not known.
+func (r *Records) Refresh(ctx context.Context, id nstance.InstanceID) (Instance, error) {
+	ref, err := r.find(ctx, id)
+	if err != nil {
+		return Instance{}, err
+	}
+	e, err := r.refresh(ctx, ref)
+	if err != nil {
+		return Instance{}, err
+	}
+	if e == nil {
+		return Instance{}, notFound("read", ref.Key())
+	}
+	return e.value, nil
+}
+
+func (r *Records) refresh(ctx context.Context, ref Ref) (*held[Instance], error) {
+	asked := uint64(0)
+	if e := r.lookup(ref.ID); e != nil {
+		asked = e.reads.Add(1)
+	}
+	e, err := r.hold(ctx, ref.ID, &ref)
+	if err != nil {
+		return nil, err
+	}
+	defer r.drop(e)
+	if asked != 0 && e.done >= asked && !e.doubt.Load() {
+		return e.now.Load(), nil // somebody began to read after this call did
+	}
+	began := e.reads.Load()
+	h, err := e.read(ctx)
+	if err := r.noted(e, err); err != nil {
+		return nil, err
+	}
+	e.done = began
+	return h, nil
+}
+
+// find returns the record's name, from memory or from a listing.
+func (r *Records) find(ctx context.Context, id nstance.InstanceID) (Ref, error) {
+	if e := r.lookup(id); e != nil {
+		return e.ref, nil
+	}
+	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
+		return Ref{}, err
+	}
+	for entry, err := range r.store.List(ctx, InstancePrefix(r.shard), "") {
+		if err != nil {
+			return Ref{}, err
+		}
+		if strings.HasSuffix(entry.Key, "/"+string(id)+".json") {
+			return ParseInstanceKey(entry.Key)
+		}
+	}
+	return Ref{}, nstance.Errorf(nstance.NotFound, "read %s: the shard has no such record", id)
+}
+
+func (r *Records) lookup(id nstance.InstanceID) *record {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.byID[id]
+}
+
+func (r *Records) entries() []*record {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.Collect(maps.Values(r.byID))
+}
+
+// hold takes the turn of a record; drop gives it back. Without ref the record
+// must be known, with ref it is made known.
+func (r *Records) hold(ctx context.Context, id nstance.InstanceID, ref *Ref) (*record, error) {
+	for {
+		e := r.lookup(id)
+		if e == nil && ref == nil {
+			return nil, nstance.Errorf(nstance.NotFound, "the shard has no record of %s", id)
+		}
+		if e == nil {
+			e = r.add(*ref)
+		}
+		if err := e.take(ctx); err != nil {
+			return nil, err
+		}
+		if r.lookup(id) == e {
+			return e, nil
+		}
+		e.give() // it was deleted while this call waited
+	}
+}
+
+func (r *Records) add(ref Ref) *record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.byID[ref.ID]
+	if e == nil {
+		e = &record{one: newOne[Instance](r.store, ref.Key(), r.fence), ref: ref}
+		e.valid = ref.matches
+		r.byID[ref.ID] = e
+	}
+	return e
+}
+
+// drop forgets a record of which nothing is known, then gives back the turn.
+func (r *Records) drop(e *record) {
+	if e.now.Load() == nil && !e.doubt.Load() && e.problem.Load() == nil {
+		r.mu.Lock()
+		delete(r.byID, e.ref.ID)
+		r.mu.Unlock()
+	}
+	e.give()
+}
+
+// noted remembers that the record is unreadable, if that is what err says, and
+// forgets it once the record has been read or written.
+func (r *Records) noted(e *record, err error) error {
+	switch {
+	case !e.doubt.Load():
+		e.problem.Store(nil)
+	case errors.Is(err, nstance.Invalid):
+		r.blame(e, err)
+	}
+	return err
+}
+
+func (r *Records) blame(e *record, err error) {
+	r.log.Error("record cannot be read", "key", e.key, "code", nstance.CodeOf(err), "err", err)
+	e.doubt.Store(true) // so that the next call reads it
+	e.problem.Store(&Problem{Key: e.key, Tenant: e.ref.Tenant, Group: e.ref.Group, ID: e.ref.ID, Err: err})
+}

@@ -1,0 +1,624 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+const shard nstance.ShardID = "z1"
+
+var born = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+
+// newInstance returns an intent, the nth of its group.
+func newInstance(n byte) storage.Instance {
+	id := nstance.FormatInstanceID("knd", [16]byte{0: 1, 6: 0x70, 8: 0x80, 15: n})
+	return storage.Instance{
+		ID: id, Tenant: "default", Group: "web", Reason: "size", CreatedAt: born, CreatedEpoch: 7,
+		LaunchTimeout: 10 * time.Minute, Shape: storage.Shape{InstanceType: "t3.small", Market: nstance.Spot},
+	}
+}
+
+func keyOf(rec storage.Instance) string { return rec.Ref(shard).Key() }
+
+// bed is a store that fails on demand, with the records of term 7 over it.
+type bed struct {
+	*storagetest.Faulty
+	mem  *storage.Memory
+	recs *storage.Records
+}
+
+func newBed() bed {
+	mem := storage.NewMemory()
+	f := storagetest.NewFaulty(mem)
+	return bed{f, mem, storage.NewRecords(f, shard, &storage.RecordsOptions{Epoch: 7})}
+}
+
+// with returns a bed that holds one record.
+func with(t *testing.T) (bed, storage.Instance) {
+	b := newBed()
+	rec, err := b.recs.Create(t.Context(), newInstance(1))
+	require.NoError(t, err)
+	b.Reset()
+	return b, rec
+}
+
+// stored reads what is durable, past the faults.
+func (b bed) stored(t *testing.T, rec storage.Instance) storage.Instance {
+	t.Helper()
+	obj, err := b.mem.Get(context.Background(), keyOf(rec))
+	require.NoError(t, err)
+	out, err := storage.DecodeInstance(obj.Key, obj.Data)
+	require.NoError(t, err)
+	return out
+}
+
+// foreign lets another writer change the record, as another term.
+func (b bed) foreign(t *testing.T, epoch uint64, id nstance.InstanceID, fn func(*storage.Instance)) {
+	t.Helper()
+	other := storage.NewRecords(b.mem, shard, &storage.RecordsOptions{Epoch: epoch})
+	_, _, err := other.Load(context.Background())
+	require.NoError(t, err)
+	_, err = other.Update(context.Background(), id, func(r *storage.Instance) error { fn(r); return nil })
+	require.NoError(t, err)
+}
+
+func host(name string) func(*storage.Instance) error {
+	return func(r *storage.Instance) error { r.Hostname = name; return nil }
+}
+
+// bubble runs f where time is virtual, so that backoff costs nothing.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+func TestHealthyLifeCostsThreePutsAndOneDelete(t *testing.T) {
+	b := newBed()
+	_, err := b.recs.PutDefinition(t.Context(), nstance.Definition{Kind: "knd"})
+	require.NoError(t, err)
+	b.Reset()
+
+	digest, err := b.recs.PutDefinition(t.Context(), nstance.Definition{Kind: "knd"}) // once for all instances
+	require.NoError(t, err)
+	rec := newInstance(1)
+	rec.Definition = digest
+	rec, err = b.recs.Create(t.Context(), rec)
+	require.NoError(t, err)
+	_, err = b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error {
+		r.RegisteredAt, r.Current = born, &storage.KeyRecord{Serial: "01"}
+		return nil
+	})
+	require.NoError(t, err)
+	_, err = b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error {
+		r.Deleting = &storage.Deletion{At: born, Why: nstance.Cause{Kind: nstance.CauseSurplus}}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+
+	require.Equal(t, 3, b.Count(storagetest.PutIfAbsent)+b.Count(storagetest.PutIfMatch))
+	require.Equal(t, 1, b.Count(storagetest.Delete))
+	require.Equal(t, 4, b.Count(""), "and nothing else")
+	_, ok := b.recs.Get(rec.ID)
+	require.False(t, ok)
+	require.Empty(t, b.recs.All())
+}
+
+func TestCreate(t *testing.T) {
+	bubble(t, "stamps format, term and a fresh write ID", func(t *testing.T) {
+		b, rec := with(t)
+		require.Equal(t, storage.Format, rec.Format)
+		require.EqualValues(t, 7, rec.Epoch)
+		require.NotEmpty(t, rec.WriteID)
+		require.Equal(t, rec, b.stored(t, rec))
+		got, ok := b.recs.Get(rec.ID)
+		require.True(t, ok)
+		require.Equal(t, rec, got)
+	})
+	bubble(t, "refuses an ID that stands in the shard, of whatever tenant", func(t *testing.T) {
+		b, rec := with(t)
+		other := newInstance(1)
+		_, err := b.recs.Create(t.Context(), other)
+		require.ErrorIs(t, err, nstance.Conflict)
+		other.Tenant = "other"
+		_, err = b.recs.Create(t.Context(), other)
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.Zero(t, b.Count(""), "memory knows")
+		require.Equal(t, rec, b.stored(t, rec))
+	})
+	bubble(t, "refuses one that only storage knows, and shows it", func(t *testing.T) {
+		b, rec := with(t)
+		fresh := storage.NewRecords(b, shard, nil)
+		_, err := fresh.Create(t.Context(), newInstance(1))
+		require.ErrorIs(t, err, nstance.Conflict)
+		got, ok := fresh.Get(rec.ID)
+		require.True(t, ok)
+		require.Equal(t, rec, got)
+	})
+	bubble(t, "refuses bad names", func(t *testing.T) {
+		b := newBed()
+		for _, spoil := range []func(*storage.Instance){
+			func(r *storage.Instance) { r.ID = "x" }, func(r *storage.Instance) { r.Tenant = "" },
+			func(r *storage.Instance) { r.Group = "A" }, func(r *storage.Instance) { r.Tenant = "a/b" },
+		} {
+			rec := newInstance(1)
+			spoil(&rec)
+			_, err := b.recs.Create(t.Context(), rec)
+			require.ErrorIs(t, err, nstance.Invalid)
+		}
+		require.Zero(t, b.Count(""))
+	})
+	for name, fault := range map[string]storagetest.Fault{
+		"settles a lost answer":               {Mode: storagetest.Lose, Err: nstance.Ambiguous},
+		"settles a time-out of a write":       {Mode: storagetest.Lose, Err: context.DeadlineExceeded},
+		"knows its own write behind a no":     {Mode: storagetest.Lose, Err: nstance.Conflict},
+		"repeats a write that never came":     {Mode: storagetest.Refuse},
+		"repeats after an unclassified error": {Mode: storagetest.Refuse, Err: errors.New("connection reset")},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b := newBed()
+			fault.Op = storagetest.PutIfAbsent
+			b.Inject(fault)
+			rec, err := b.recs.Create(t.Context(), newInstance(1))
+			require.NoError(t, err)
+			require.Equal(t, rec, b.stored(t, rec))
+			_, err = b.recs.Update(t.Context(), rec.ID, host("a"))
+			require.NoError(t, err, "the version is the right one")
+			require.Equal(t, 1, b.Count(storagetest.Get))
+		})
+	}
+	bubble(t, "a late first write and its repetition are one", func(t *testing.T) {
+		b := newBed()
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Late})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: b.Land})
+		rec, err := b.recs.Create(t.Context(), newInstance(1))
+		require.NoError(t, err)
+		require.Equal(t, rec, b.stored(t, rec))
+	})
+	bubble(t, "without an answer it is Ambiguous, and can be called again", func(t *testing.T) {
+		b := newBed()
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.Get})
+		_, err := b.recs.Create(t.Context(), newInstance(1))
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		_, ok := b.recs.Get(newInstance(1).ID)
+		require.False(t, ok)
+		rec, err := b.recs.Create(t.Context(), newInstance(1))
+		require.NoError(t, err, "it is its own earlier write")
+		require.Equal(t, rec, b.stored(t, rec))
+		require.Equal(t, 1, b.Count(storagetest.PutIfAbsent))
+	})
+	bubble(t, "another content after Ambiguous is Conflict", func(t *testing.T) {
+		b := newBed()
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.Get})
+		_, err := b.recs.Create(t.Context(), newInstance(1))
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		other := newInstance(1)
+		other.Image = "another"
+		_, err = b.recs.Create(t.Context(), other)
+		require.ErrorIs(t, err, nstance.Conflict)
+	})
+	bubble(t, "a definite refusal is final", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Denied, nstance.Throttled, nstance.Quota, nstance.Invalid} {
+			b := newBed()
+			b.Inject(storagetest.Fault{Err: nstance.Errorf(code, "no")})
+			_, err := b.recs.Create(t.Context(), newInstance(1))
+			require.ErrorIs(t, err, code)
+			require.Equal(t, 1, b.Count(""))
+			_, err = b.recs.Create(t.Context(), newInstance(1))
+			require.NoError(t, err)
+		}
+	})
+	bubble(t, "gives up in the end", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Unavailable, nstance.Conflict} {
+			b := newBed()
+			b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: -1, Err: code})
+			_, err := b.recs.Create(t.Context(), newInstance(1))
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.Less(t, b.Count(""), 20)
+		}
+	})
+}
+
+func TestUpdate(t *testing.T) {
+	bubble(t, "works on a copy", func(t *testing.T) {
+		b, rec := with(t)
+		_, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error {
+			r.Current = &storage.KeyRecord{Serial: "01"}
+			return nil
+		})
+		require.NoError(t, err)
+		no := errors.New("no")
+		_, err = b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error {
+			r.Current.Serial = "02"
+			return no
+		})
+		require.Equal(t, no, err, "fn's error comes back as it is")
+		got, _ := b.recs.Get(rec.ID)
+		require.Equal(t, "01", got.Current.Serial)
+		require.Equal(t, 1, b.Count(storagetest.PutIfMatch))
+	})
+	bubble(t, "writes nothing when nothing changes", func(t *testing.T) {
+		b, rec := with(t)
+		got, err := b.recs.Update(t.Context(), rec.ID, func(*storage.Instance) error { return nil })
+		require.NoError(t, err)
+		require.Equal(t, rec, got)
+		require.Zero(t, b.Count(""))
+	})
+	bubble(t, "never moves a record", func(t *testing.T) {
+		b, rec := with(t)
+		_, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error { r.Group = "other"; return nil })
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.Zero(t, b.Count(""))
+	})
+	bubble(t, "is applied again to what another writer left", func(t *testing.T) {
+		b, rec := with(t)
+		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.ProviderID = "i-1" })
+		calls := 0
+		got, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error {
+			calls++
+			r.Hostname = "h"
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, 2, calls)
+		require.Equal(t, "i-1", got.ProviderID)
+		require.Equal(t, "h", got.Hostname)
+		require.Equal(t, got, b.stored(t, rec))
+	})
+	bubble(t, "a registration is not erased by what came in between", func(t *testing.T) {
+		b, rec := with(t)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Refuse, Do: func() {
+			b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.RegisteredAt = born })
+		}})
+		got, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error { r.ProviderID = "i-1"; return nil })
+		require.NoError(t, err)
+		require.True(t, got.Registered())
+		require.Equal(t, got, b.stored(t, rec))
+	})
+	bubble(t, "gives up when others always are faster", func(t *testing.T) {
+		b, rec := with(t)
+		n := 0
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1, Pass: true, Do: func() {
+			n++
+			b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.Reclaims = n })
+		}})
+		_, err := b.recs.Update(t.Context(), rec.ID, host("h"))
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.Less(t, n, 20)
+	})
+	for name, fault := range map[string]storagetest.Fault{
+		"settles a lost answer":           {Mode: storagetest.Lose, Err: nstance.Ambiguous},
+		"knows its own write behind a no": {Mode: storagetest.Lose, Err: nstance.Conflict},
+		"repeats a write that never came": {Mode: storagetest.Refuse},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b, rec := with(t)
+			fault.Op = storagetest.PutIfMatch
+			b.Inject(fault)
+			calls := 0
+			got, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error { calls++; r.Reclaims++; return nil })
+			require.NoError(t, err)
+			require.Equal(t, 1, got.Reclaims)
+			require.Equal(t, 1, calls, "fn is not applied twice")
+			require.Equal(t, got, b.stored(t, rec))
+		})
+	}
+	bubble(t, "without an answer it is Ambiguous, and the next call reads first", func(t *testing.T) {
+		b, rec := with(t)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.Get})
+		_, err := b.recs.Update(t.Context(), rec.ID, host("one"))
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		got, ok := b.recs.Get(rec.ID)
+		require.True(t, ok)
+		require.Empty(t, got.Hostname, "memory holds what is known to be durable")
+		b.Reset()
+		got, err = b.recs.Update(t.Context(), rec.ID, host("one"))
+		require.NoError(t, err)
+		require.Equal(t, "one", got.Hostname)
+		require.Equal(t, 1, b.Count(storagetest.Get))
+		require.Zero(t, b.Count(storagetest.PutIfMatch), "it had landed")
+	})
+	bubble(t, "a record that is gone is NotFound", func(t *testing.T) {
+		b, rec := with(t)
+		obj, err := b.mem.Get(t.Context(), keyOf(rec))
+		require.NoError(t, err)
+		require.NoError(t, b.mem.DeleteIfMatch(t.Context(), keyOf(rec), obj.Version))
+		_, err = b.recs.Update(t.Context(), rec.ID, host("h"))
+		require.ErrorIs(t, err, nstance.NotFound)
+		_, ok := b.recs.Get(rec.ID)
+		require.False(t, ok)
+		_, err = b.mem.Get(t.Context(), keyOf(rec))
+		require.ErrorIs(t, err, nstance.NotFound, "an update never brings back what was deleted")
+		_, err = b.recs.Update(t.Context(), rec.ID, host("h"))
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	bubble(t, "what became unreadable is Invalid, then a problem, then repaired", func(t *testing.T) {
+		b, rec := with(t)
+		obj, err := b.mem.Get(t.Context(), keyOf(rec))
+		require.NoError(t, err)
+		v, err := b.mem.PutIfMatch(t.Context(), keyOf(rec), []byte("{"), obj.Version)
+		require.NoError(t, err)
+		_, err = b.recs.Update(t.Context(), rec.ID, host("h"))
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Invalid, "nothing is deleted because of an error")
+		require.Len(t, b.recs.Problems(), 1)
+		require.Equal(t, rec.ID, b.recs.Problems()[0].ID)
+		_, err = b.mem.PutIfMatch(t.Context(), keyOf(rec), obj.Data, v)
+		require.NoError(t, err)
+		got, err := b.recs.Update(t.Context(), rec.ID, host("h"))
+		require.NoError(t, err)
+		require.Equal(t, "h", got.Hostname)
+		require.Empty(t, b.recs.Problems())
+	})
+}
+
+func TestDeadTermWritesNothing(t *testing.T) {
+	over := errors.New("lease lost")
+	var dead atomic.Bool
+	mem := storage.NewMemory()
+	recs := storage.NewRecords(mem, shard, &storage.RecordsOptions{Epoch: 7, Check: func() error {
+		if dead.Load() {
+			return over
+		}
+		return nil
+	}})
+	rec, err := recs.Create(t.Context(), newInstance(1))
+	require.NoError(t, err)
+	dead.Store(true)
+
+	_, create := recs.Create(t.Context(), newInstance(2))
+	_, update := recs.Update(t.Context(), rec.ID, host("h"))
+	_, define := recs.PutDefinition(t.Context(), nstance.Definition{})
+	for name, err := range map[string]error{
+		"create": create, "update": update, "delete": recs.Delete(t.Context(), rec.ID), "definition": define,
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorIs(t, err, over)
+		})
+	}
+	t.Run("nothing has changed", func(t *testing.T) {
+		require.Equal(t, rec, bed{mem: mem}.stored(t, rec))
+		n := 0
+		for _, err := range mem.List(t.Context(), "", "") {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 1, n)
+	})
+	t.Run("a term that does not know its end sees the later one", func(t *testing.T) {
+		b, rec := with(t)
+		b.foreign(t, 8, rec.ID, func(r *storage.Instance) { r.Hostname = "later" })
+		_, err := b.recs.Update(t.Context(), rec.ID, host("earlier"))
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorContains(t, err, "term 8")
+		require.Equal(t, "later", b.stored(t, rec).Hostname)
+		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Unavailable)
+	})
+	t.Run("a tool outside of any term keeps the epoch", func(t *testing.T) {
+		b, rec := with(t)
+		b.foreign(t, 0, rec.ID, func(r *storage.Instance) { r.Hostname = "tool" })
+		require.EqualValues(t, 7, b.stored(t, rec).Epoch)
+		_, err := b.recs.Update(t.Context(), rec.ID, host("term"))
+		require.NoError(t, err)
+	})
+}
+
+func TestDelete(t *testing.T) {
+	bubble(t, "of what is unknown or gone is success", func(t *testing.T) {
+		b, rec := with(t)
+		require.NoError(t, b.recs.Delete(t.Context(), newInstance(2).ID))
+		obj, err := b.mem.Get(t.Context(), keyOf(rec))
+		require.NoError(t, err)
+		require.NoError(t, b.mem.DeleteIfMatch(t.Context(), keyOf(rec), obj.Version))
+		require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+	})
+	for name, fault := range map[string]storagetest.Fault{
+		"settles a lost answer":            {Mode: storagetest.Lose},
+		"repeats a deletion that was lost": {Mode: storagetest.Refuse},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b, rec := with(t)
+			fault.Op = storagetest.Delete
+			b.Inject(fault)
+			require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+			_, err := b.mem.Get(t.Context(), keyOf(rec))
+			require.ErrorIs(t, err, nstance.NotFound)
+			_, ok := b.recs.Get(rec.ID)
+			require.False(t, ok)
+		})
+	}
+	bubble(t, "spares what somebody else has changed, and shows it", func(t *testing.T) {
+		b, rec := with(t)
+		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.RegisteredAt = born })
+		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Conflict)
+		got, ok := b.recs.Get(rec.ID)
+		require.True(t, ok)
+		require.True(t, got.Registered())
+		require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+	})
+	bubble(t, "without an answer it is Ambiguous, and can be called again", func(t *testing.T) {
+		b, rec := with(t)
+		b.Inject(storagetest.Fault{Op: storagetest.Delete, Mode: storagetest.Lose}, storagetest.Fault{Op: storagetest.Get})
+		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Ambiguous)
+		require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+	})
+}
+
+func TestRefresh(t *testing.T) {
+	bubble(t, "sees a late write", func(t *testing.T) {
+		b, rec := with(t)
+		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.Hostname = "late" })
+		got, err := b.recs.Refresh(t.Context(), rec.ID)
+		require.NoError(t, err)
+		require.Equal(t, "late", got.Hostname)
+		got, _ = b.recs.Get(rec.ID)
+		require.Equal(t, "late", got.Hostname)
+	})
+	bubble(t, "finds what is not in memory", func(t *testing.T) {
+		b, rec := with(t)
+		fresh := storage.NewRecords(b, shard, nil)
+		got, err := fresh.Refresh(t.Context(), rec.ID)
+		require.NoError(t, err)
+		require.Equal(t, rec, got)
+		_, err = fresh.Refresh(t.Context(), newInstance(2).ID)
+		require.ErrorIs(t, err, nstance.NotFound)
+		_, err = fresh.Refresh(t.Context(), "x")
+		require.ErrorIs(t, err, nstance.Invalid)
+		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.Lose})
+		_, err = fresh.Refresh(t.Context(), newInstance(2).ID)
+		require.ErrorIs(t, err, nstance.Unavailable, "a broken list proves no absence")
+	})
+	bubble(t, "an error is not absence", func(t *testing.T) {
+		b, rec := with(t)
+		b.Inject(storagetest.Fault{Op: storagetest.Get})
+		_, err := b.recs.Refresh(t.Context(), rec.ID)
+		require.ErrorIs(t, err, nstance.Unavailable)
+		_, ok := b.recs.Get(rec.ID)
+		require.True(t, ok)
+	})
+	bubble(t, "waiting callers share one read, which began after they asked", func(t *testing.T) {
+		b, rec := with(t)
+		blocked := make(chan struct{})
+		b.Inject(storagetest.Fault{Op: storagetest.Get, Pass: true, Do: func() { <-blocked }})
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				_, err := b.recs.Refresh(t.Context(), rec.ID)
+				require.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		close(blocked)
+		wg.Wait()
+		require.Equal(t, 2, b.Count(storagetest.Get), "the one under way may be too old for those who came later")
+	})
+}
+
+func TestOneWriterPerRecord(t *testing.T) {
+	bubble(t, "writers of one record take turns, of others do not wait", func(t *testing.T) {
+		b, one := with(t)
+		two, err := b.recs.Create(t.Context(), newInstance(2))
+		require.NoError(t, err)
+		blocked := make(chan struct{})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: keyOf(one), Pass: true, Do: func() { <-blocked }})
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				_, err := b.recs.Update(t.Context(), one.ID, func(r *storage.Instance) error { r.Reclaims++; return nil })
+				require.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, 1, b.Count(storagetest.PutIfMatch), "of the first record")
+		_, err = b.recs.Update(t.Context(), two.ID, host("h"))
+		require.NoError(t, err)
+		_, ok := b.recs.Get(one.ID)
+		require.True(t, ok, "readers do not wait")
+		require.Len(t, b.recs.All(), 2)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.recs.Update(ctx, one.ID, host("h"))
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		close(blocked)
+		wg.Wait()
+		got, _ := b.recs.Get(one.ID)
+		require.Equal(t, 10, got.Reclaims)
+		require.Zero(t, b.Count(storagetest.Get), "and nobody had to read")
+	})
+	bubble(t, "who waited for a record that was deleted finds it gone", func(t *testing.T) {
+		b, rec := with(t)
+		blocked := make(chan struct{})
+		b.Inject(storagetest.Fault{Op: storagetest.Delete, Pass: true, Do: func() { <-blocked }})
+		var wg sync.WaitGroup
+		wg.Go(func() { require.NoError(t, b.recs.Delete(t.Context(), rec.ID)) })
+		synctest.Wait()
+		wg.Go(func() {
+			_, err := b.recs.Update(t.Context(), rec.ID, host("h"))
+			require.ErrorIs(t, err, nstance.NotFound)
+		})
+		wg.Go(func() {
+			_, err := b.recs.Create(t.Context(), newInstance(1))
+			require.NoError(t, err)
+		})
+		synctest.Wait()
+		close(blocked)
+		wg.Wait()
+	})
+}
+
+func TestDefinitions(t *testing.T) {
+	d := nstance.Definition{Kind: "knd", Arch: nstance.AMD64, Args: []byte(`{"a": "<&>"}`), Vars: map[string]string{"b": "2", "a": "1"}}
+	t.Run("are stored under the digest of their content", func(t *testing.T) {
+		b := newBed()
+		digest, err := b.recs.PutDefinition(t.Context(), d)
+		require.NoError(t, err)
+		require.Equal(t, "f9374b", digest[:6], "golden: a change rewrites every definition")
+		fresh := storage.NewRecords(b, shard, nil)
+		again, err := fresh.PutDefinition(t.Context(), d)
+		require.NoError(t, err, "that it stands there already is fine")
+		require.Equal(t, digest, again)
+		got, err := storage.NewRecords(b, shard, nil).Definition(t.Context(), digest)
+		require.NoError(t, err)
+		require.Equal(t, d.Vars, got.Vars)
+		require.JSONEq(t, string(d.Args), string(got.Args))
+		other, err := b.recs.PutDefinition(t.Context(), nstance.Definition{Kind: "knd", Arch: nstance.ARM64})
+		require.NoError(t, err)
+		require.NotEqual(t, digest, other)
+	})
+	t.Run("are read once", func(t *testing.T) {
+		b := newBed()
+		digest, err := b.recs.PutDefinition(t.Context(), d)
+		require.NoError(t, err)
+		fresh := storage.NewRecords(b, shard, nil)
+		for range 3 {
+			_, err = fresh.Definition(t.Context(), digest)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, b.Count(storagetest.Get))
+	})
+	t.Run("survive a lost answer", func(t *testing.T) {
+		b := newBed()
+		b.Inject(storagetest.Fault{Mode: storagetest.Lose, Err: nstance.Ambiguous})
+		_, err := b.recs.PutDefinition(t.Context(), d)
+		require.NoError(t, err)
+	})
+	t.Run("that were damaged are refused", func(t *testing.T) {
+		b := newBed()
+		digest := strings.Repeat("ab", 32)
+		_, err := b.mem.PutIfAbsent(t.Context(), storage.DefinitionKey(digest), []byte(`{"format":"1.0","definition":{}}`))
+		require.NoError(t, err)
+		_, err = b.recs.Definition(t.Context(), digest)
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, digest)
+	})
+	t.Run("that are missing are NotFound, that cannot be read are not", func(t *testing.T) {
+		b := newBed()
+		_, err := b.recs.Definition(t.Context(), "ab")
+		require.ErrorIs(t, err, nstance.NotFound)
+		b.Inject(storagetest.Fault{})
+		_, err = b.recs.Definition(t.Context(), "ab")
+		require.ErrorIs(t, err, nstance.Unavailable)
+	})
+	t.Run("need arguments that are JSON", func(t *testing.T) {
+		_, err := newBed().recs.PutDefinition(t.Context(), nstance.Definition{Args: []byte("{")})
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+}
