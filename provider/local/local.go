@@ -1,0 +1,180 @@
+// Package local is a cloud on one machine: each of its machines is a child
+// process with a folder and a metadata service of its own. It serves the
+// quickstart and tests, where real agents shall run without a real cloud.
+//
+// A machine is told where its metadata service listens by NSTANCE_METADATA_URL
+// and which protocol it speaks by NSTANCE_PROVIDER; its user data is there. Its
+// folder, NSTANCE_LOCAL_DIR, is its working directory. It must exit when file
+// descriptor 3, a pipe, reaches its end: that happens however the parent ended,
+// kill -9 included. A program that calls [Boot] does all this.
+//
+// Args of a spec, all optional:
+//
+//	boot_delay  how long the machine stays pending before its process starts
+//	env         more environment variables, an object of strings
+//
+// Image, instance type and subnet are labels: they choose nothing. The package
+// needs a Unix.
+package local
+
+import (
+	"cmp"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/imds"
+)
+
+// Options describe the cloud. Only Command is required.
+type Options struct {
+	// Command is what a machine runs: a program and its arguments.
+	Command []string
+
+	// Dir is an existing folder to keep the machines' folders in. Empty: the
+	// system's temporary folder.
+	Dir string
+
+	// Protocol of the metadata services: aws (the default) or gcp.
+	Protocol string
+
+	// Env are further variables for every machine, as NAME=value. Of this
+	// process' own environment machines see only PATH, HOME and TMPDIR: the
+	// rest may hold secrets.
+	Env []string
+
+	// Grace is how long a machine being deleted has between SIGTERM and
+	// SIGKILL; 1 second.
+	Grace time.Duration
+
+	// Stderr takes what machines print to standard output and error. It is
+	// written to by one machine at a time. Nil discards.
+	Stderr io.Writer
+
+	// Log is told of machines that end by themselves. Nil discards.
+	Log *slog.Logger
+}
+
+const (
+	defaultGrace = time.Second
+
+	// linger is how long a reclaimed machine is shown as stopped before it is
+	// gone.
+	linger = time.Second
+)
+
+// A Cloud runs machines. It is safe for concurrent use.
+type Cloud struct {
+	o    Options
+	path string   // of the program, absolute
+	root string   // holds the machines' folders; made by New
+	env  []string // of every machine
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	seq      int
+	machines map[nstance.InstanceID]*machine
+	handles  map[string]*machine
+}
+
+var _ nstance.Provider = (*Cloud)(nil)
+
+// New returns a cloud without machines; close it when done. It fails with
+// Invalid when an option is wrong: no such program, a folder that cannot be
+// written to, an unknown protocol.
+func New(o *Options) (*Cloud, error) {
+	c := &Cloud{machines: map[nstance.InstanceID]*machine{}, handles: map[string]*machine{}}
+	if o != nil {
+		c.o = *o
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
+		if v, ok := os.LookupEnv(name); ok {
+			c.env = append(c.env, name+"="+v)
+		}
+	}
+	c.env = append(c.env, c.o.Env...)
+	dir := cmp.Or(c.o.Dir, os.TempDir())
+	root, err := os.MkdirTemp(dir, "nstance-local-")
+	if err == nil {
+		root, err = filepath.Abs(root)
+	}
+	if err != nil {
+		return nil, nstance.FieldError("dir", "name an existing folder that can be written to", "%v", err)
+	}
+	c.root = root
+	return c, nil
+}
+
+// check validates the options and fills in the defaults.
+func (c *Cloud) check() error {
+	if !supported {
+		return nstance.FieldError("provider", "use Linux, macOS or another Unix", "machines cannot be child processes on this system")
+	}
+	if len(c.o.Command) == 0 {
+		return nstance.FieldError("command", "name the program that a machine runs", "is empty")
+	}
+	path, err := exec.LookPath(c.o.Command[0])
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return nstance.FieldError("command", "name a program that exists and may be run", "%v", err)
+	}
+	c.path = path
+	c.o.Protocol = cmp.Or(c.o.Protocol, imds.AWS)
+	if c.o.Protocol != imds.AWS && c.o.Protocol != imds.GCP {
+		return nstance.FieldError("protocol", "use aws or gcp", "%q is not known", c.o.Protocol)
+	}
+	for _, v := range c.o.Env {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
+			return nstance.FieldError("env", "write NAME=value", "%.64q is no variable", v)
+		}
+	}
+	if c.o.Grace < 0 {
+		return nstance.FieldError("grace", "use a positive duration, or 0 for the default", "%s is negative", c.o.Grace)
+	}
+	c.o.Grace = cmp.Or(c.o.Grace, defaultGrace)
+	if c.o.Log == nil {
+		c.o.Log = slog.New(slog.DiscardHandler)
+	}
+	if _, file := c.o.Stderr.(*os.File); c.o.Stderr != nil && !file { // the kernel orders writes to a file
+		c.o.Stderr = &shared{w: c.o.Stderr}
+	}
+	return nil
+}
+
+// shared lets several machines write to one writer.
+type shared struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(b)
+}
+
+// Close ends every machine as Delete does, all at once, waits until no process
+// is left, and removes the folders that the cloud made. Calls after it are
+// answered Unavailable. It may be called more than once.
+func (c *Cloud) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	for _, m := range c.machines {
+		m.halt()
+	}
+	c.mu.Unlock()
+	c.wg.Wait()
+	return os.RemoveAll(c.root)
+}
