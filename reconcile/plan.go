@@ -63,6 +63,7 @@ type memberTally struct {
 	counted      int // wanted or surplus: everything managed that is neither leaving nor doomed
 	ready        int
 	unregistered int       // counted, agent not heard of at all
+	idle         int       // counted, certainly serving nothing
 	starting     int       // counted, fresh, not ready, not made to replace a loss
 	replacing    int       // the same, made to replace a loss
 	stale        int       // counted, to be replaced by a rollout
@@ -71,6 +72,7 @@ type memberTally struct {
 	voluntary    int       // draining or deleting for a rollout or a surplus
 	losses       int       // draining or deleting for any other cause
 	sick         int       // draining or deleting for being unhealthy
+	returning    int       // counted again as of this pass
 	unheard      int       // counted, registered, not heard of in this term, within its grace
 	graceEnd     time.Time // when the last of them must have been
 }
@@ -92,7 +94,6 @@ func (p *planner) survey() {
 		switch {
 		case memberApart(m):
 		case m.State.Leaving():
-			p.tallyLeaving(m)
 			p.finish(m)
 		case !p.Frozen:
 			p.judge(m)
@@ -128,6 +129,9 @@ func (p *planner) tally(m *Member) {
 	if !memberRegistered(m) {
 		n.unregistered++
 	}
+	if p.surplusRank(m) <= surplusNotWell {
+		n.idle++
+	}
 	if p.inGrace(m) {
 		n.unheard++
 		n.graceEnd = laterOf(n.graceEnd, m.GraceUntil)
@@ -144,18 +148,25 @@ func (p *planner) tally(m *Member) {
 }
 
 func (p *planner) tallyLeaving(m *Member) {
-	if m.OnDemand {
-		return
-	}
 	switch {
+	case m.OnDemand:
 	case !memberOwed(m):
 	case memberLeavesVoluntarily(m):
 		p.n.voluntary++
 	default:
 		p.n.losses++
 	}
-	if memberLeavesSick(m) {
+	if !m.OnDemand && memberLeavesSick(m) {
 		p.n.sick++
+	}
+}
+
+// tallyReturning counts a member whose drain is cancelled in this pass. What is
+// surplus with it is decided in the next one.
+func (p *planner) tallyReturning(m *Member) {
+	if !m.OnDemand && !p.Frozen {
+		p.tally(m)
+		p.n.returning++
 	}
 }
 

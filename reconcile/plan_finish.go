@@ -5,6 +5,12 @@ import "github.com/nstance-go/nstance"
 // finish is P1: what is leaving is helped out of the door, or back in when
 // nothing speaks against it any more.
 func (p *planner) finish(m *Member) {
+	if p.returns(m) {
+		p.act(Action{Kind: CancelDrain, ID: m.ID})
+		p.tallyReturning(m)
+		return
+	}
+	p.tallyLeaving(m)
 	switch {
 	case m.State == nstance.Deleting, m.Gone, memberDeleteAsked(m), !memberRegistered(m):
 		p.finishDelete(m)
@@ -15,16 +21,23 @@ func (p *planner) finish(m *Member) {
 	}
 }
 
-// watchDrain compares a drain under way with what is known now. A drain whose
-// causes have all been withdrawn is cancelled even if it is over: the deletion
+// returns reports whether every cause of m's drain has been withdrawn and
+// nothing else dooms it. Then it stays even if its drain is over: the deletion
 // has not begun, and nothing asks for it.
+func (p *planner) returns(m *Member) bool {
+	if m.State != nstance.Draining || m.Drain == nil || len(m.Drain.Causes) == 0 || p.doom(m) != "" {
+		return false
+	}
+	kept, _ := p.reviewCauses(m)
+	return kept == 0
+}
+
+// watchDrain compares a drain under way with what is known now.
 func (p *planner) watchDrain(m *Member) {
 	d := m.Drain
 	kept, added := p.reviewCauses(m)
 	deadline := p.tightest(m, d.Deadline)
 	switch {
-	case len(d.Causes) > 0 && kept+added == 0 && p.doom(m) == "":
-		p.act(Action{Kind: CancelDrain, ID: m.ID})
 	case m.DrainOver, p.Group.DrainTimeout <= 0, p.passed(d.Deadline):
 		p.finishDelete(m)
 	case kept < len(d.Causes), added > 0, deadline.Before(d.Deadline):

@@ -11,6 +11,9 @@ import (
 // is known, and every member has had the time to make itself heard since this
 // term began.
 func (p *planner) settled() bool {
+	if p.n.returning > 0 {
+		return false
+	}
 	if p.Unreadable > 0 {
 		p.holdf(HoldUnreadable, "%d records of the group could not be read", p.Unreadable)
 		return false
@@ -35,11 +38,17 @@ func (p *planner) allowance() int {
 }
 
 // shrink is P4: what is more than the group wants leaves, the least useful
-// first. It reports whether it did anything.
+// first. It reports whether there was anything, even if it has to wait: while
+// fewer members are known to be ready than the group wants, others that may be
+// serving are not touched. Soon it will be known which of them do.
 func (p *planner) shrink() bool {
 	excess := p.n.counted - p.size - p.allowance()
 	if excess <= 0 {
 		return false
+	}
+	if p.n.ready < p.size && p.n.idle < excess {
+		p.holdf(HoldSettling, "%d surplus members stay until enough others are known to be ready", excess-p.n.idle)
+		excess = p.n.idle
 	}
 	for _, m := range p.pick(excess, p.lessUseful) {
 		p.remove(m, []nstance.Cause{surplusCause()}, false)

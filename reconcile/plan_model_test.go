@@ -1,0 +1,672 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// The model is a group in virtual time, with everything around Plan reduced to
+// its effect: machines that boot or do not, agents that fall silent, clouds
+// that take machines back or think better of it, people who change their minds,
+// leaders that come and go. Every plan on the way is held against
+// the promises in plan_promises_test.go; when the trouble stops, the group must
+// become what was asked for.
+
+// planDice is where a history's choices come from.
+type planDice interface {
+	N(n int) int // in [0,n)
+	More() bool
+}
+
+type planWorld struct {
+	dice planDice
+	now  time.Time
+	next time.Time // when the last plan wants to be asked again
+	view reconcile.View
+
+	machines []*planMachine
+	made     int             // machines ever asked for
+	broken   map[string]bool // definitions whose machines never get well
+	flaw     map[string]int  // how they fail
+	hashes   int
+	misses   int // creations that came to nothing since one became ready
+	wishes   int // grows with everything that may make surplus of a wanted member
+	eligible time.Duration
+	forced   time.Duration
+	launch   time.Duration
+	quiet    bool
+	partial  bool // the last decision was not carried out in full
+
+	log  []string
+	fail string
+}
+
+// A planMachine is a member as the loop knows it, and the truth about it.
+type planMachine struct {
+	reconcile.Member
+	machineAt, registerAt, wellAt, hearAt time.Time
+	muteSince, reclaimAt, ackAt, goneAt   time.Time
+	goodSince                             time.Time // whatever this leader knows of it
+	probesFail, hidden, everReady         bool
+	surge                                 bool // made by P5
+	wishes                                int  // of the world when it was made
+}
+
+var planSeeds = 600
+
+const (
+	planBoot         = 40 * time.Second
+	planInterval     = time.Minute
+	planRegistration = 5 * time.Minute
+)
+
+func newPlanWorld(dice planDice) *planWorld {
+	w := &planWorld{dice: dice, now: planNow, broken: map[string]bool{}, flaw: map[string]int{}, launch: 15 * time.Minute}
+	w.view.Group = nstance.Group{Size: w.someSize(), DrainTimeout: 5 * time.Minute}
+	w.view.Group.Rollout = nstance.Rollout{MaxSurge: nstance.Count{N: dice.N(4)}, HaltAfter: dice.N(4)}
+	w.view.Group.Rollout.MinReady = []time.Duration{0, 0, 30 * time.Second, 10 * time.Minute}[dice.N(4)]
+	if dice.N(4) == 0 {
+		w.eligible, w.forced = 40*time.Minute, 90*time.Minute
+	}
+	w.template(true)
+	for range w.view.Group.Size {
+		if dice.N(4) > 0 {
+			w.add(w.view.Hash, reconcile.ReasonSize)
+		}
+	}
+	for range dice.N(3) {
+		w.add(w.view.Hash, reconcile.ReasonOnDemand).OnDemand = true
+	}
+	for _, m := range w.machines { // they have been there for a while
+		m.machineAt, m.registerAt, m.wellAt = w.now, w.now, w.now
+	}
+	return w
+}
+
+func (w *planWorld) note(format string, args ...any) {
+	w.log = append(w.log, w.now.Sub(planNow).String()+" "+fmt.Sprintf(format, args...))
+}
+
+func (w *planWorld) failf(format string, args ...any) {
+	if w.fail == "" {
+		w.fail = fmt.Sprintf(format, args...)
+		w.note("BROKEN: %s", w.fail)
+		for _, m := range w.machines {
+			w.note("  %s", w.describe(m))
+		}
+	}
+}
+
+func (w *planWorld) someSize() int {
+	if w.dice.N(10) == 0 {
+		return 10 + w.dice.N(6)
+	}
+	return w.dice.N(7)
+}
+
+// describe writes what matters of a machine.
+func (w *planWorld) describe(m *planMachine) string {
+	at := func(name string, t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return " " + name + " " + t.Sub(w.now).String()
+	}
+	return fmt.Sprintf("%s %s %s %s serving=%v ready=%v silent=%v unhealthy=%v gone=%v hidden=%v on-demand=%v notices=%d%s%s%s%s%s%s%s", m.ID, m.State, m.Reason, m.Hash,
+		w.serving(m), w.knownReady(&m.Member), m.Silent, m.Unhealthy, m.Gone, m.hidden, m.OnDemand, len(m.Notices),
+		at("registered", m.RegisteredAt), at("good", m.GoodSince), at("truly", m.goodSince), at("grace", m.GraceUntil),
+		at("launch", m.LaunchBy), at("mute", m.muteSince), at("eligible", m.EligibleAt))
+}
+
+func (w *planWorld) between(lo, hi time.Duration) time.Duration {
+	return lo + (hi-lo)*time.Duration(w.dice.N(64))/64
+}
+
+// template changes the desired definition.
+func (w *planWorld) template(good bool) {
+	w.hashes++
+	w.view.Hash = fmt.Sprintf("v1:%d", w.hashes)
+	w.broken[w.view.Hash] = !good
+	w.flaw[w.view.Hash] = w.dice.N(4)
+	w.view.History.Failures = 0
+	w.wishes++
+}
+
+// add makes a machine. What becomes of it is decided here.
+func (w *planWorld) add(hash string, reason reconcile.Reason) *planMachine {
+	w.made++
+	m := &planMachine{wishes: w.wishes}
+	m.ID = nstance.InstanceID(fmt.Sprintf("i%d", w.made))
+	m.Reason, m.Hash, m.CreatedAt, m.State = reason, hash, w.now, nstance.Pending
+	m.machineAt = w.now.Add(w.between(0, 3*time.Second))
+	m.registerAt = m.machineAt.Add(w.between(planBoot/4, planBoot))
+	m.wellAt = m.registerAt.Add(w.between(0, 20*time.Second))
+	if w.broken[hash] {
+		switch w.flaw[hash] {
+		case 0:
+			m.registerAt, m.wellAt = time.Time{}, time.Time{}
+		case 1:
+			m.wellAt = time.Time{}
+		case 2: // dies as soon as it starts
+			m.registerAt, m.wellAt, m.reclaimAt = time.Time{}, time.Time{}, m.machineAt.Add(time.Second)
+		}
+	}
+	m.RegisterBy = w.now.Add(planRegistration)
+	if w.launch > 0 {
+		m.LaunchBy = w.now.Add(w.launch)
+	}
+	if w.eligible > 0 && !w.quiet {
+		m.EligibleAt, m.ExpireAt = w.now.Add(w.eligible+w.between(0, 10*time.Minute)), w.now.Add(w.forced+w.between(0, 10*time.Minute))
+	}
+	w.machines = append(w.machines, m)
+	return m
+}
+
+// settle lets everything happen that is due.
+func (w *planWorld) settle() {
+	w.machines = slices.DeleteFunc(w.machines, func(m *planMachine) bool { return m.State == nstance.Deleting && w.due(m.goneAt) })
+	for _, m := range w.machines {
+		w.live(m)
+	}
+}
+
+func (w *planWorld) due(t time.Time) bool { return !t.IsZero() && !w.now.Before(t) }
+
+func (w *planWorld) live(m *planMachine) {
+	if w.due(m.machineAt) && !m.HasMachine {
+		m.HasMachine = true
+		if m.State == nstance.Pending {
+			m.State = nstance.Booting
+		}
+	}
+	if w.due(m.reclaimAt) {
+		m.Gone = true
+	}
+	if m.Gone {
+		m.goodSince = time.Time{}
+		return
+	}
+	if w.due(m.registerAt) && m.RegisteredAt.IsZero() && m.State != nstance.Deleting {
+		m.RegisteredAt = w.now
+	}
+	if m.RegisteredAt.IsZero() {
+		return
+	}
+	if !m.muteSince.IsZero() {
+		m.Silent = w.due(m.muteSince.Add(planInterval))
+		m.Unhealthy = w.due(m.muteSince.Add(3 * planInterval))
+		return
+	}
+	m.Silent, m.Unhealthy = false, false
+	well := w.due(m.wellAt) && !m.probesFail
+	m.goodSince = planSince(m.goodSince, well, w.now)
+	if m.hearAt.IsZero() || w.due(m.hearAt) {
+		m.GraceUntil = time.Time{}
+		m.GoodSince = planSince(m.GoodSince, well, w.now)
+	}
+	if w.knownReady(&m.Member) && !m.everReady {
+		m.everReady, m.LaunchBy = true, time.Time{}
+		if m.Hash == w.view.Hash {
+			w.misses, w.view.History.Failures, w.view.History.BackoffUntil = 0, 0, time.Time{}
+		}
+	}
+	if w.due(m.ackAt) {
+		m.DrainOver = true
+	}
+}
+
+func planSince(since time.Time, well bool, now time.Time) time.Time {
+	switch {
+	case !well:
+		return time.Time{}
+	case since.IsZero():
+		return now
+	}
+	return since
+}
+
+// knownReady is what a leader can know of a member being ready.
+func (w *planWorld) knownReady(m *reconcile.Member) bool {
+	return !m.RegisteredAt.IsZero() && !m.Silent && !m.Unhealthy && w.due(m.GoodSince) &&
+		w.due(m.GoodSince.Add(w.view.Group.Rollout.MinReady))
+}
+
+// serving is the truth that users feel.
+func (w *planWorld) serving(m *planMachine) bool {
+	return !m.Gone && w.due(m.goodSince) && w.due(m.goodSince.Add(w.view.Group.Rollout.MinReady))
+}
+
+// upcoming returns when the world changes by itself next.
+func (w *planWorld) upcoming() time.Time {
+	var next time.Time
+	for _, m := range w.machines {
+		times := []time.Time{m.machineAt, m.registerAt, m.wellAt, m.hearAt, m.reclaimAt, m.ackAt, m.goneAt}
+		if !m.muteSince.IsZero() {
+			times = append(times, m.muteSince.Add(planInterval), m.muteSince.Add(3*planInterval))
+		}
+		if !m.goodSince.IsZero() {
+			times = append(times, m.goodSince.Add(w.view.Group.Rollout.MinReady))
+		}
+		for _, t := range times {
+			if t.After(w.now) && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
+		}
+	}
+	return next
+}
+
+// pass advances the clock by at most limit, but not beyond the next event.
+func (w *planWorld) pass(limit time.Duration) bool {
+	to := w.now.Add(limit)
+	moved := false
+	for _, t := range []time.Time{w.next, w.upcoming()} {
+		if t.After(w.now) && t.Before(to) {
+			to, moved = t, true
+		}
+	}
+	w.checkNext(to)
+	w.now = to
+	return moved
+}
+
+// run lets limit of time pass, planning whenever anything changes.
+func (w *planWorld) run(limit time.Duration) {
+	for end := w.now.Add(limit); w.now.Before(end) && w.fail == ""; {
+		w.pass(end.Sub(w.now))
+		w.plan()
+	}
+}
+
+// plan asks until nothing is left to do at this instant.
+func (w *planWorld) plan() {
+	w.settle()
+	for range 12 {
+		v := w.snapshot()
+		d := reconcile.Plan(v, w.now)
+		w.next = d.Next
+		w.check(v, d)
+		if w.fail != "" || !w.apply(d) {
+			return
+		}
+		w.settle()
+	}
+	w.failf("the plan does not come to rest at one instant")
+}
+
+// snapshot returns the view as a leader has it.
+func (w *planWorld) snapshot() reconcile.View {
+	v := w.view
+	v.Members, v.Unreadable = nil, 0
+	for _, m := range w.machines {
+		if m.hidden {
+			v.Unreadable++
+			continue
+		}
+		v.Members = append(v.Members, m.Member)
+	}
+	return v
+}
+
+func (w *planWorld) find(id nstance.InstanceID) *planMachine {
+	i := slices.IndexFunc(w.machines, func(m *planMachine) bool { return m.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return w.machines[i]
+}
+
+// apply carries a decision out, as far as the create budget goes, and reports
+// whether anything changed.
+func (w *planWorld) apply(d reconcile.Decision) bool {
+	changed := false
+	counted := w.counted()
+	w.partial = false
+	for _, a := range d.Actions {
+		m := w.find(a.ID)
+		if a.Kind == reconcile.Delete && m.State == nstance.Deleting {
+			continue
+		}
+		w.note("%s %s %s%v", a.Kind, a.ID, a.Reason, a.Causes)
+		changed = true
+		if a.Failure && m.Hash == w.view.Hash {
+			w.missed(false)
+		}
+		switch a.Kind {
+		case reconcile.Create:
+			if !w.quiet && w.dice.N(8) == 0 {
+				w.note("budget used up")
+				w.next, w.partial = w.now.Add(time.Second), true
+				return false
+			}
+			w.create(a, counted >= w.wanted())
+			counted++
+		case reconcile.Delete:
+			m.State, m.goneAt, m.ackAt = nstance.Deleting, w.now.Add(w.between(time.Second, time.Minute)), time.Time{}
+			m.DeletedFor = a.Causes[0].Kind
+		case reconcile.StartDrain, reconcile.Tighten:
+			w.drain(m, a)
+		case reconcile.CancelDrain:
+			m.State, m.Drain, m.DrainOver, m.ackAt = nstance.Booting, nil, false, time.Time{}
+			w.wishes++ // a member that counts again may make another one surplus
+		}
+	}
+	if d.Halt {
+		w.view.History.HaltedHash = w.view.Hash
+		w.wishes++
+		w.note("halted")
+	}
+	w.judge()
+	return changed
+}
+
+func (w *planWorld) drain(m *planMachine, a reconcile.Action) {
+	if m.State != nstance.Draining && w.dice.N(3) > 0 {
+		m.ackAt = w.now.Add(w.between(time.Second, 4*time.Minute))
+	}
+	m.State = nstance.Draining
+	m.Drain = &nstance.Drain{StartedAt: w.now, Deadline: a.Deadline, Causes: a.Causes, Voluntary: a.Voluntary}
+}
+
+func (w *planWorld) create(a reconcile.Action, surge bool) {
+	hash := w.view.Hash
+	if a.LastGood {
+		hash = w.view.History.LastGoodHash
+	}
+	m := w.add(hash, a.Reason)
+	m.surge = surge
+	switch {
+	case w.broken[hash] && w.flaw[hash] == 3:
+		w.refuse(m, false)
+	case !w.quiet && w.dice.N(10) == 0:
+		w.refuse(m, w.dice.N(2) == 0)
+	}
+}
+
+// refuse forgets a member whose create was definitely refused.
+func (w *planWorld) refuse(m *planMachine, capacity bool) {
+	w.note("create of %s refused", m.ID)
+	w.machines = slices.DeleteFunc(w.machines, func(o *planMachine) bool { return o == m })
+	w.missed(capacity)
+}
+
+func (w *planWorld) missed(capacity bool) {
+	w.misses++
+	if !capacity {
+		w.view.History.Failures++
+	}
+	w.view.History.BackoffUntil = w.now.Add(min(5*time.Second<<min(w.misses-1, 10), 5*time.Minute))
+}
+
+func (w *planWorld) wanted() int {
+	if w.view.Removing {
+		return 0
+	}
+	return w.view.Group.Size
+}
+
+func (w *planWorld) counted() int {
+	n := 0
+	for _, m := range w.machines {
+		if !m.OnDemand && !m.hidden && !m.State.Leaving() {
+			n++
+		}
+	}
+	return n
+}
+
+// judge remembers the definition with which the whole group was ready.
+func (w *planWorld) judge() {
+	n := 0
+	for _, m := range w.machines {
+		if m.OnDemand || m.State.Leaving() {
+			continue
+		}
+		if m.hidden || m.Hash != w.view.Hash || !w.knownReady(&m.Member) {
+			return
+		}
+		n++
+	}
+	if n > 0 && n >= w.wanted() {
+		w.view.History.LastGoodHash = w.view.Hash
+	}
+}
+
+// A planTrouble is something that may befall a group.
+type planTrouble struct {
+	name   string
+	weight int
+	happen func(w *planWorld)
+}
+
+var planTroubles = []planTrouble{
+	{"time passes", 30, func(w *planWorld) { w.run(w.between(time.Second, 5*time.Minute)) }},
+	{"much time passes", 4, func(w *planWorld) { w.run(w.between(10*time.Minute, time.Hour)) }},
+	{"notice", 12, (*planWorld).reclaim},
+	{"mass notice", 2, func(w *planWorld) {
+		for range len(w.machines) {
+			w.reclaim()
+		}
+	}},
+	{"notice withdrawn", 6, (*planWorld).withdraw},
+	{"machine dies", 4, func(w *planWorld) { w.some(func(m *planMachine) { m.reclaimAt = w.now }) }},
+	{"agent falls silent", 5, func(w *planWorld) {
+		w.some(func(m *planMachine) {
+			if m.muteSince.IsZero() && !m.RegisteredAt.IsZero() {
+				m.muteSince = w.now
+			}
+		})
+	}},
+	{"all agents fall silent", 1, func(w *planWorld) {
+		for _, m := range w.machines {
+			if m.muteSince.IsZero() && !m.RegisteredAt.IsZero() {
+				m.muteSince = w.now
+			}
+		}
+	}},
+	{"agents are back", 4, func(w *planWorld) { w.unmute() }},
+	{"probes fail", 3, func(w *planWorld) { w.some(func(m *planMachine) { m.probesFail = true }) }},
+	{"probes pass", 3, func(w *planWorld) {
+		for _, m := range w.machines {
+			m.probesFail = false
+		}
+	}},
+	{"leader change", 6, (*planWorld).takeover},
+	{"good template", 6, func(w *planWorld) { w.template(true) }},
+	{"bad template", 3, func(w *planWorld) { w.template(false) }},
+	{"rollback", 2, func(w *planWorld) {
+		if h := w.view.History.LastGoodHash; h != "" {
+			w.view.Hash, w.view.History.Failures = h, 0
+			w.wishes++
+		}
+	}},
+	{"size", 6, func(w *planWorld) { w.view.Group.Size = w.someSize(); w.wishes++ }},
+	{"max surge", 3, func(w *planWorld) { w.view.Group.Rollout.MaxSurge.N = w.dice.N(4); w.wishes++ }},
+	{"pause or go on", 3, func(w *planWorld) { w.view.History.Paused = !w.view.History.Paused; w.wishes++ }},
+	{"resume", 2, func(w *planWorld) { w.view.History.HaltedHash, w.view.History.Failures = "", 0; w.wishes++ }},
+	{"freeze or thaw", 2, func(w *planWorld) { w.view.Frozen = !w.view.Frozen }},
+	{"request", 3, func(w *planWorld) {
+		w.some(func(m *planMachine) {
+			m.Requested, m.NoDrain = &nstance.Cause{Kind: nstance.CauseRequest}, w.dice.N(2) == 0
+		})
+	}},
+	{"drain timeout", 1, func(w *planWorld) { w.view.Group.DrainTimeout = time.Duration(w.dice.N(3)) * 2 * time.Minute }},
+	{"unreadable record", 1, func(w *planWorld) { w.some(func(m *planMachine) { m.hidden = true }) }},
+	{"repaired records", 2, func(w *planWorld) { w.unhide() }},
+	{"group removed or restored", 1, func(w *planWorld) { w.view.Removing = !w.view.Removing; w.wishes++ }},
+}
+
+func (w *planWorld) trouble() {
+	total := 0
+	for _, t := range planTroubles {
+		total += t.weight
+	}
+	n := w.dice.N(total)
+	for _, t := range planTroubles {
+		if n -= t.weight; n < 0 {
+			w.note("%s", t.name)
+			t.happen(w)
+			return
+		}
+	}
+}
+
+func (w *planWorld) some(happen func(*planMachine)) {
+	if len(w.machines) > 0 {
+		m := w.machines[w.dice.N(len(w.machines))]
+		w.note("  to %s", m.ID)
+		happen(m)
+	}
+}
+
+func (w *planWorld) reclaim() {
+	w.some(func(m *planMachine) {
+		if len(m.Notices) > 0 || m.RegisteredAt.IsZero() && w.dice.N(2) == 0 {
+			return
+		}
+		n := nstance.Notice{Kind: nstance.Reclaim, Source: "gcp/preempted", EventID: fmt.Sprint(w.made, len(w.log)), DetectedAt: w.now}
+		left := []time.Duration{2 * time.Minute, 30 * time.Second, 5 * time.Second, -time.Second}[w.dice.N(4)]
+		if w.dice.N(3) > 0 {
+			n.Deadline = w.now.Add(left)
+		}
+		m.Notices, m.reclaimAt = []nstance.Notice{n}, w.now.Add(max(left, time.Second))
+	})
+}
+
+func (w *planWorld) withdraw() {
+	w.some(func(m *planMachine) {
+		if len(m.Notices) > 0 && !m.Gone {
+			m.Notices, m.reclaimAt = nil, time.Time{}
+		}
+	})
+}
+
+func (w *planWorld) unmute() {
+	for _, m := range w.machines {
+		m.muteSince = time.Time{}
+	}
+}
+
+func (w *planWorld) unhide() {
+	for _, m := range w.machines {
+		if m.hidden {
+			m.hidden = false
+			w.wishes++
+		}
+	}
+}
+
+// takeover forgets what only the last leader knew.
+func (w *planWorld) takeover() {
+	for _, m := range w.machines {
+		if m.RegisteredAt.IsZero() {
+			continue
+		}
+		m.GoodSince, m.Silent, m.Unhealthy = time.Time{}, false, false
+		m.GraceUntil, m.hearAt = w.now.Add(planInterval), w.now.Add(w.between(time.Second, planInterval))
+		if !m.muteSince.IsZero() {
+			m.muteSince = w.now
+		}
+		if w.due(m.LaunchBy) {
+			m.LaunchBy = time.Time{}
+		} else if w.launch > 0 && w.now.Before(m.CreatedAt.Add(w.launch)) {
+			m.LaunchBy = m.CreatedAt.Add(w.launch) // this leader cannot know that it was ready
+		}
+	}
+}
+
+// calm ends all trouble: what is broken stays broken, but nothing else breaks.
+func (w *planWorld) calm() {
+	w.note("calm")
+	w.quiet = true
+	w.wishes++ // no age is limited any more
+	w.view.Frozen, w.view.Removing = false, false
+	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0
+	if w.broken[w.view.Hash] {
+		w.template(true)
+	}
+	w.unhide()
+	for _, m := range w.machines {
+		m.EligibleAt, m.ExpireAt, m.probesFail = time.Time{}, time.Time{}, false
+	}
+}
+
+// history plays one history to its end and returns why it is wrong, or "".
+func (w *planWorld) history(troubles int) string {
+	w.plan()
+	for i := 0; i < troubles && w.fail == "" && w.dice.More(); i++ {
+		w.trouble()
+		w.plan()
+	}
+	if w.fail != "" {
+		return w.fail
+	}
+	w.calm()
+	before, had := w.made, len(w.machines)
+	w.plan()
+	w.run(8 * time.Hour)
+	w.checkConverged(w.made-before, had)
+	return w.fail
+}
+
+type planRandom struct{ *rand.Rand }
+
+func (planRandom) More() bool    { return true }
+func (r planRandom) N(n int) int { return r.IntN(n) }
+func planSeed(seed int) *planWorld {
+	return newPlanWorld(planRandom{rand.New(rand.NewPCG(uint64(seed), 7))})
+}
+
+// TestPlanModel plays many histories. A failure names its seed.
+func TestPlanModel(t *testing.T) {
+	t.Parallel()
+	for seed := range planSeeds {
+		w := planSeed(seed)
+		if why := w.history(60); why != "" {
+			require.Fail(t, why, "seed %d\n%s", seed, strings.Join(w.log[max(0, len(w.log)-60):], "\n"))
+		}
+	}
+}
+
+// planBytes takes a history's choices from a fuzzer's input.
+type planBytes struct {
+	data []byte
+}
+
+func (b *planBytes) More() bool { return len(b.data) > 0 }
+
+func (b *planBytes) N(n int) int {
+	if len(b.data) == 0 {
+		return 0
+	}
+	c := int(b.data[0])
+	b.data = b.data[1:]
+	return c % n
+}
+
+func FuzzPlan(f *testing.F) {
+	f.Add([]byte{})
+	for seed := range 20 {
+		r := rand.New(rand.NewPCG(uint64(seed), 11))
+		data := make([]byte, 400)
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := newPlanWorld(&planBytes{data[:min(len(data), 2000)]})
+		if why := w.history(200); why != "" {
+			t.Fatalf("%s\n%s", why, strings.Join(w.log, "\n"))
+		}
+	})
+}

@@ -1,0 +1,353 @@
+package reconcile_test
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// A planPass is one plan with what its promises are judged by.
+type planPass struct {
+	*planWorld
+	v       reconcile.View
+	d       reconcile.Decision
+	acts    map[nstance.InstanceID]reconcile.Action
+	creates []reconcile.Action
+	counted []*planMachine // members that stay or would be surplus
+	stale   int
+	need    int
+	urgent  int // losses that no backoff may hold up
+	held    bool
+}
+
+func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
+	if len(d.Actions) == 0 && d.Next.IsZero() && len(v.Members) == 0 {
+		return
+	}
+	p := w.examine(v, d)
+	p.checkPurity()
+	p.checkActions()
+	p.checkFrozen()
+	if v.Frozen {
+		return
+	}
+	p.checkDoomed()
+	p.checkCreates()
+	p.checkSick()
+	p.checkVoluntary()
+	p.checkFloor()
+}
+
+func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
+	p := &planPass{planWorld: w, v: v, d: d, acts: map[nstance.InstanceID]reconcile.Action{}}
+	for _, a := range d.Actions {
+		if a.Kind == reconcile.Create {
+			p.creates = append(p.creates, a)
+			continue
+		}
+		if _, twice := p.acts[a.ID]; twice {
+			w.failf("two actions on %s", a.ID)
+		}
+		p.acts[a.ID] = a
+	}
+	for i := range v.Members {
+		m := w.find(v.Members[i].ID)
+		a, ok := p.acts[m.ID]
+		returns := a.Kind == reconcile.CancelDrain
+		if m.OnDemand || m.State.Leaving() && !returns {
+			continue
+		}
+		if ok && !returns && !planVoluntary(a.Causes) {
+			if (!m.RegisteredAt.IsZero() || m.Reason == reconcile.ReasonReplace) && !a.Failure {
+				p.urgent++
+			}
+			continue
+		}
+		p.counted = append(p.counted, m)
+		if p.isStale(m) {
+			p.stale++
+		}
+	}
+	p.need = max(0, w.wanted()-len(p.counted))
+	h := v.History
+	halts := v.Group.Rollout.HaltAfter > 0 && h.Failures >= v.Group.Rollout.HaltAfter
+	p.held = h.Paused || h.HaltedHash == v.Hash || halts && (p.stale > 0 || h.LastGoodHash != v.Hash)
+	return p
+}
+
+func (p *planPass) isStale(m *planMachine) bool {
+	return m.Hash != "" && m.Hash != p.v.Hash || p.due(m.EligibleAt)
+}
+
+func planVoluntary(causes []nstance.Cause) bool {
+	return !slices.ContainsFunc(causes, func(c nstance.Cause) bool {
+		return c.Kind != nstance.CauseRollout && c.Kind != nstance.CauseSurplus
+	})
+}
+
+// checkPurity: equal input gives equal output, in whatever order the members
+// come, and the input is left alone.
+func (p *planPass) checkPurity() {
+	if len(p.d.Actions) == 0 && p.made%8 > 0 {
+		return // enough of those
+	}
+	members := slices.Clone(p.v.Members)
+	if !reflect.DeepEqual(reconcile.Plan(p.v, p.now), p.d) {
+		p.failf("the same input gave another output")
+	}
+	if !reflect.DeepEqual(members, p.v.Members) {
+		p.failf("the input was changed")
+	}
+	turned := p.v
+	turned.Members = slices.Clone(members)
+	slices.Reverse(turned.Members)
+	d := reconcile.Plan(turned, p.now)
+	if len(d.Actions) != len(p.d.Actions) || !d.Next.Equal(p.d.Next) || d.Halt != p.d.Halt {
+		p.failf("the order of members matters: %s against %s", planSteps(p.d), planSteps(d))
+	}
+	for _, a := range d.Actions {
+		if !slices.ContainsFunc(p.d.Actions, func(b reconcile.Action) bool { return reflect.DeepEqual(a, b) }) {
+			p.failf("the order of members matters: %s against %s", planSteps(p.d), planSteps(d))
+		}
+	}
+}
+
+// checkActions: each action fits its member (I3).
+func (p *planPass) checkActions() {
+	for id, a := range p.acts {
+		m := p.find(id)
+		if len(a.Causes) == 0 && a.Kind != reconcile.CancelDrain && m.State != nstance.Deleting {
+			p.failf("%s of %s without a cause", a.Kind, id)
+		}
+		switch a.Kind {
+		case reconcile.StartDrain:
+			p.checkStart(m, a)
+		case reconcile.Tighten:
+			if m.State != nstance.Draining || a.Deadline.After(m.Drain.Deadline) {
+				p.failf("%s: a deadline was lengthened", id)
+			}
+			if a.Deadline.Equal(m.Drain.Deadline) && reflect.DeepEqual(a.Causes, m.Drain.Causes) {
+				p.failf("%s: tightened for nothing", id)
+			}
+			if a.Voluntary != planVoluntary(a.Causes) {
+				p.failf("%s: causes and voluntary differ", id)
+			}
+		case reconcile.CancelDrain:
+			if m.State != nstance.Draining || len(m.Notices) > 0 || m.Gone || slices.ContainsFunc(m.Drain.Causes, notNotice) {
+				p.failf("%s: its drain was cancelled although it must go", id)
+			}
+		case reconcile.Delete:
+			p.checkDelete(m)
+		}
+	}
+}
+
+func notNotice(c nstance.Cause) bool { return c.Kind != nstance.CauseNotice }
+
+func (p *planPass) checkStart(m *planMachine, a reconcile.Action) {
+	switch {
+	case m.State.Leaving() || m.Gone || m.RegisteredAt.IsZero() || p.v.Group.DrainTimeout == 0:
+		p.failf("%s has nothing to drain", m.ID)
+	case a.Deadline.Before(p.now) || a.Deadline.After(p.now.Add(p.v.Group.DrainTimeout)):
+		p.failf("%s: drain deadline %s", m.ID, a.Deadline.Sub(p.now))
+	case a.Voluntary != planVoluntary(a.Causes):
+		p.failf("%s: causes and voluntary differ", m.ID)
+	}
+	for _, n := range m.Notices {
+		if n.Deadline.After(p.now) && !a.Deadline.Before(n.Deadline) {
+			p.failf("%s: the drain ends after the machine", m.ID)
+		}
+	}
+}
+
+func (p *planPass) checkDelete(m *planMachine) {
+	over := m.State == nstance.Draining && (m.DrainOver || p.due(m.Drain.Deadline))
+	if m.State != nstance.Deleting && !over && !m.RegisteredAt.IsZero() && !m.Gone && p.v.Group.DrainTimeout > 0 && !m.NoDrain {
+		p.failf("%s deleted without a drain", m.ID)
+	}
+}
+
+// checkFrozen: nothing but drains already under way.
+func (p *planPass) checkFrozen() {
+	if !p.v.Frozen {
+		return
+	}
+	for id := range p.acts {
+		if !p.find(id).State.Leaving() {
+			p.failf("%s was touched in a frozen group", id)
+		}
+	}
+	if len(p.creates) > 0 || p.d.Halt {
+		p.failf("a frozen group was changed")
+	}
+}
+
+// checkDoomed: who must go, goes in this very pass, and for nothing that does
+// not apply.
+func (p *planPass) checkDoomed() {
+	for i := range p.v.Members {
+		m := p.find(p.v.Members[i].ID)
+		a, acted := p.acts[m.ID]
+		must := m.Gone || len(m.Notices) > 0 || m.Requested != nil || p.due(m.ExpireAt) ||
+			!m.OnDemand && m.RegisteredAt.IsZero() && p.due(m.RegisterBy)
+		switch {
+		case must && !m.State.Leaving() && (!acted || planVoluntary(a.Causes)):
+			p.failf("doomed %s was not acted on", m.ID)
+		case m.OnDemand && acted && !must && !m.State.Leaving():
+			p.failf("on-demand %s was touched", m.ID)
+		case acted && !must && !p.isStale(m) && p.knownReady(&m.Member) && !m.State.Leaving() && a.Causes[0].Kind != nstance.CauseSurplus:
+			p.failf("%s, ready and fresh, was touched by something else than P4", m.ID)
+		}
+	}
+}
+
+// checkCreates: as many as needed and no more (I5), and paced.
+func (p *planPass) checkCreates() {
+	g, h, n := p.v.Group, p.v.History, len(p.creates)
+	limit := p.wanted()
+	if p.stale > 0 && !p.held && limit > 0 {
+		limit += g.Rollout.MaxSurge.N
+	}
+	backingOff := h.BackoffUntil.After(p.now)
+	switch {
+	case n > 0 && len(p.counted)+n > limit:
+		p.failf("%d creates for %d of at most %d members", n, len(p.counted), limit)
+	case n < min(p.need, p.urgent):
+		p.failf("%d creates for %d losses", n, p.urgent)
+	case backingOff && n > p.urgent:
+		p.failf("%d creates while backing off, %d of them urgent", n, p.urgent)
+	case n < p.need && !backingOff && (h.Failures == 0 || h.BackoffUntil.IsZero()) && p.v.Unreadable == 0:
+		p.failf("%d creates for a deficit of %d", n, p.need)
+	}
+	for _, a := range p.creates {
+		lastGood := p.held && h.LastGoodHash != "" && h.LastGoodHash != p.v.Hash
+		if a.LastGood != lastGood {
+			p.failf("created from the last good definition: %v, held: %v", a.LastGood, p.held)
+		}
+		if p.v.Unreadable > 0 && a.Reason != reconcile.ReasonReplace {
+			p.failf("created beyond the losses of a group with unreadable records")
+		}
+		if loss := p.find(a.Replaces); a.Replaces != "" && (loss == nil || planVoluntary(p.acts[a.Replaces].Causes)) {
+			p.failf("%s was replaced but not lost", a.Replaces)
+		}
+	}
+}
+
+// checkSick: few leave for being unhealthy at once.
+func (p *planPass) checkSick() {
+	leaving, fresh := 0, 0
+	for i := range p.v.Members {
+		m := p.find(p.v.Members[i].ID)
+		a := p.acts[m.ID]
+		switch {
+		case m.OnDemand:
+		case m.State == nstance.Draining && m.Drain.Causes[0].Kind == nstance.CauseUnhealthy, m.State == nstance.Deleting && m.DeletedFor == nstance.CauseUnhealthy:
+			leaving++
+		case !m.State.Leaving() && len(a.Causes) > 0 && a.Causes[0].Kind == nstance.CauseUnhealthy:
+			fresh++
+		}
+	}
+	if fresh > 0 && leaving+fresh > max(1, p.wanted()/5) {
+		p.failf("%d more unhealthy members removed while %d are leaving", fresh, leaving)
+	}
+}
+
+// checkVoluntary: nothing voluntary before everybody could be heard, or while
+// records are unreadable; no member made by P5 is taken back by P4 while what
+// is wanted stays the same.
+func (p *planPass) checkVoluntary() {
+	unheard := slices.ContainsFunc(p.counted, func(m *planMachine) bool {
+		return !m.RegisteredAt.IsZero() && m.GoodSince.IsZero() && m.GraceUntil.After(p.now)
+	})
+	for _, m := range p.counted {
+		a, acted := p.acts[m.ID]
+		if !acted || a.Kind == reconcile.CancelDrain {
+			continue
+		}
+		if unheard || p.v.Unreadable > 0 {
+			p.failf("%s leaves voluntarily although not everything is known", m.ID)
+		}
+		if a.Causes[0].Kind == nstance.CauseRollout && (p.held || !p.isStale(m)) {
+			p.failf("%s leaves for a rollout that is not", m.ID)
+		}
+		if a.Causes[0].Kind == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held {
+			p.failf("%s was made by P5 and is taken back by P4", m.ID)
+		}
+	}
+	if unheard && len(p.creates) > p.need {
+		p.failf("a surge before everybody could be heard")
+	}
+}
+
+// checkFloor: voluntary work keeps as many members serving as are wanted (I4).
+func (p *planPass) checkFloor() {
+	floor := p.wanted()
+	serving, sure, taken, surplus := 0, 0, 0, 0
+	for _, m := range p.counted {
+		a, acted := p.acts[m.ID]
+		acted = acted && a.Kind != reconcile.CancelDrain
+		switch {
+		case !acted && p.serving(m):
+			serving++
+			if p.knownReady(&m.Member) {
+				sure++
+			}
+		case acted && p.serving(m) && a.Causes[0].Kind == nstance.CauseRollout:
+			taken++
+		case acted && p.serving(m):
+			surplus++
+		}
+	}
+	if surplus > 0 && serving < min(floor, serving+surplus) {
+		p.failf("surplus took %d serving members and left %d of %d", surplus, serving, floor)
+	}
+	if p.v.Group.Rollout.MaxSurge.N == 0 {
+		floor--
+	}
+	if taken > 0 && sure < floor {
+		p.failf("the rollout took %d serving members and left %d of %d", taken, sure, floor)
+	}
+}
+
+// checkNext: until the instant that the last plan named, time alone changes
+// nothing.
+func (w *planWorld) checkNext(to time.Time) {
+	if w.partial || w.quiet && w.made%4 > 0 {
+		return
+	}
+	d := reconcile.Plan(w.snapshot(), to.Add(-1))
+	for _, a := range d.Actions {
+		if m := w.find(a.ID); m == nil || m.State != nstance.Deleting {
+			w.failf("%s would have been due before %s", planSteps(d), w.next.Sub(planNow))
+			return
+		}
+	}
+}
+
+// checkConverged: the group is what was asked for (I8), without detours.
+func (w *planWorld) checkConverged(made, had int) {
+	if w.fail != "" {
+		return
+	}
+	n := 0
+	for _, m := range w.machines {
+		switch {
+		case m.OnDemand:
+		case m.State.Leaving():
+			w.failf("%s is still leaving", m.ID)
+		case !w.knownReady(&m.Member) || m.Hash != w.view.Hash:
+			w.failf("%s is not ready and fresh: %+v", m.ID, m.Member)
+		default:
+			n++
+		}
+	}
+	if n != w.wanted() {
+		w.failf("%d ready members of %d", n, w.wanted())
+	}
+	if limit := 4 * (had + w.wanted() + 2); made > limit {
+		w.failf("%d creations for a group of %d that had %d machines", made, w.wanted(), had)
+	}
+}
