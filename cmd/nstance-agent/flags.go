@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/nstance-go/nstance/agent"
+)
+
+// A command is what the command line asks for.
+type command struct {
+	help, version bool
+	getenv        func(string) string // with the flags in front of the environment
+}
+
+// parse makes a flag of every variable, so that the two cannot drift apart.
+func parse(args []string, getenv func(string) string) (command, error) {
+	var c command
+	set := map[string]string{}
+	fs := flag.NewFlagSet("nstance-agent", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.BoolVar(&c.version, "version", false, "")
+	for _, v := range agent.Variables() {
+		keep := func(value string) error { set[v.Name] = value; return nil }
+		if isSwitch(v) {
+			fs.BoolFunc(flagOf(v), "", keep)
+		} else {
+			fs.Func(flagOf(v), "", keep)
+		}
+	}
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		c.help = true
+	case err != nil:
+		return command{}, err
+	case fs.NArg() > 0:
+		return command{}, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	c.getenv = func(name string) string {
+		if value, ok := set[name]; ok {
+			return value
+		}
+		return getenv(name)
+	}
+	return c, nil
+}
+
+// flagOf returns instance-id for NSTANCE_INSTANCE_ID.
+func flagOf(v agent.Variable) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(v.Name, "NSTANCE_"), "_", "-"))
+}
+
+func isSwitch(v agent.Variable) bool { return flagOf(v) == "debug" }
+
+func usage() string {
+	var b strings.Builder
+	b.WriteString(`nstance-agent speaks for the machine it runs on: it registers with the server of
+its shard, reports health, and passes on the cloud's notices.
+
+Usage: nstance-agent [flags]
+
+Every flag stands for an environment variable and overrides it:
+
+`)
+	for _, v := range agent.Variables() {
+		value := " VALUE"
+		if isSwitch(v) {
+			value = ""
+		}
+		fmt.Fprintf(&b, "  --%s%s\n      %s\n      %s\n", flagOf(v), value, v.Name, v.Help)
+	}
+	b.WriteString(`
+  --version   print the version and exit
+  --help      print this and exit
+
+The identity directory must hold nonce.jwt and ca.crt from the machine's user
+data. The drain hook is run without a shell, with NSTANCE_DRAIN_DEADLINE,
+NSTANCE_DRAIN_SECONDS and NSTANCE_DRAIN_REASON in its environment.
+
+It ends with 0 when told to stop, 1 when it cannot go on, 2 when flags or
+environment are wrong. Servers that are away, or refuse, never end it: see
+GET /healthz at --health-addr.
+`)
+	return b.String()
+}
+
+// version is what the toolchain knows about this build.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version + " " + info.GoVersion
+}

@@ -1,0 +1,76 @@
+// Command nstance-agent speaks for the machine it runs on: it registers with
+// the server of its shard, reports health, and passes on the cloud's notices.
+// It is configured by environment variables, each of which has a flag that
+// overrides it; nstance-agent --help lists them. Package agent does the work.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/nstance-go/nstance/agent"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1 // it could not go on
+	exitUsage = 2 // flags or environment are wrong
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	cmd, err := parse(args, getenv)
+	if err != nil {
+		fmt.Fprintf(stderr, "%v\nsee nstance-agent --help\n", err)
+		return exitUsage
+	}
+	switch {
+	case cmd.help:
+		fmt.Fprint(stdout, usage())
+		return exitOK
+	case cmd.version:
+		fmt.Fprintln(stdout, "nstance-agent", version())
+		return exitOK
+	}
+	return serve(ctx, cmd.getenv, stderr)
+}
+
+func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) int {
+	o, err := agent.FromEnv(getenv)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitUsage
+	}
+	o.Log = logger(stderr, o.Debug)
+	a, err := agent.New(o)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitUsage
+	}
+	o.Log.Info("nstance-agent starts", "version", version(), "instance_id", o.InstanceID)
+	if err := a.Run(ctx); err != nil {
+		o.Log.Error("nstance-agent ends", "err", err)
+		return exitError
+	}
+	return exitOK
+}
+
+func logger(w io.Writer, debug bool) *slog.Logger {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
