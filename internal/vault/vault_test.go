@@ -1,0 +1,124 @@
+package vault_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+func newBox(t testing.TB, keys ...secret.Key) *secret.Box {
+	box, err := secret.NewBox(keys...)
+	require.NoError(t, err)
+	return box
+}
+
+func stored(t testing.TB, s storage.Store, key string) string {
+	obj, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	return string(obj.Data)
+}
+
+func TestLayout(t *testing.T) {
+	store := storage.NewMemory()
+	keys, err := registration.Bootstrap(t.Context(), vault.New(store, newBox(t, secret.NewKey())), time.Now())
+	require.NoError(t, err)
+
+	t.Run("certificates are readable", func(t *testing.T) {
+		require.Equal(t, string(keys.Identity.CertPEM()), stored(t, store, "ca/identity-ca.crt"))
+		require.Equal(t, string(keys.Workload.CertPEM()), stored(t, store, "ca/workload-ca.crt"))
+	})
+	t.Run("the installation's ID is readable", func(t *testing.T) {
+		require.Equal(t, keys.Installation, stored(t, store, "secret/installation"))
+	})
+	t.Run("keys are sealed", func(t *testing.T) {
+		for _, key := range []string{"secret/identity-ca.key", "secret/workload-ca.key", "secret/nonce.key"} {
+			require.NotContains(t, stored(t, store, key), "PRIVATE KEY")
+		}
+	})
+	t.Run("nothing else is stored", func(t *testing.T) {
+		n := 0
+		for _, err := range store.List(t.Context(), "", "") {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, 6, n)
+	})
+}
+
+func TestTwoVaultsSeeTheSameKeys(t *testing.T) {
+	key := secret.NewKey()
+	for name, boxes := range map[string][2]*secret.Box{
+		"sealed":                    {newBox(t, key), newBox(t, key)},
+		"after the key changed":     {newBox(t, key), newBox(t, secret.NewKey(), key)},
+		"plaintext, by choice":      {nil, nil},
+		"plaintext, by a plain box": {secret.Plain(), secret.Plain()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := storage.NewMemory()
+			first, err := registration.Bootstrap(t.Context(), vault.New(store, boxes[0]), time.Now())
+			require.NoError(t, err)
+			second, err := registration.Bootstrap(t.Context(), vault.New(store, boxes[1]), time.Now())
+			require.NoError(t, err)
+			require.Equal(t, first.Nonces.KeyID(), second.Nonces.KeyID())
+			require.Equal(t, first.Identity.Certificate(), second.Identity.Certificate())
+			require.Equal(t, first.Installation, second.Installation)
+		})
+	}
+}
+
+func TestGetRefuses(t *testing.T) {
+	const name = registration.VaultNonceKey
+	key := secret.NewKey()
+	for what, tc := range map[string]struct {
+		put, get *secret.Box
+		code     nstance.Code
+		says     string
+	}{
+		"another key":              {newBox(t, key), newBox(t, secret.NewKey()), nstance.Denied, key.ID()},
+		"sealed, without any key":  {newBox(t, key), nil, nstance.Denied, key.ID()},
+		"bare, though it has keys": {nil, newBox(t, key), nstance.Invalid, "not a sealed secret"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			store := storage.NewMemory()
+			require.NoError(t, vault.New(store, tc.put).PutIfAbsent(t.Context(), name, []byte("secret")))
+			_, err := vault.New(store, tc.get).Get(t.Context(), name)
+			require.ErrorIs(t, err, tc.code)
+			require.ErrorContains(t, err, tc.says)
+			require.ErrorContains(t, err, "secret/nonce.key")
+		})
+	}
+	t.Run("what is not there is NotFound", func(t *testing.T) {
+		_, err := vault.New(storage.NewMemory(), newBox(t, key)).Get(t.Context(), name)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("what is there is not written again", func(t *testing.T) {
+		v := vault.New(storage.NewMemory(), newBox(t, key))
+		require.NoError(t, v.PutIfAbsent(t.Context(), name, []byte("a")))
+		require.ErrorIs(t, v.PutIfAbsent(t.Context(), name, []byte("b")), nstance.Conflict)
+	})
+}
+
+func Example() {
+	box, err := secret.NewBox(secret.NewKey())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	store := storage.NewMemory() // a server would open a directory or a bucket
+	keys, err := registration.Bootstrap(context.Background(), vault.New(store, box), time.Now())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(keys.Identity.Name(), vault.Key(registration.VaultCert(registration.Identity)), vault.Key(registration.VaultNonceKey))
+	// Output: identity ca/identity-ca.crt secret/nonce.key
+}
