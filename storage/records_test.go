@@ -543,25 +543,30 @@ func TestOneWriterPerRecord(t *testing.T) {
 		require.Equal(t, 10, got.Reclaims)
 		require.Zero(t, b.Count(storagetest.Get), "and nobody had to read")
 	})
-	bubble(t, "who waited for a record that was deleted finds it gone", func(t *testing.T) {
-		b, rec := with(t)
-		blocked := make(chan struct{})
-		b.Inject(storagetest.Fault{Op: storagetest.Delete, Pass: true, Do: func() { <-blocked }})
-		var wg sync.WaitGroup
-		wg.Go(func() { require.NoError(t, b.recs.Delete(t.Context(), rec.ID)) })
-		synctest.Wait()
-		wg.Go(func() {
+	for name, wait := range map[string]func(*testing.T, bed, storage.Instance){
+		"an update that waited for a deletion finds nothing": func(t *testing.T, b bed, rec storage.Instance) {
 			_, err := b.recs.Update(t.Context(), rec.ID, host("h"))
 			require.ErrorIs(t, err, nstance.NotFound)
-		})
-		wg.Go(func() {
+		},
+		"a create that waited for a deletion succeeds": func(t *testing.T, b bed, rec storage.Instance) {
 			_, err := b.recs.Create(t.Context(), newInstance(1))
 			require.NoError(t, err)
+			require.Len(t, b.recs.All(), 1)
+		},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b, rec := with(t)
+			blocked := make(chan struct{})
+			b.Inject(storagetest.Fault{Op: storagetest.Delete, Pass: true, Do: func() { <-blocked }})
+			var wg sync.WaitGroup
+			wg.Go(func() { require.NoError(t, b.recs.Delete(t.Context(), rec.ID)) })
+			synctest.Wait()
+			wg.Go(func() { wait(t, b, rec) })
+			synctest.Wait()
+			close(blocked)
+			wg.Wait()
 		})
-		synctest.Wait()
-		close(blocked)
-		wg.Wait()
-	})
+	}
 }
 
 func TestDefinitions(t *testing.T) {
