@@ -1,0 +1,365 @@
+package health_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	policy = health.Policy{Interval: time.Minute, Jitter: 6 * time.Second, Missed: 3}
+)
+
+// at returns the instant so many seconds after noon.
+func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
+
+// alive returns the track of an instance that connected and reported at noon.
+func alive() health.Track {
+	t := policy.Begin(at(-600), true)
+	t.Connected(noon)
+	t.Reported(noon)
+	return t
+}
+
+// want checks a verdict and when it may change, zero meaning never.
+func want(t *testing.T, track health.Track, seconds int, verdict health.Verdict, next int) {
+	t.Helper()
+	got, when := policy.Judge(track, at(seconds))
+	require.Equal(t, verdict.String(), got.String(), "after %d s", seconds)
+	if next == 0 {
+		require.Zero(t, when, "after %d s", seconds)
+		return
+	}
+	require.Equal(t, at(next), when, "after %d s", seconds)
+}
+
+func TestInTouch(t *testing.T) {
+	t.Run("is well until a report is missed", func(t *testing.T) {
+		track := alive()
+		want(t, track, 0, health.Well, 66)
+		want(t, track, 65, health.Well, 66)
+	})
+	t.Run("each report counts from its arrival", func(t *testing.T) {
+		track := alive()
+		track.Reported(at(63))
+		want(t, track, 63, health.Well, 129)
+	})
+	t.Run("a report brings back the silent", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(70), nstance.StatusRunning)
+		want(t, track, 200, health.Unhealthy, 0)
+		track.Reported(at(200))
+		want(t, track, 200, health.Well, 266)
+	})
+}
+
+func TestBrokenStream(t *testing.T) {
+	t.Run("asks at once", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		want(t, track, 10, health.Ask, 66)
+	})
+	t.Run("an answer to an earlier question does not settle it", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(9), nstance.StatusRunning)
+		want(t, track, 11, health.Ask, 66)
+	})
+	t.Run("running: waits for the reports", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(11), nstance.StatusRunning)
+		want(t, track, 12, health.Waiting, 66)
+	})
+	t.Run("unknown is not an answer", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(11), nstance.StatusUnknown)
+		track.Answered(at(11), "")
+		want(t, track, 12, health.Ask, 66)
+	})
+	t.Run("a new stream settles it", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Connected(at(11))
+		want(t, track, 12, health.Well, 66)
+	})
+	t.Run("a report settles it too", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Reported(at(11))
+		want(t, track, 12, health.Well, 77)
+	})
+	t.Run("of a stream that another one has replaced is nothing", func(t *testing.T) {
+		track := alive()
+		track.Reported(at(12))
+		track.Disconnected(at(11), false)
+		want(t, track, 12, health.Well, 78)
+	})
+	t.Run("is not undone by what came before it", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Connected(at(9))
+		track.Reported(at(9))
+		want(t, track, 12, health.Ask, 75)
+	})
+}
+
+func TestGoodbye(t *testing.T) {
+	t.Run("is no alarm", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), true)
+		want(t, track, 10, health.Waiting, 66)
+	})
+	t.Run("the silence after it counts", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), true)
+		want(t, track, 66, health.Ask, 126)
+		track.Answered(at(67), nstance.StatusRunning)
+		want(t, track, 67, health.Silent, 126)
+		want(t, track, 186, health.Unhealthy, 0)
+	})
+	t.Run("does not cover a break that came first, or comes later", func(t *testing.T) {
+		for _, clean := range []bool{true, false} {
+			track := alive()
+			track.Disconnected(at(10), clean)
+			track.Disconnected(at(11), !clean)
+			want(t, track, 12, health.Ask, 66)
+		}
+	})
+}
+
+func TestSilence(t *testing.T) {
+	t.Run("one missed report asks", func(t *testing.T) {
+		want(t, alive(), 66, health.Ask, 126)
+	})
+	t.Run("answered: silent until the next one is missed", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(66), nstance.StatusRunning)
+		want(t, track, 67, health.Silent, 126)
+		want(t, track, 126, health.Ask, 186)
+	})
+	t.Run("an answer from before it was noticed does not count", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(65), nstance.StatusRunning)
+		want(t, track, 66, health.Ask, 126)
+		want(t, track, 186, health.Ask, 246)
+	})
+	t.Run("three missed and running is unhealthy", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(70), nstance.StatusRunning)
+		want(t, track, 185, health.Ask, 186)
+		want(t, track, 186, health.Unhealthy, 0)
+		want(t, track, 9999, health.Unhealthy, 0)
+	})
+	t.Run("an answer after the stream broke is an answer after it began", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(11), nstance.StatusRunning)
+		want(t, track, 186, health.Unhealthy, 0)
+	})
+	t.Run("without an answer there is no verdict, however long", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		want(t, track, 186, health.Ask, 246)
+		want(t, track, 100_000, health.Ask, 100_026)
+	})
+	t.Run("only the last answer counts", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(70), nstance.StatusRunning)
+		track.Answered(at(130), nstance.StatusPending)
+		want(t, track, 186, health.Ask, 246)
+		track.Answered(at(190), nstance.StatusPending)
+		want(t, track, 190, health.Silent, 246)
+		track.Answered(at(191), nstance.StatusRunning)
+		track.Answered(at(180), nstance.StatusPending)
+		want(t, track, 191, health.Unhealthy, 0)
+	})
+	t.Run("coming back without a report does not end it", func(t *testing.T) {
+		track := alive()
+		for s := 10; s < 186; s += 10 {
+			track.Connected(at(s))
+			track.Disconnected(at(s+5), true)
+		}
+		track.Answered(at(182), nstance.StatusRunning)
+		want(t, track, 186, health.Unhealthy, 0)
+	})
+	t.Run("is counted", func(t *testing.T) {
+		for seconds, n := range map[int]int{-5: 0, 0: 0, 65: 0, 66: 1, 125: 1, 126: 2, 186: 3, 246: 4} {
+			require.Equal(t, n, policy.Misses(alive(), at(seconds)), "after %d s", seconds)
+		}
+	})
+}
+
+func TestGone(t *testing.T) {
+	dead := []nstance.MachineStatus{nstance.StatusStopping, nstance.StatusStopped, nstance.StatusDeleting, nstance.StatusFailed}
+	t.Run("as soon as the provider says so", func(t *testing.T) {
+		for _, status := range dead {
+			track := alive()
+			track.Answered(at(5), status)
+			want(t, track, 5, health.Gone, 0)
+		}
+	})
+	t.Run("in grace and before registration too", func(t *testing.T) {
+		for _, registered := range []bool{true, false} {
+			track := policy.Begin(noon, registered)
+			track.Answered(at(1), nstance.StatusStopped)
+			want(t, track, 1, health.Gone, 0)
+		}
+	})
+	t.Run("a report since is a contradiction: ask again", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(5), nstance.StatusStopping)
+		track.Reported(at(6))
+		want(t, track, 6, health.Ask, 72)
+		track.Answered(at(7), nstance.StatusStopping)
+		want(t, track, 7, health.Gone, 0)
+	})
+	t.Run("a later answer takes it back", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(5), nstance.StatusStopped)
+		track.Answered(at(6), nstance.StatusRunning)
+		want(t, track, 6, health.Well, 66)
+	})
+	t.Run("stands through a pause of the server", func(t *testing.T) {
+		track := alive()
+		track.Answered(at(5), nstance.StatusStopped)
+		track.Regrace(at(6))
+		want(t, track, 6, health.Gone, 0)
+	})
+}
+
+func TestGrace(t *testing.T) {
+	t.Run("a new term waits for a whole interval", func(t *testing.T) {
+		track := policy.Begin(noon, true)
+		want(t, track, 0, health.Waiting, 66)
+		want(t, track, 65, health.Waiting, 66)
+	})
+	t.Run("connecting alone does not make it well", func(t *testing.T) {
+		track := policy.Begin(noon, true)
+		track.Connected(at(1))
+		want(t, track, 2, health.Waiting, 66)
+	})
+	t.Run("a stream that breaks meanwhile is asked about", func(t *testing.T) {
+		track := policy.Begin(noon, true)
+		track.Connected(at(1))
+		track.Disconnected(at(2), false)
+		want(t, track, 2, health.Ask, 66)
+	})
+	t.Run("who never reported has a deadline like any other", func(t *testing.T) {
+		track := policy.Begin(noon, true)
+		want(t, track, 66, health.Ask, 126)
+		track.Answered(at(67), nstance.StatusRunning)
+		want(t, track, 186, health.Unhealthy, 0)
+	})
+	t.Run("who has not registered has its deadline elsewhere", func(t *testing.T) {
+		track := policy.Begin(noon, false)
+		want(t, track, 100_000, health.Waiting, 0)
+		require.Zero(t, policy.Misses(track, at(100_000)))
+	})
+	t.Run("registration starts the count, once", func(t *testing.T) {
+		for _, register := range []func(*health.Track, time.Time){
+			(*health.Track).Registered,
+			(*health.Track).Connected,
+		} {
+			track := policy.Begin(noon, false)
+			register(&track, at(100))
+			register(&track, at(120))
+			want(t, track, 121, health.Waiting, 166)
+			want(t, track, 166, health.Ask, 226)
+		}
+	})
+}
+
+func TestRegrace(t *testing.T) {
+	t.Run("gives a whole interval to everybody", func(t *testing.T) {
+		track := alive()
+		track.Regrace(at(600))
+		want(t, track, 600, health.Well, 666)
+		want(t, track, 666, health.Ask, 726)
+		track.Answered(at(667), nstance.StatusRunning)
+		want(t, track, 785, health.Ask, 786)
+		want(t, track, 786, health.Unhealthy, 0)
+	})
+	t.Run("answers from before do not count", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(70), nstance.StatusRunning)
+		track.Regrace(at(600))
+		want(t, track, 600, health.Ask, 666)
+		want(t, track, 786, health.Ask, 846)
+	})
+	t.Run("never shortens", func(t *testing.T) {
+		track := alive()
+		track.Disconnected(at(10), false)
+		track.Answered(at(10), nstance.StatusRunning)
+		track.Regrace(at(-100))
+		want(t, track, 10, health.Waiting, 66)
+	})
+}
+
+func TestDefaults(t *testing.T) {
+	var p health.Policy
+	track := p.Begin(noon, true)
+	_, next := p.Judge(track, noon)
+	require.Equal(t, at(66), next, "60 s and a tenth")
+	track.Answered(at(70), nstance.StatusRunning)
+	v, _ := p.Judge(track, at(186))
+	require.Equal(t, health.Unhealthy, v)
+
+	_, next = health.Policy{Jitter: -1}.Judge(track, noon)
+	require.Equal(t, at(60), next)
+}
+
+func TestZeroTrackDecidesNothing(t *testing.T) {
+	v, next := health.Policy{}.Judge(health.Track{}, noon)
+	require.Equal(t, health.Waiting, v)
+	require.Zero(t, next)
+}
+
+func TestVerdictsHaveNames(t *testing.T) {
+	for v, name := range map[health.Verdict]string{
+		health.Waiting: "waiting", health.Well: "well", health.Ask: "ask",
+		health.Silent: "silent", health.Unhealthy: "unhealthy", health.Gone: "gone", -1: "invalid", 6: "invalid",
+	} {
+		require.Equal(t, name, v.String())
+	}
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	track := alive()
+	now := noon
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		now = now.Add(time.Second)
+		track.Reported(now)
+		track.Disconnected(now, false)
+		track.Answered(now, nstance.StatusRunning)
+		policy.Judge(track, now)
+		policy.Misses(track, now)
+	}))
+}
+
+func BenchmarkReported(b *testing.B) {
+	track := alive()
+	b.ReportAllocs()
+	for b.Loop() {
+		track.Reported(noon)
+	}
+}
+
+func BenchmarkJudge(b *testing.B) {
+	for name, seconds := range map[string]int{"well": 30, "silent": 70, "unhealthy": 999} {
+		b.Run(name, func(b *testing.B) {
+			track := alive()
+			track.Answered(at(66), nstance.StatusRunning)
+			b.ReportAllocs()
+			for b.Loop() {
+				policy.Judge(track, at(seconds))
+			}
+		})
+	}
+}
