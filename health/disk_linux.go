@@ -1,0 +1,22 @@
+package health
+
+import (
+	"errors"
+	"math"
+	"syscall"
+)
+
+// diskUsage returns how full the file system at path is for an ordinary user,
+// in percent: blocks kept back for root count as neither used nor free.
+func diskUsage(path string) (float64, error) {
+	var fs syscall.Statfs_t
+	err := syscall.Statfs(path, &fs)
+	for errors.Is(err, syscall.EINTR) {
+		err = syscall.Statfs(path, &fs)
+	}
+	if err != nil {
+		return math.NaN(), err
+	}
+	used := float64(fs.Blocks) - float64(fs.Bfree)
+	return percent(used, used+float64(fs.Bavail)), nil
+}

@@ -1,0 +1,206 @@
+//go:build unix
+
+package health_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+	"github.com/stretchr/testify/require"
+)
+
+// probe runs one probe and returns its result.
+func probe(t *testing.T, ctx context.Context, p health.Probe) nstance.ProbeResult {
+	t.Helper()
+	p.Name = "it"
+	c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{p}})
+	require.NoError(t, err)
+	results := c.Probe(ctx)
+	require.Len(t, results, 1)
+	require.Equal(t, "it", results[0].Name)
+	require.LessOrEqual(t, len(results[0].Message), 256)
+	return results[0]
+}
+
+func TestCommandProbe(t *testing.T) {
+	t.Run("is good when it exits with zero", func(t *testing.T) {
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "echo fine"}})
+		require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, r)
+	})
+	t.Run("says why it is not", func(t *testing.T) {
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "echo disk is failing; exit 2"}})
+		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "exit status 2: disk is failing"}, r)
+	})
+	t.Run("has no shell", func(t *testing.T) {
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/usr/bin/test", "$HOME", "=", "$HOME"}})
+		require.True(t, r.OK)
+		r = probe(t, t.Context(), health.Probe{Command: []string{"echo fine && true"}})
+		require.False(t, r.OK)
+	})
+	t.Run("bounds what it says", func(t *testing.T) {
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "printf '%01000d' 0; exit 1"}})
+		require.Equal(t, "exit status 1: "+strings.Repeat("0", 128), r.Message)
+	})
+	t.Run("a leftover process does not hold it up, and is killed", func(t *testing.T) {
+		alive := newPipe(t)
+		begun := time.Now()
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "true"}, Timeout: time.Minute})
+		require.True(t, r.OK)
+		require.Less(t, time.Since(begun), 30*time.Second)
+		alive.requireClosed(t)
+	})
+	t.Run("is killed with what it started when its time is up", func(t *testing.T) {
+		alive := newPipe(t)
+		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "wait"}, Timeout: 2 * time.Second})
+		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 2s"}, r)
+		alive.requireClosed(t)
+	})
+}
+
+// pipe has a writing end that a process holds as long as it lives.
+type pipe struct {
+	file *os.File
+	hold string // script that leaves such a process behind, once it has begun
+}
+
+func newPipe(t *testing.T) pipe {
+	t.Helper()
+	dir := t.TempDir()
+	alive, ready := filepath.Join(dir, "alive"), filepath.Join(dir, "ready")
+	for _, path := range []string{alive, ready} {
+		require.NoError(t, syscall.Mkfifo(path, 0o600))
+	}
+	file, err := os.OpenFile(alive, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { file.Close() })
+	return pipe{file, fmt.Sprintf("(exec 9>%[1]s; echo alive >&9; echo > %[2]s; sleep 1000) & read _ < %[2]s; ", alive, ready)}
+}
+
+func (p pipe) requireClosed(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.file.SetReadDeadline(time.Now().Add(10*time.Second)))
+	said, err := io.ReadAll(p.file)
+	require.NoError(t, err, "somebody is still alive")
+	require.Equal(t, "alive\n", string(said))
+}
+
+func TestHTTPProbe(t *testing.T) {
+	var status atomic.Int64
+	hang := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/missing")
+		w.WriteHeader(int(status.Load()))
+		fmt.Fprint(w, strings.Repeat("why ", 500))
+	})
+	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	defer close(hang)
+
+	for code, ok := range map[int64]bool{200: true, 204: true, 302: true, 404: false, 500: false, 503: false} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			status.Store(code)
+			r := probe(t, t.Context(), health.Probe{HTTP: server.URL + "/"})
+			require.Equal(t, ok, r.OK)
+			if !ok {
+				require.True(t, strings.HasPrefix(r.Message, fmt.Sprintf("%d %s: why why", code, http.StatusText(int(code)))), r.Message)
+			}
+		})
+	}
+	t.Run("does not wait for ever", func(t *testing.T) {
+		r := probe(t, t.Context(), health.Probe{HTTP: server.URL + "/hang", Timeout: 50 * time.Millisecond})
+		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 50ms"}, r)
+	})
+	t.Run("uses no proxy", func(t *testing.T) {
+		t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
+		status.Store(200)
+		require.True(t, probe(t, t.Context(), health.Probe{HTTP: server.URL}).OK)
+	})
+}
+
+func TestTCPProbe(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, probe(t, t.Context(), health.Probe{TCP: address}))
+	require.NoError(t, listener.Close())
+	r := probe(t, t.Context(), health.Probe{TCP: address})
+	require.False(t, r.OK)
+	require.Contains(t, r.Message, "refused")
+}
+
+func TestProbesCalledOff(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	mark := filepath.Join(t.TempDir(), "ran")
+	r := probe(t, ctx, health.Probe{Command: []string{"/usr/bin/touch", mark}})
+	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "called off"}, r)
+	require.NoFileExists(t, mark)
+}
+
+func TestResultsComeInOrder(t *testing.T) {
+	var all []health.Probe
+	for i := range 32 {
+		all = append(all, health.Probe{Name: fmt.Sprint(i), Command: []string{"/bin/sh", "-c", fmt.Sprintf("exit %d", i%2)}})
+	}
+	c, err := health.NewCollector(&health.CollectorOptions{Probes: all})
+	require.NoError(t, err)
+	for i, r := range c.Probe(t.Context()) {
+		require.Equal(t, fmt.Sprint(i), r.Name)
+		require.Equal(t, i%2 == 0, r.OK)
+	}
+}
+
+func TestWithoutProbesThereIsNothingToSay(t *testing.T) {
+	c, err := health.NewCollector(nil)
+	require.NoError(t, err)
+	require.Empty(t, c.Probe(t.Context()))
+}
+
+func TestProbesAreChecked(t *testing.T) {
+	good := health.Probe{Name: "good", TCP: "localhost:80"}
+	for name, c := range map[string]struct {
+		probes []health.Probe
+		field  string
+	}{
+		"no name":          {[]health.Probe{{TCP: ":80"}}, "probes[0].name"},
+		"long name":        {[]health.Probe{{Name: strings.Repeat("n", 65), TCP: ":80"}}, "probes[0].name"},
+		"same name":        {[]health.Probe{good, good}, "probes[1].name"},
+		"nothing to do":    {[]health.Probe{good, {Name: "a"}}, "probes[1]"},
+		"two things to do": {[]health.Probe{{Name: "a", TCP: ":80", HTTP: "http://localhost"}}, "probes[0]"},
+		"no program":       {[]health.Probe{{Name: "a", Command: []string{""}}}, "probes[0].command"},
+		"no port":          {[]health.Probe{{Name: "a", TCP: "localhost"}}, "probes[0].tcp"},
+		"empty port":       {[]health.Probe{{Name: "a", TCP: "localhost:"}}, "probes[0].tcp"},
+		"no URL":           {[]health.Probe{{Name: "a", HTTP: "localhost:80/x"}}, "probes[0].http"},
+		"no host":          {[]health.Probe{{Name: "a", HTTP: "http:///x"}}, "probes[0].http"},
+		"another scheme":   {[]health.Probe{{Name: "a", HTTP: "file:///etc/passwd"}}, "probes[0].http"},
+		"too patient":      {[]health.Probe{{Name: "a", TCP: ":80", Timeout: time.Hour}}, "probes[0].timeout"},
+		"negative timeout": {[]health.Probe{{Name: "a", TCP: ":80", Timeout: -1}}, "probes[0].timeout"},
+		"too many":         {make([]health.Probe, 33), "probes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := health.NewCollector(&health.CollectorOptions{Probes: c.probes})
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.True(t, strings.HasPrefix(err.Error(), c.field+": "), err.Error())
+		})
+	}
+}
