@@ -172,7 +172,7 @@ func TestRegistration(t *testing.T) {
 	})
 	t.Run("a server that is not the shard's is refused", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.serveAgents("elsewhere.test:8994", s.certificate("zone-b"))
+			s.serveAgents("elsewhere.test:8994", s.listen("elsewhere.test:8994"), s.certificate("zone-b"))
 			m.o.AgentAddrs = []string{"elsewhere.test:8994"}
 			a, stop := m.start()
 			defer stop()

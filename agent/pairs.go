@@ -22,13 +22,13 @@ func (v vault) load() (*identity, error) {
 		return nil, err
 	}
 	if _, err := v.pair(n + 1); err == nil {
-		if err := v.use(n + 1); err != nil {
-			return nil, err
-		}
 		n++
 	}
 	if n == 0 {
 		return nil, nstance.Errorf(nstance.NotFound, "%s holds no certificate", v.dir)
+	}
+	if err := v.use(n); err != nil {
+		return nil, err
 	}
 	return v.identity(n)
 }

@@ -73,7 +73,20 @@ type shard struct {
 	before   func(*visit) *apiv1.ConnectResponse  // says something else than welcome
 }
 
+// newShard listens in memory, under the names above.
 func newShard(t *testing.T, o registration.Options) *shard {
+	t.Helper()
+	s := newAuthority(t, o)
+	cert := s.certificate(zone)
+	s.serveRegistration(s.listen(regAddr), cert)
+	for _, addr := range []string{addrA, addrB} {
+		s.serveAgents(addr, s.listen(addr), cert)
+	}
+	return s
+}
+
+// newAuthority is a shard that does not listen yet.
+func newAuthority(t *testing.T, o registration.Options) *shard {
 	t.Helper()
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
@@ -88,11 +101,6 @@ func newShard(t *testing.T, o registration.Options) *shard {
 	o.Alarm = func(nstance.Event) { s.alarms.Add(1) }
 	s.registrar, err = registration.New(authority, nonces, s.records, &o)
 	require.NoError(t, err)
-	cert := s.certificate(zone)
-	s.serve(regAddr, pki.RegistrationTLS(cert), func(g *grpc.Server, _ string) { apiv1.RegisterRegistrationServiceServer(g, s) })
-	for _, addr := range []string{addrA, addrB} {
-		s.serveAgents(addr, cert)
-	}
 	return s
 }
 
@@ -102,23 +110,28 @@ func (s *shard) certificate(of nstance.ShardID) func() (*tls.Certificate, error)
 	return func() (*tls.Certificate, error) { return cert, nil }
 }
 
-func (s *shard) serveAgents(addr string, cert func() (*tls.Certificate, error)) {
-	cfg := pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent)
-	s.serve(addr, cfg, func(g *grpc.Server, addr string) { apiv1.RegisterAgentServiceServer(g, &door{shard: s, addr: addr}) })
-}
-
-func (s *shard) serve(addr string, cfg *tls.Config, register func(*grpc.Server, string)) {
+// listen opens a listener in memory.
+func (s *shard) listen(addr string) net.Listener {
 	ln := bufconn.Listen(64 << 10)
 	s.network.listeners[addr] = ln
-	s.servers = append(s.servers, serveOn(ln, cfg, func(g *grpc.Server) { register(g, addr) }))
+	return ln
 }
 
-func serveOn(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) *grpc.Server {
+func (s *shard) serveRegistration(ln net.Listener, cert func() (*tls.Certificate, error)) {
+	s.serve(ln, pki.RegistrationTLS(cert), func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
+}
+
+func (s *shard) serveAgents(addr string, ln net.Listener, cert func() (*tls.Certificate, error)) {
+	cfg := pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent)
+	s.serve(ln, cfg, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, &door{shard: s, addr: addr}) })
+}
+
+func (s *shard) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) {
 	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)),
 		grpc.KeepaliveParams(session.Server()), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
 	register(g)
+	s.servers = append(s.servers, g)
 	go g.Serve(ln) //nolint:errcheck // ends with Stop
-	return g
 }
 
 func (s *shard) stop() {

@@ -1,0 +1,173 @@
+package agent // the directory's layout is private; what holds at each place to die is tested here
+
+import (
+	"crypto/ed25519"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+const thisMachine = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
+
+// A mint issues certificates for a vault's next key.
+type mint struct {
+	t         *testing.T
+	authority *registration.Authority
+	v         vault
+}
+
+func newMint(t *testing.T) *mint {
+	t.Helper()
+	authority, err := registration.NewAuthority(registration.Identity, time.Now())
+	require.NoError(t, err)
+	m := &mint{t, authority, vault{filepath.Join(t.TempDir(), "identity"), 0o600}}
+	require.NoError(t, os.MkdirAll(m.v.dir, 0o700))
+	require.NoError(t, m.v.settle(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
+	return m
+}
+
+func (m *mint) credential() nstance.Credential {
+	m.t.Helper()
+	key, err := m.v.nextKey()
+	require.NoError(m.t, err)
+	issued, err := m.authority.Issue(registration.Template{
+		Subject: string(thisMachine), Tenant: "default", Key: key.Public().(ed25519.PublicKey),
+		Role: nstance.RoleAgent, Lifetime: time.Hour, Now: time.Now(),
+	})
+	require.NoError(m.t, err)
+	return nstance.Credential{Chain: [][]byte{issued.Certificate}, Roots: [][]byte{m.authority.Certificate()}, Serial: issued.Serial}
+}
+
+// serial returns that of the identity in use.
+func (m *mint) serial() string {
+	m.t.Helper()
+	id, err := m.v.load()
+	require.NoError(m.t, err)
+	require.True(m.t, id.pair.Leaf.PublicKey.(ed25519.PublicKey).Equal(id.pair.PrivateKey.(ed25519.PrivateKey).Public()))
+	return pki.SerialOf(id.pair.Leaf)
+}
+
+func TestPairs(t *testing.T) {
+	t.Run("an empty directory holds no identity", func(t *testing.T) {
+		_, err := newMint(t).v.load()
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("the next key stays until its certificate is installed", func(t *testing.T) {
+		m := newMint(t)
+		for range 3 {
+			first, err := m.v.nextKey()
+			require.NoError(t, err)
+			again, err := m.v.nextKey()
+			require.NoError(t, err)
+			require.Equal(t, first, again)
+			require.NoError(t, m.v.install(m.credential()))
+			next, err := m.v.nextKey()
+			require.NoError(t, err)
+			require.NotEqual(t, first, next)
+		}
+	})
+	t.Run("the well-known names show the pair in use", func(t *testing.T) {
+		m := newMint(t)
+		for range 3 {
+			c := m.credential()
+			require.NoError(t, m.v.install(c))
+			pair, err := pki.LoadPair(m.v.path("cert.pem"), m.v.path("key.pem"))
+			require.NoError(t, err)
+			require.Equal(t, c.Serial, pki.SerialOf(pair.Leaf))
+			require.Equal(t, c.Serial, m.serial())
+		}
+	})
+	t.Run("a certificate without roots keeps those of before", func(t *testing.T) {
+		m := newMint(t)
+		require.NoError(t, m.v.write(m.v.path("ca.crt"), m.authority.CertPEM()))
+		for range 2 {
+			c := m.credential()
+			c.Roots = nil
+			require.NoError(t, m.v.install(c))
+			got, err := os.ReadFile(m.v.path("ca.pem"))
+			require.NoError(t, err)
+			require.Equal(t, string(m.authority.CertPEM()), string(got))
+		}
+	})
+	t.Run("a certificate for another key is never put to use", func(t *testing.T) {
+		m := newMint(t)
+		good := m.credential()
+		require.NoError(t, m.v.install(good))
+		require.ErrorIs(t, m.v.install(good), nstance.Invalid, "it is for the former key")
+		require.Equal(t, good.Serial, m.serial())
+	})
+	t.Run("a link that no agent made is an error, not absence", func(t *testing.T) {
+		m := newMint(t)
+		require.NoError(t, m.v.install(m.credential()))
+		require.NoError(t, m.v.link("elsewhere", linkCurrent))
+		_, err := m.v.load()
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+}
+
+// TestDyingWhileInstalling stops before each step of install.
+func TestDyingWhileInstalling(t *testing.T) {
+	prepare := func(t *testing.T) (*mint, string, nstance.Credential) {
+		m := newMint(t)
+		first := m.credential()
+		require.NoError(t, m.v.install(first))
+		return m, first.Serial, m.credential()
+	}
+	finish := func(t *testing.T, m *mint) {
+		next := m.credential()
+		require.NoError(t, m.v.install(next))
+		require.Equal(t, next.Serial, m.serial())
+	}
+
+	t.Run("before anything: the old pair", func(t *testing.T) {
+		m, old, _ := prepare(t)
+		require.Equal(t, old, m.serial())
+		finish(t, m)
+	})
+	t.Run("after the roots: the old pair", func(t *testing.T) {
+		m, old, c := prepare(t)
+		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileRoots), c.Roots...))
+		require.Equal(t, old, m.serial())
+		finish(t, m)
+	})
+	t.Run("after the certificate, before the link: the new pair", func(t *testing.T) {
+		m, _, c := prepare(t)
+		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileRoots), c.Roots...))
+		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileCert), c.Chain...))
+		require.Equal(t, c.Serial, m.serial())
+		finish(t, m)
+	})
+	t.Run("after the first link ever, before the well-known names: they are made", func(t *testing.T) {
+		m := newMint(t)
+		c := m.credential()
+		require.NoError(t, pki.SaveCertificates(m.v.path("v1", fileRoots), c.Roots...))
+		require.NoError(t, pki.SaveCertificates(m.v.path("v1", fileCert), c.Chain...))
+		require.NoError(t, m.v.link("v1", linkCurrent))
+		require.Equal(t, c.Serial, m.serial())
+		require.FileExists(t, m.v.path("key.pem"))
+		finish(t, m)
+	})
+	t.Run("with a link half made: it is made again", func(t *testing.T) {
+		m, _, _ := prepare(t)
+		require.NoError(t, os.Symlink("v7", m.v.path("."+linkCurrent+".next")))
+		finish(t, m)
+	})
+}
+
+func TestSpentNonce(t *testing.T) {
+	m := newMint(t)
+	require.False(t, m.v.spent("a"))
+	require.NoError(t, m.v.spend("a"))
+	require.True(t, m.v.spent("a"))
+	require.False(t, m.v.spent("b"))
+	data, err := os.ReadFile(m.v.path(fileSpent))
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "a\n", "it is a digest")
+}

@@ -1,0 +1,164 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// loopback listens where the system likes.
+func loopback(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return ln
+}
+
+// eventually is how long a loaded machine may take for what should be at once.
+const eventually = 20 * time.Second
+
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(eventually):
+		require.FailNow(t, "nothing came")
+		panic("unreachable")
+	}
+}
+
+// TestOverRealSockets runs an agent as its users do: TLS over TCP, a metadata
+// service over HTTP, a command as hook, a socket of systemd's kind.
+func TestOverRealSockets(t *testing.T) {
+	s := newAuthority(t, registration.Options{})
+	defer s.stop()
+	cert := s.certificate(zone)
+	reg, sessions := loopback(t), loopback(t)
+	s.serveRegistration(reg, cert)
+	s.serveAgents("loopback", sessions, cert)
+
+	metadata := imds.New(&imds.Options{Protocol: "aws", RequireToken: true, Spot: true})
+	cloud := httptest.NewServer(metadata)
+	defer cloud.Close()
+
+	m := s.machine()
+	proof := filepath.Join(t.TempDir(), "drained")
+	health1 := loopback(t)
+	require.NoError(t, health1.Close()) // for its port
+	systemd := listenNotify(t)
+	m.o.Dial, m.o.Detector = nil, nil
+	_, port, err := net.SplitHostPort(sessions.Addr().String())
+	require.NoError(t, err)
+	m.o.RegistrationAddrs, m.o.AgentAddrs = []string{reg.Addr().String()}, []string{"localhost:" + port}
+	m.o.Provider, m.o.MetadataURL, m.o.SpotPollInterval = "", cloud.URL, 50*time.Millisecond
+	m.o.HealthAddr = health1.Addr().String()
+	m.o.DrainHook = []string{"/bin/sh", "-c", `echo "$NSTANCE_DRAIN_REASON" > "$0"; echo emptied`, proof}
+	m.o.Probes = []health.Probe{{Name: "health", TCP: m.o.HealthAddr}}
+	m.o.NotifySocket, m.o.Watchdog = systemd.LocalAddr().String(), 20*time.Millisecond
+	_, stop := m.start()
+	defer stop()
+
+	v := receive(t, s.visits)
+	r := receive(t, v.up)
+	require.True(t, r.GetReport().GetCanDrain())
+	require.True(t, r.GetReport().GetProbes()[0].GetOk())
+	require.Equal(t, "READY=1", hear(t, systemd))
+	require.Equal(t, "WATCHDOG=1", hear(t, systemd))
+
+	require.Eventually(t, func() bool {
+		code, status := healthz(t, m.o.HealthAddr)
+		return code == http.StatusOK && !status.LastReport.IsZero()
+	},
+		eventually, 10*time.Millisecond)
+
+	deadline := time.Now().Add(2 * time.Minute).UTC().Truncate(time.Second)
+	metadata.Reclaim("terminate", deadline)
+	n := receive(t, v.up).GetNotice()
+	require.True(t, deadline.Equal(n.GetDeadline().AsTime()))
+	_, status := healthz(t, m.o.HealthAddr)
+	require.Equal(t, n.GetEventId(), status.Notices[0].EventID)
+
+	v.drain(1, deadline)
+	result := receive(t, v.up).GetDrainResult()
+	require.Equal(t, "drained", result.GetOutcome(), result.GetMessage())
+	require.Equal(t, "emptied", result.GetMessage())
+	said, err := os.ReadFile(proof)
+	require.NoError(t, err)
+	require.Equal(t, "notice\n", string(said))
+
+	stop()
+	require.NotNil(t, receive(t, v.up).GetGoodbye())
+	for hear(t, systemd) != "STOPPING=1" {
+		continue // the watchdog's last signs
+	}
+}
+
+func healthz(t *testing.T, addr string) (int, agent.Status) {
+	t.Helper()
+	resp, err := http.Get("http://" + addr + "/healthz")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	var s agent.Status
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&s))
+	return resp.StatusCode, s
+}
+
+func listenNotify(t *testing.T) *net.UnixConn {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func hear(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(eventually)))
+	buf := make([]byte, 1024)
+	n, err := conn.Read(buf)
+	require.NoError(t, err)
+	return string(buf[:n])
+}
+
+func TestHealthz(t *testing.T) {
+	get := func(t *testing.T, addr, path string) int {
+		t.Helper()
+		resp, err := http.Get("http://" + addr + path)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	t.Run("says why not, and serves nothing else", func(t *testing.T) {
+		ln := loopback(t)
+		require.NoError(t, ln.Close())
+		_, port, err := net.SplitHostPort(ln.Addr().String())
+		require.NoError(t, err)
+		s := newAuthority(t, registration.Options{})
+		m := s.machine()
+		m.o.HealthAddr = ":" + port // without a host: loopback
+		_, stop := m.start()
+		defer stop()
+		addr := "127.0.0.1:" + port
+		require.Eventually(t, func() bool {
+			code, status := healthz(t, addr)
+			return code == http.StatusServiceUnavailable && status.Error != ""
+		},
+			eventually, 10*time.Millisecond)
+		require.Equal(t, http.StatusNotFound, get(t, addr, "/"))
+		require.Equal(t, http.StatusNotFound, get(t, addr, "/debug/pprof/"))
+	})
+}
