@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/session"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+)
+
+const (
+	cluster = nstance.ClusterID("demo")
+	shard   = nstance.ShardID("here")
+)
+
+// A server is the least that an agent will talk to. A real one, nstance-server,
+// keeps records, checks serials and survives its own death; this one has one
+// machine and forgets it. Your daemon needs nothing of this file.
+type server struct {
+	apiv1.UnimplementedRegistrationServiceServer
+	apiv1.UnimplementedAgentServiceServer
+
+	story        story
+	authority    *registration.Authority
+	registrar    *registration.Registrar
+	nonce        string
+	registration net.Listener
+	sessions     net.Listener
+	grpc         []*grpc.Server
+	serving      sync.WaitGroup
+}
+
+func newServer(id nstance.InstanceID, told story) (*server, error) {
+	now := time.Now()
+	authority, err := registration.NewAuthority(registration.Identity, now)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := registration.NewNonceKeys(registration.NewNonceKey())
+	if err != nil {
+		return nil, err
+	}
+	nonce, err := keys.Mint("", registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: shard, Tenant: nstance.DefaultTenant,
+		Group: "demo", NotBefore: now, Expiry: now.Add(time.Minute),
+	})
+	if err != nil {
+		return nil, err
+	}
+	one := &record{is: registration.Registration{ID: id, Kind: id.Kind(), Tenant: nstance.DefaultTenant, Group: "demo"}}
+	registrar, err := registration.New(authority, keys, one, &registration.Options{Cluster: cluster, Shard: shard})
+	if err != nil {
+		return nil, err
+	}
+	s := &server{story: told, authority: authority, registrar: registrar, nonce: nonce}
+	return s, s.listen()
+}
+
+func (s *server) listen() (err error) {
+	cert, err := s.authority.Server(shard, cluster, time.Hour, time.Now())
+	if err != nil {
+		return err
+	}
+	if s.registration, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return err
+	}
+	if s.sessions, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return errors.Join(err, s.registration.Close())
+	}
+	show := func() (*tls.Certificate, error) { return cert, nil }
+	s.serve(s.registration, pki.RegistrationTLS(show), func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
+	s.serve(s.sessions, pki.ServerTLS(show, s.authority.Pool(), nstance.RoleAgent), func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, s) })
+	return nil
+}
+
+func (s *server) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) {
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
+	register(g)
+	s.grpc = append(s.grpc, g)
+	s.serving.Go(func() { _ = g.Serve(ln) }) // ends with Stop
+}
+
+func (s *server) stop() {
+	for _, g := range s.grpc {
+		g.Stop()
+	}
+	s.serving.Wait()
+}
+
+// RegisterAgent turns the nonce into a certificate.
+func (s *server) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
+	c, err := s.registrar.Register(ctx, nstance.RegistrationRequest{Nonce: r.GetNonce(), CSR: r.GetCsr(), Hostname: r.GetHostname()})
+	if err != nil {
+		return nil, wire.Status(err)
+	}
+	s.story.say("the machine is registered")
+	return &apiv1.RegisterAgentResponse{Credential: wire.Credential(c)}, nil
+}
+
+// Connect welcomes the agent and acknowledges what it says.
+func (s *server) Connect(stream apiv1.AgentService_ConnectServer) error {
+	if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{}}}); err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ack := &apiv1.Acknowledgement{Number: m.GetNumber()}
+		if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: ack}}); err != nil {
+			return err
+		}
+		if err := s.tell(stream, m); err != nil {
+			return err
+		}
+	}
+}
+
+// tell moves the story on.
+func (s *server) tell(stream apiv1.AgentService_ConnectServer, m *apiv1.ConnectRequest) error {
+	switch m := m.GetMessage().(type) {
+	case *apiv1.ConnectRequest_Report:
+		s.story.say("first report, can drain: %v", m.Report.GetCanDrain())
+		s.story.announce()
+	case *apiv1.ConnectRequest_Notice:
+		s.story.say("notice: %s by %s, please drain", m.Notice.GetKind(), m.Notice.GetSource())
+		return stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+			Generation: 1, Deadline: timestamppb.New(time.Now().Add(time.Minute)), Reason: string(nstance.CauseNotice),
+		}}})
+	case *apiv1.ConnectRequest_DrainResult:
+		s.story.say("drain 1 ended: %s, %s", m.DrainResult.GetOutcome(), m.DrainResult.GetMessage())
+		s.story.done()
+	case *apiv1.ConnectRequest_Goodbye:
+		s.story.say("goodbye: %s", m.Goodbye.GetReason())
+	}
+	return nil
+}
+
+// A record is the memory of one machine, behind the registrar.
+type record struct {
+	registration.Records // of operators there are none
+	mu                   sync.Mutex
+	is                   registration.Registration
+}
+
+func (r *record) Registration(_ context.Context, id nstance.InstanceID) (registration.Registration, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != r.is.ID {
+		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	}
+	return r.is, nil
+}
+
+func (r *record) UpdateRegistration(_ context.Context, id nstance.InstanceID, fn func(*registration.Registration) error) (registration.Registration, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != r.is.ID {
+		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	}
+	next := r.is
+	if err := fn(&next); err != nil {
+		return registration.Registration{}, err
+	}
+	r.is = next
+	return next, nil
+}
