@@ -154,13 +154,14 @@ func TestCreate(t *testing.T) {
 		_, err := c.Create(ctx, spec(t))
 		require.Equal(t, nstance.Unavailable, nstance.CodeOf(err))
 	})
-	t.Run("answered with another machine is an error", func(t *testing.T) {
-		c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
-			return nstance.Machine{ID: spec(t).ID, Owner: owner}, nil
-		}}, nil)
-		m, err := c.Create(t.Context(), spec(t))
-		require.ErrorIs(t, err, nstance.Internal)
-		require.Zero(t, m)
+	t.Run("answered with another machine, or another's, is an error", func(t *testing.T) {
+		wanted := spec(t)
+		for _, m := range []nstance.Machine{{ID: spec(t).ID, Owner: owner}, {ID: wanted.ID}} {
+			c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) { return m, nil }}, nil)
+			got, err := c.Create(t.Context(), wanted)
+			require.ErrorIs(t, err, nstance.Internal)
+			require.Zero(t, got)
+		}
 	})
 	t.Run("answered with not found is no proof of absence", func(t *testing.T) {
 		c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {

@@ -152,6 +152,30 @@ func TestTime(t *testing.T) {
 			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
 		})
 	})
+	t.Run("what comes earlier happens earlier, in whatever order it was planned", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			var ids []nstance.InstanceID
+			for _, delay := range []string{"1h", "1m", "1s", "1m"} {
+				s := spec(t, "")
+				s.Args = json.RawMessage(`{"boot_delay": "` + delay + `"}`)
+				ids = append(ids, create(t, c, s).ID)
+				synctest.Wait()
+			}
+			for _, step := range []struct {
+				wait    time.Duration
+				running int
+			}{{time.Second, 1}, {time.Minute, 3}, {time.Hour, 4}} {
+				pass(step.wait)
+				running := 0
+				for _, id := range ids {
+					if status(t, c, id) == nstance.StatusRunning {
+						running++
+					}
+				}
+				require.Equal(t, step.running, running)
+			}
+		})
+	})
 	t.Run("a fresh machine is unknown for the lag, and a repeated create knows it all the same", func(t *testing.T) {
 		bubble(t, &simcloud.Options{Lag: simcloud.Constant(5 * time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
 			s := spec(t, "")
@@ -431,6 +455,16 @@ func TestReclaim(t *testing.T) {
 			m := create(t, c, spec(t, nstance.Spot))
 			require.NoError(t, c.Reclaim(m.ID, time.Hour))
 			require.Equal(t, nstance.Reclaim, (<-watch(t, c, m.ID)).Kind)
+		})
+	})
+	t.Run("a watch that begins after the withdrawal sees nothing", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, nstance.Spot))
+			require.NoError(t, c.Reclaim(m.ID, time.Hour))
+			require.NoError(t, c.Withdraw(m.ID))
+			notices := watch(t, c, m.ID)
+			synctest.Wait()
+			require.Empty(t, notices)
 		})
 	})
 	t.Run("on-demand machines are not reclaimed", func(t *testing.T) {
