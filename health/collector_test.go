@@ -126,6 +126,28 @@ func TestUsage(t *testing.T) {
 			require.Equal(t, 60.0, c.Usage().CPUPercent)
 		})
 	})
+	t.Run("a minute holds both of its ends", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProc(t)
+			p.memory(t, 100, 0)
+			c := p.start(t, nil)
+			p.memory(t, 100, 100)
+			pass(time.Minute)
+			require.Equal(t, 100.0/13, c.Usage().MemoryPercent)
+		})
+	})
+	t.Run("of the processor comes from the samples that know it", func(t *testing.T) {
+		p := newProc(t)
+		c, err := health.NewCollector(&health.CollectorOptions{Proc: string(p)})
+		require.NoError(t, err)
+		for i, busy := range []int{0, 1000, 0, 1030, 0} {
+			if p.write(t, "stat", ""); i%2 == 1 {
+				p.stat(t, busy, 10000-busy+100*i)
+			}
+			once(t, c)
+		}
+		require.Equal(t, 15.0, c.Usage().CPUPercent)
+	})
 	t.Run("old samples are nothing to report", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProc(t)

@@ -315,6 +315,12 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, at(60), next)
 }
 
+func TestAClockFarOffDecidesNothing(t *testing.T) {
+	v, next := policy.Judge(alive(), noon.AddDate(-1000, 0, 0))
+	require.Equal(t, health.Well, v)
+	require.Equal(t, at(66), next)
+}
+
 func TestZeroTrackDecidesNothing(t *testing.T) {
 	v, next := health.Policy{}.Judge(health.Track{}, noon)
 	require.Equal(t, health.Waiting, v)

@@ -56,9 +56,8 @@ func (c *Collector) Probe(ctx context.Context) []nstance.ProbeResult {
 func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
 	bounded, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	err := bounded.Err()
+	var err error
 	switch {
-	case err != nil:
 	case len(p.Command) > 0:
 		err = runCommand(bounded, p.Command)
 	case p.HTTP != "":
