@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -66,12 +67,13 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 // rebalance recommendation a Rebalance, a scheduled event a Maintenance with
 // its NotBefore and its code as action, the target state Terminated a
 // Terminate. A notice whose key or entry disappears, or whose state becomes
-// canceled or completed, is yielded once more, Cancelled. An error is yielded
-// once as long as it lasts.
+// canceled or completed, is yielded once more, Cancelled. An interruption that
+// is put off before it is due keeps the deadline that was yielded, since
+// deadlines only tighten. An error is yielded once as long as it lasts.
 func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		watch(ctx, &a.o,
-			awsKey{a, awsAction, parseInstanceAction},
+			&actionKey{awsKey: awsKey{a, awsAction, parseInstanceAction}},
 			awsKey{a, awsRebalance, parseRebalance},
 			awsKey{a, awsMaintenance, parseMaintenance},
 			awsKey{a, awsTargetState, parseTargetState},
@@ -99,6 +101,42 @@ func (k awsKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
 		return found, false, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
 	}
 	return found, false, nil
+}
+
+// An actionKey reads the key of interruptions, which has room for one.
+type actionKey struct {
+	awsKey
+	standing nstance.Notice // zero: none
+}
+
+func (k *actionKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
+	found, soon, err := k.awsKey.read(ctx)
+	if err != nil {
+		return found, soon, err
+	}
+	if len(found) == 0 {
+		k.standing = nstance.Notice{}
+		return nil, soon, nil
+	}
+	k.standing = anchor(k.standing, found[0], k.aws.o.Now())
+	return []nstance.Notice{k.standing}, soon, nil
+}
+
+// anchor returns the notice n as it stands after was. A time that moves before
+// it has come is the same interruption moved, though the time is part of its
+// name; some services that imitate EC2 move it with every read. One that moves
+// after it has come is another: a termination that failed leaves its time
+// behind.
+func anchor(was, n nstance.Notice, now time.Time) nstance.Notice {
+	due := !was.Deadline.IsZero() && !was.Deadline.After(now)
+	if was.Action != n.Action || due {
+		return n
+	}
+	n.EventID = was.EventID
+	if !was.Deadline.IsZero() && (n.Deadline.IsZero() || n.Deadline.After(was.Deadline)) {
+		n.Deadline = was.Deadline
+	}
+	return n
 }
 
 // get reads one path, with a session token where the service has them. A

@@ -39,21 +39,20 @@ func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
 }
 
 // parseRebalance reads {"noticeTime": "…Z"} (EC2 user guide, "EC2 instance
-// rebalance recommendations"). That time is when the signal was given, not when
-// anything will happen, and tells two signals apart.
+// rebalance recommendations"). That time is when the signal was last given, not
+// when anything will happen: the risk is one, however often it is signalled.
 func parseRebalance(body []byte) ([]nstance.Notice, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
 		return nil, err
 	}
-	given, err := parseTime(doc.NoticeTime)
-	if err != nil {
+	if _, err := parseTime(doc.NoticeTime); err != nil {
 		return nil, fmt.Errorf("noticeTime: %w", err)
 	}
 	return []nstance.Notice{{
 		Kind:    nstance.Rebalance,
 		Source:  "aws/rebalance",
-		EventID: "aws/rebalance@" + given.Format(time.RFC3339),
+		EventID: "aws/rebalance",
 	}}, nil
 }
 

@@ -198,14 +198,79 @@ func TestAWSNotices(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		s.Reclaim("terminate", base.Add(time.Hour))
+		wait(t, 2*time.Hour)
+		s.Reclaim("terminate", base.Add(3*time.Hour))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 3)
+		require.Equal(t, base.Add(3*time.Hour), notices[1].Deadline)
+		require.False(t, notices[1].Cancelled)
+		require.Equal(t, notices[0].EventID, notices[2].EventID)
+		require.True(t, notices[2].Cancelled)
+	})
+	bubble(t, "another action is another announcement", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		s.Reclaim("terminate", base.Add(time.Hour))
+		wait(t, time.Minute)
+		s.Reclaim("hibernate", base.Add(time.Hour))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 3)
+		require.Equal(t, "hibernate", notices[1].Action)
+		require.True(t, notices[2].Cancelled)
+	})
+	bubble(t, "a deadline that tightens is the same announcement, changed", func(t *testing.T) {
+		s := aws()
+		s.SetRaw(imds.AWSAction, `{"action":"terminate"}`)
+		r := follow(t, newAWS(t, s))
+		s.Reclaim("terminate", base.Add(time.Hour))
+		wait(t, time.Minute)
+		s.Reclaim("terminate", base.Add(30*time.Minute))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 3)
+		for _, n := range notices {
+			require.Equal(t, "aws/spot/terminate", n.EventID)
+			require.False(t, n.Cancelled)
+		}
+		require.Equal(t, base.Add(30*time.Minute), notices[2].Deadline)
+	})
+	bubble(t, "a deadline that recedes with every read is told once", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		for range 100 {
+			s.Reclaim("terminate", time.Now().Add(2*time.Minute))
+			s.Rebalance(time.Now())
+			wait(t, time.Second)
+		}
+		notices, errs := r.after(t, 0)
+		require.Empty(t, errs)
+		require.Len(t, notices, 2, "a reclaim and a rebalance")
+		s.Withdraw()
+		notices, _ = r.after(t, time.Minute)
+		require.Len(t, notices, 3)
+		require.True(t, notices[2].Cancelled)
+	})
+	bubble(t, "what comes after a withdrawal is another announcement", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		s.Reclaim("terminate", base.Add(time.Hour))
+		wait(t, time.Minute)
+		s.Withdraw()
 		wait(t, time.Minute)
 		s.Reclaim("terminate", base.Add(2*time.Hour))
 		notices, _ := r.after(t, time.Minute)
 		require.Len(t, notices, 3)
-		require.Equal(t, base.Add(2*time.Hour), notices[1].Deadline)
-		require.False(t, notices[1].Cancelled)
-		require.Equal(t, notices[0].EventID, notices[2].EventID)
-		require.True(t, notices[2].Cancelled)
+		require.NotEqual(t, notices[0].EventID, notices[2].EventID)
+		require.Equal(t, base.Add(2*time.Hour), notices[2].Deadline)
+	})
+	bubble(t, "a stale deadline does not hide the next interruption", func(t *testing.T) {
+		s := aws()
+		wait(t, time.Hour)
+		s.Reclaim("terminate", base.Add(time.Minute))
+		r := follow(t, newAWS(t, s))
+		s.Reclaim("terminate", base.Add(2*time.Hour))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.Equal(t, base.Add(2*time.Hour), notices[0].Deadline)
 	})
 	bubble(t, "rebalance", func(t *testing.T) {
 		s := aws()
@@ -215,7 +280,7 @@ func TestAWSNotices(t *testing.T) {
 		require.Equal(t, []nstance.Notice{{
 			Kind:       nstance.Rebalance,
 			Source:     "aws/rebalance",
-			EventID:    "aws/rebalance@1999-12-31T23:59:00Z",
+			EventID:    "aws/rebalance",
 			DetectedAt: base,
 		}}, notices)
 	})
