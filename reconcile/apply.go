@@ -1,0 +1,191 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// apply puts a decision into the shard's state and hands its steps to the
+// lanes, all before the lock is released: the next plan sees chosen instances
+// as pending and leaving members as leaving. It returns when to look again.
+func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
+	holds := d.Holds
+	var next time.Time
+	for _, a := range d.Actions {
+		if a.Kind != Create {
+			r.applyTo(r.members[a.ID], a, now)
+			continue
+		}
+		ok, retryAt := r.provider.Reserve(now)
+		if !ok {
+			holds = append(holds, Hold{Kind: "budget", Reason: "the create budget is used up", Until: retryAt})
+			next = retryAt
+			break // creates come last of their kind; what remains is planned again
+		}
+		if err := r.choose(g, a, now); err != nil {
+			holds = append(holds, Hold{Kind: HoldDefinition, Reason: err.Error()})
+			break
+		}
+	}
+	if d.Halt {
+		r.halt(g)
+	}
+	g.hold(holds, now)
+	r.resume(g, now)
+	return next
+}
+
+// choose makes a pending member, which counts from now on.
+func (r *Reconciler) choose(g *group, a Action, now time.Time) error {
+	def := g.spec.Definition
+	rec := storage.Instance{
+		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
+		CreatedEpoch: r.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
+		LaunchTimeout: def.LaunchTimeout, RegistrationTimeout: def.RegistrationTimeout,
+	}
+	kind := def.Kind
+	if a.LastGood {
+		rec.InfraHash, rec.Definition, kind = g.history.LastGoodHash, g.history.LastGood, g.history.LastGoodKind
+	}
+	id, err := nstance.NewInstanceID(kind, rec.CreatedAt)
+	if err != nil {
+		return err
+	}
+	rec.ID = id
+	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate}
+	r.admit(g, m)
+	return nil
+}
+
+// applyTo puts an action on a present member into the state.
+func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
+	if m == nil {
+		return
+	}
+	switch a.Kind {
+	case StartDrain:
+		m.state, m.step = nstance.Draining, stepDrain
+		m.drain = r.newDrain(m, a, now)
+		m.drainOver = false
+		r.sayWhy(m, a)
+	case Tighten:
+		d := *m.drain
+		d.Deadline, d.Causes, d.Voluntary = a.Deadline, a.Causes, a.Voluntary
+		m.drain, m.step = &d, stepDrain
+	case CancelDrain:
+		m.state, m.step, m.drain, m.drainOver = nstance.Booting, stepCancel, nil, false
+	case Delete:
+		if m.state == nstance.Deleting {
+			return // the step goes on by itself
+		}
+		if m.drain == nil {
+			r.sayWhy(m, a)
+		}
+		if m.drain != nil && !m.drainOver && !m.gone {
+			r.say(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
+		}
+		m.state, m.step, m.why = nstance.Deleting, stepDelete, a.Causes
+	case Create: // has no member yet
+	}
+	m.retryAt, m.attempts = time.Time{}, 0
+	m.planned++
+}
+
+func (r *Reconciler) newDrain(m *member, a Action, now time.Time) *nstance.Drain {
+	return &nstance.Drain{
+		Instance: m.id, Group: m.group.key, ProviderID: m.machine.ProviderID,
+		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
+		Causes: a.Causes, Voluntary: a.Voluntary, Executor: r.executor(m),
+	}
+}
+
+// executor chooses who empties m: the operator that watches its tenant, else
+// the agent's own hook, else nobody.
+func (r *Reconciler) executor(m *member) nstance.Executor {
+	attended, ok := r.opts.Drains.(interface {
+		Attended(nstance.TenantID) bool
+	})
+	switch {
+	case ok && attended.Attended(m.rec.Tenant):
+		return nstance.ExecutorOperator
+	case m.report.CanDrain:
+		return nstance.ExecutorAgent
+	}
+	return nstance.ExecutorNone
+}
+
+// sayWhy journals the causes that were found by looking rather than told, and
+// counts creations that came to nothing.
+func (r *Reconciler) sayWhy(m *member, a Action) {
+	for _, c := range a.Causes {
+		switch c.Kind {
+		case nstance.CauseUnhealthy:
+			r.say(m, nstance.Event{Type: nstance.EventUnhealthy, Reason: c.Message})
+		case nstance.CauseTimeout:
+			r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Reason: c.Message})
+		}
+	}
+	if a.Failure {
+		r.failedToBecomeReady(m, false)
+	}
+}
+
+func (r *Reconciler) halt(g *group) {
+	if g.history.HaltedHash == g.hash {
+		return
+	}
+	g.history.HaltedHash = g.hash
+	g.history.HaltReason = fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures)
+	r.sayGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
+	r.saveSoon()
+}
+
+// resume hands every step that is owed and due to a lane.
+func (r *Reconciler) resume(g *group, now time.Time) {
+	for _, m := range g.members {
+		if m.step != stepNone && !m.running && !m.retryAt.After(now) {
+			r.submit(m)
+		}
+	}
+}
+
+func (r *Reconciler) submit(m *member) {
+	m.running = true
+	to := r.urgent
+	if voluntary(m) {
+		to = r.ordinary
+	}
+	to.submit(func(ctx context.Context) { r.perform(ctx, m) })
+}
+
+// voluntary reports whether the step that m owes can wait for others.
+func voluntary(m *member) bool {
+	switch m.step {
+	case stepCreate:
+		return m.rec.Reason != string(ReasonReplace)
+	case stepDrain:
+		return m.drain.Voluntary
+	case stepDelete:
+		return true
+	}
+	return false
+}
+
+// hold replaces the group's holds; one that stays keeps its beginning.
+func (g *group) hold(holds []Hold, now time.Time) {
+	var out []HoldView
+	for _, h := range holds {
+		v := HoldView{Hold: h, Since: now}
+		for _, old := range g.holds {
+			if old.Kind == h.Kind {
+				v.Since = old.Since
+			}
+		}
+		out = append(out, v)
+	}
+	g.holds = out
+}

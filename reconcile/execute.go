@@ -1,0 +1,361 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// perform carries out the step that m owes and puts the outcome into the
+// state, where the next plan sees it. It runs in a lane.
+func (r *Reconciler) perform(ctx context.Context, m *member) {
+	r.mu.Lock()
+	step, planned := m.step, m.planned
+	r.mu.Unlock()
+	var err error
+	switch step {
+	case stepCreate:
+		err = r.create(ctx, m)
+	case stepDrain:
+		err = r.startDrain(ctx, m)
+	case stepCancel:
+		err = r.cancelDrain(ctx, m)
+	case stepDelete:
+		err = r.remove(ctx, m)
+	case stepNone:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.running = false
+	r.outcome(m, step, planned, err)
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.queue.add(m.group.key, step != stepDelete)
+}
+
+// errAgain asks for the step to be repeated: it went well so far.
+var errAgain = errors.New("not finished yet")
+
+// outcome settles a step. A failed one is repeated with backoff; a step that
+// was overtaken by a newer plan leaves the newer one in place.
+func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
+	if rec, ok := r.records.Get(m.id); ok {
+		m.rec, m.durable = rec, true
+	}
+	r.settleAcks(m)
+	switch {
+	case err == nil && step == stepDelete:
+		r.say(m, nstance.Event{Type: nstance.EventDeleted})
+		r.forget(m)
+		return
+	case m.planned != planned:
+		return
+	case err == nil:
+		m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
+		return
+	case step == stepCreate && refused(err):
+		r.createRefused(m, err)
+		return
+	case !errors.Is(err, errAgain):
+		r.log.Warn("step failed, will be repeated", "instance_id", m.id, "group", m.group.key.String(), "op", step.String(), "code", nstance.CodeOf(err), "err", err)
+	}
+	m.attempts++
+	m.retryAt = r.opts.Now().Add(backoff(m.attempts))
+}
+
+// refused reports whether a create definitely made no machine and never will.
+func refused(err error) bool {
+	switch nstance.CodeOf(err) {
+	case nstance.Invalid, nstance.Capacity, nstance.Quota, nstance.Denied, nstance.Conflict:
+		return true
+	}
+	return false
+}
+
+// createRefused fails m: it is counted no more, and its intent is cleared away.
+func (r *Reconciler) createRefused(m *member, err error) {
+	code := nstance.CodeOf(err)
+	if !errors.Is(err, errChanged) {
+		r.failedToBecomeReady(m, code == nstance.Capacity || code == nstance.Quota)
+	}
+	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
+	m.state, m.step = nstance.Failed, stepDelete
+	m.why = []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()}}
+	m.retryAt, m.attempts = time.Time{}, 0
+}
+
+// backoff is how long to wait before the nth attempt at a step.
+func backoff(attempts int) time.Duration {
+	return min(250*time.Millisecond<<min(attempts-1, 10), 10*time.Second)
+}
+
+// create writes the intent, then asks the provider. Repeated after any end, it
+// looks first and sends the same bytes again.
+func (r *Reconciler) create(ctx context.Context, m *member) error {
+	def, err := r.definition(ctx, m)
+	if err != nil {
+		return err
+	}
+	rec, rendered, err := r.intent(ctx, m, def)
+	if err != nil {
+		return err
+	}
+	again := !m.asked.IsZero()
+	if !again {
+		if rec, err = r.writeIntent(ctx, m, rec); err != nil {
+			return keepTrying(err)
+		}
+	} else if mach, err := r.provider.Get(ctx, rec.ID); err == nil {
+		return r.adopt(m, mach)
+	} else if !errors.Is(err, nstance.NotFound) {
+		return keepTrying(err)
+	} else if r.opts.Now().Sub(m.asked) < r.opts.ConsistencyWindow {
+		return errAgain
+	}
+	if err := r.asking(m, rec); err != nil {
+		return err
+	}
+	mach, err := r.provider.Create(ctx, r.spec(rec, def, rendered))
+	if errors.Is(err, nstance.Conflict) {
+		return r.contested(ctx, m, err)
+	}
+	if err != nil {
+		return err
+	}
+	return r.adopt(m, mach)
+}
+
+// writeIntent makes the intent durable. A record that stands there already is
+// an earlier attempt whose answer was lost: nobody else can have chosen the ID.
+func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Instance) (storage.Instance, error) {
+	r.mu.Lock()
+	m.durable = true
+	r.mu.Unlock()
+	written, err := r.records.Create(ctx, rec)
+	if errors.Is(err, nstance.Conflict) {
+		return r.records.Refresh(ctx, rec.ID)
+	}
+	return written, err
+}
+
+// definition returns what m is made from: the group's present definition while
+// m is new, the recorded one afterwards.
+func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definition, error) {
+	r.mu.Lock()
+	def, digest, fresh := m.group.spec.Definition, m.rec.Definition, m.rec.InfraHash == m.group.hash && m.rec.Definition == ""
+	r.mu.Unlock()
+	if digest != "" {
+		def, err := r.records.Definition(ctx, digest)
+		return def, keepTrying(err)
+	}
+	if !fresh {
+		return def, errChanged
+	}
+	digest, err := r.records.PutDefinition(ctx, def)
+	if err != nil {
+		return def, keepTrying(err)
+	}
+	r.mu.Lock()
+	m.rec.Definition = digest
+	r.mu.Unlock()
+	return def, nil
+}
+
+// errChanged refuses to make a member whose group was redefined before its
+// intent was durable: the next plan chooses another.
+var errChanged error = &nstance.Error{Code: nstance.Conflict, Msg: "the group's definition changed before the instance was made"}
+
+// intent completes m's record and renders its user data.
+func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (storage.Instance, Rendered, error) {
+	r.mu.Lock()
+	rec := m.rec
+	r.mu.Unlock()
+	if rec.Token == "" {
+		rec.Image = def.Image
+		rec.Shape = firstShape(rec.ID, def)
+		rec.Token = token(rec)
+	}
+	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
+	if r.opts.Bootstrap != nil {
+		var err error
+		if out, err = r.opts.Bootstrap.Render(ctx, &rec, def); err != nil {
+			return rec, out, err
+		}
+	}
+	sum := sha256.Sum256(out.UserData)
+	digest := hex.EncodeToString(sum[:])
+	if rec.UserDataDigest != "" && rec.UserDataDigest != digest {
+		return rec, out, nstance.Errorf(nstance.Conflict, "user data of %s no longer renders to the recorded bytes", rec.ID)
+	}
+	rec.UserDataDigest = digest
+	return rec, out, nil
+}
+
+// firstShape is where a machine of def is made: the first instance type, in one
+// of the subnets, over which IDs spread evenly.
+func firstShape(id nstance.InstanceID, def nstance.Definition) storage.Shape {
+	s := storage.Shape{Market: def.Market.Type, MaxPrice: def.Market.MaxPrice}
+	if s.Market == "" {
+		s.Market = nstance.OnDemand
+	}
+	if len(def.InstanceTypes) > 0 {
+		s.InstanceType = def.InstanceTypes[0]
+	}
+	if len(def.Subnets) > 0 {
+		u := id.UUID()
+		s.Subnet = def.Subnets[int(u[15])%len(def.Subnets)]
+	}
+	return s
+}
+
+// token is the provider's idempotency token: the ID and a digest of the shape.
+func token(rec storage.Instance) string {
+	s := rec.Shape
+	sum := sha256.Sum256([]byte(s.InstanceType + "\x00" + s.Subnet + "\x00" + string(s.Market) + "\x00" + s.MaxPrice))
+	return string(rec.ID) + "-" + hex.EncodeToString(sum[:4])
+}
+
+func (r *Reconciler) spec(rec storage.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
+	owner := r.opts.Owner
+	owner.Tenant = rec.Tenant
+	return nstance.MachineSpec{
+		ID: rec.ID, Owner: owner, Group: rec.Group, CreatedAt: rec.CreatedAt, Epoch: rec.CreatedEpoch, Arch: def.Arch,
+		Image: rec.Image, InstanceType: rec.Shape.InstanceType, Subnet: rec.Shape.Subnet, Market: rec.Shape.Market,
+		MaxPrice: rec.Shape.MaxPrice, Args: out.Args, UserData: out.UserData, Token: rec.Token,
+	}
+}
+
+// asking notes that the provider is about to be asked, and says so.
+func (r *Reconciler) asking(m *member, rec storage.Instance) error {
+	if err := r.opts.Check(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := m.asked.IsZero()
+	m.asked, m.rec = r.opts.Now(), rec
+	if m.state == nstance.Pending {
+		m.state = nstance.Provisioning
+	}
+	if !first {
+		return nil
+	}
+	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason}
+	if rec.Reason == string(ReasonReplace) {
+		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
+	}
+	r.say(m, e)
+	return nil
+}
+
+// adopt takes a machine that carries m's ID, provided that its marks are m's.
+func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.opts.ownerOf(m).Owns(mach.Owner) || mach.ID != m.id {
+		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
+		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+	}
+	if !m.hasMach {
+		m.hasMach, m.machSince = true, r.opts.Now()
+		r.say(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
+	}
+	m.machine = mach
+	if m.state == nstance.Pending || m.state == nstance.Provisioning {
+		m.state = nstance.Booting
+	}
+	return nil
+}
+
+// contested looks at what stands in a create's way: our own machine after all,
+// or something that makes this instance impossible.
+func (r *Reconciler) contested(ctx context.Context, m *member, cause error) error {
+	mach, err := r.provider.Get(ctx, m.id)
+	switch {
+	case err == nil:
+		return r.adopt(m, mach)
+	case errors.Is(err, nstance.NotFound):
+		return cause
+	}
+	return keepTrying(err)
+}
+
+// keepTrying keeps an error of storage or of a look from being taken for the
+// provider's refusal of a create.
+func keepTrying(err error) error {
+	if err != nil && refused(err) {
+		return &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Err: err}
+	}
+	return err
+}
+
+// startDrain makes the drain that was planned durable, then announces it.
+func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	planned, notices := m.drain, m.notices
+	r.mu.Unlock()
+	if planned == nil {
+		return nil
+	}
+	d, fresh := *planned, true
+	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+		if rec.Deleting != nil {
+			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
+		}
+		fresh = rec.Drain == nil
+		if fresh && hasNotice(d.Causes) {
+			rec.Reclaims++
+		}
+		rec.Drain, rec.Generation, rec.Notices = &d, d.Generation, notices
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	typ := nstance.EventDrainTightened
+	if fresh {
+		typ = nstance.EventDrainStarted
+	}
+	r.say(m, nstance.Event{Type: typ, Drain: &d})
+	r.mu.Unlock()
+	return r.opts.Drains.Start(ctx, d)
+}
+
+func hasNotice(causes []nstance.Cause) bool {
+	for _, c := range causes {
+		if c.Kind == nstance.CauseNotice {
+			return true
+		}
+	}
+	return false
+}
+
+// cancelDrain makes the end of a drain durable, then withdraws it. What was
+// acknowledged for it counts no more.
+func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
+	var ended uint64
+	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+		if rec.Deleting != nil {
+			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
+		}
+		ended = rec.Generation
+		if rec.Drain != nil {
+			rec.Drain, rec.Notices = nil, nil
+			rec.Generation++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.say(m, nstance.Event{Type: nstance.EventDrainCancelled})
+	r.mu.Unlock()
+	return r.opts.Drains.Cancel(ctx, m.id, ended)
+}

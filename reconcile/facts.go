@@ -1,0 +1,274 @@
+package reconcile
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// forgetNoticeAfter is how long past its deadline a notice stands against a
+// machine that the provider definitely says is running.
+const forgetNoticeAfter = 10 * time.Minute
+
+// Observe takes note of a fact and returns at once. Facts about instances that
+// the shard does not know are dropped: whoever brings them brings them again.
+func (r *Reconciler) Observe(f nstance.Fact) {
+	if d, ok := f.(nstance.Desired); ok {
+		if err := r.desire(d.Groups); err != nil {
+			r.log.Error("desired groups refused", "err", err)
+		}
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	switch f := f.(type) {
+	case nstance.Removed:
+		if g := r.groups[f.Key]; g != nil {
+			g.removing = true
+			r.queue.add(g.key, false)
+		}
+	case nstance.Registered:
+		r.withMember(f.ID, func(m *member) { r.registered(m, now) })
+	case nstance.Connected:
+		r.withMember(f.ID, func(m *member) { m.connected = true; m.track.Connected(now) })
+	case nstance.Disconnected:
+		r.withMember(f.ID, func(m *member) { r.disconnected(m, f.Clean, now) })
+	case nstance.Reported:
+		r.withMember(f.Report.InstanceID, func(m *member) { r.reported(m, f.Report, now) })
+	case nstance.Noticed:
+		r.withMember(f.ID, func(m *member) { r.noticed(m, f.Notice, f.Ack) })
+	case nstance.Drained:
+		r.withMember(f.Ack.Instance, func(m *member) { r.drained(m, f.Ack) })
+	case nstance.Seen:
+		r.seen(f.Machine, now)
+	case nstance.Missing:
+		r.withMember(f.ID, func(m *member) { r.missing(m, now) })
+	}
+}
+
+func (r *Reconciler) withMember(id nstance.InstanceID, do func(*member)) {
+	if m := r.members[id]; m != nil {
+		do(m)
+	}
+}
+
+func (r *Reconciler) registered(m *member, now time.Time) {
+	rec, ok := r.records.Get(m.id)
+	if !ok {
+		return
+	}
+	first := !m.registered()
+	m.rec = rec
+	if first && m.registered() {
+		m.track.Registered(now)
+		r.say(m, nstance.Event{Type: nstance.EventRegistered})
+		r.queue.add(m.group.key, false)
+	}
+}
+
+func (r *Reconciler) disconnected(m *member, clean bool, now time.Time) {
+	m.connected = false
+	m.track.Disconnected(now, clean)
+	r.queue.add(m.group.key, !clean)
+}
+
+// reported is the hot path: in the ordinary case it stores and returns.
+func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
+	first := m.reportAt.IsZero()
+	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
+	m.track.Reported(now)
+	for _, n := range rep.Notices {
+		r.noticed(m, n, nil)
+	}
+	switch good := rep.Good() && m.registered(); {
+	case good && m.goodSince.IsZero():
+		m.goodSince = now
+		r.queue.add(m.group.key, false)
+	case !good && !m.goodSince.IsZero():
+		m.goodSince = time.Time{}
+		r.queue.add(m.group.key, false)
+	case first:
+		r.queue.add(m.group.key, false)
+	}
+}
+
+// noticed records a standing or withdrawn notice. The acknowledgement is owed
+// until the consequence is durable.
+func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
+	known := findNotice(m.notices, n.EventID)
+	switch {
+	case n.Cancelled:
+		r.withdrawn(m, n, known)
+		call(ack)
+		return
+	case !n.Kind.Dooms():
+		if ack != nil { // those in reports are repeats
+			r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
+		}
+		call(ack)
+		return
+	case known < 0:
+		m.notices = append(m.notices, n)
+		r.say(m, nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n})
+	case !n.Deadline.IsZero() && (m.notices[known].Deadline.IsZero() || n.Deadline.Before(m.notices[known].Deadline)):
+		m.notices[known].Deadline = n.Deadline
+	case r.consequent(m, n.EventID):
+		call(ack)
+		return
+	}
+	if ack != nil {
+		if m.acks == nil {
+			m.acks = map[string][]func(){}
+		}
+		m.acks[n.EventID] = append(m.acks[n.EventID], ack)
+	}
+	r.queue.add(m.group.key, true)
+}
+
+// withdrawn drops a notice, unless the instance has cried wolf before: its
+// second reclaim is final.
+func (r *Reconciler) withdrawn(m *member, n nstance.Notice, known int) {
+	if known < 0 || m.rec.Reclaims > 1 {
+		return
+	}
+	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
+	r.queue.add(m.group.key, true)
+}
+
+// consequent reports whether the notice's consequence is durable.
+func (r *Reconciler) consequent(m *member, eventID string) bool {
+	if m.rec.Deleting != nil {
+		return true
+	}
+	if m.rec.Drain == nil {
+		return false
+	}
+	for _, c := range m.rec.Drain.Causes {
+		if c.EventID == eventID {
+			return true
+		}
+	}
+	return false
+}
+
+// settleAcks acknowledges every notice whose consequence has become durable.
+func (r *Reconciler) settleAcks(m *member) {
+	for id, acks := range m.acks {
+		if r.consequent(m, id) {
+			delete(m.acks, id)
+			for _, ack := range acks {
+				call(ack)
+			}
+		}
+	}
+}
+
+func (r *Reconciler) drained(m *member, a nstance.Ack) {
+	if m.drain == nil || m.drain.Generation != a.Generation || m.state != nstance.Draining {
+		return
+	}
+	e := nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: string(a.Outcome), Drain: m.drain}
+	if a.Outcome == nstance.OutcomeFailed {
+		e.Error = a.Message
+	}
+	r.say(m, e)
+	if a.Outcome == nstance.OutcomeDrained || a.Delete {
+		m.drainOver = true
+		r.queue.add(m.group.key, true)
+	}
+}
+
+// seen takes the provider's present answer about a machine.
+func (r *Reconciler) seen(mach nstance.Machine, now time.Time) {
+	m := r.members[mach.ID]
+	if m == nil {
+		r.orphan(mach)
+		return
+	}
+	if !r.opts.ownerOf(m).Owns(mach.Owner) {
+		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
+		return
+	}
+	wasGone := m.gone
+	m.machine, m.absent = mach, time.Time{}
+	if !m.hasMach {
+		m.hasMach, m.machSince = true, now
+	}
+	m.gone = mach.Status.Dead()
+	m.track.Answered(now, mach.Status)
+	if m.gone && !wasGone {
+		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
+	}
+	if mach.Status == nstance.StatusRunning {
+		m.notices = dropStale(m.notices, now)
+	}
+	r.queue.add(m.group.key, m.gone)
+}
+
+// missing takes the provider's definite NotFound. A registered machine is gone
+// only when a second answer, a consistency window later, says the same.
+func (r *Reconciler) missing(m *member, now time.Time) {
+	if !m.hasMach && !m.registered() || m.gone {
+		return
+	}
+	if m.absent.IsZero() {
+		m.absent = now
+	}
+	if now.Sub(m.absent) >= r.opts.ConsistencyWindow {
+		m.gone = true
+		m.track.Answered(now, nstance.StatusDeleting)
+		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider does not know it"})
+	}
+	r.queue.add(m.group.key, true)
+}
+
+// orphan notes a machine without a record. One whose record cannot be read has
+// a record.
+func (r *Reconciler) orphan(mach nstance.Machine) {
+	unreadable := slices.ContainsFunc(r.broken, func(p storage.Problem) bool { return p.ID == mach.ID })
+	if unreadable || !r.opts.Owner.Owns(mach.Owner) {
+		return
+	}
+	if _, known := r.orphans[mach.ID]; !known {
+		r.orphans[mach.ID] = mach
+		r.opts.Journal(nstance.Event{
+			Time: r.opts.Now().UTC(), Type: nstance.EventOrphanSeen, Instance: mach.ID, Tenant: mach.Owner.Tenant,
+			Group: mach.Group, Reason: "a machine with our marks has no record",
+		})
+	}
+}
+
+// ownerOf returns the marks that the machine of m carries.
+func (o *Options) ownerOf(m *member) nstance.Owner {
+	owner := o.Owner
+	owner.Tenant = m.rec.Tenant
+	return owner
+}
+
+func findNotice(notices []nstance.Notice, eventID string) int {
+	for i, n := range notices {
+		if n.EventID == eventID {
+			return i
+		}
+	}
+	return -1
+}
+
+func dropStale(notices []nstance.Notice, now time.Time) []nstance.Notice {
+	var kept []nstance.Notice
+	for _, n := range notices {
+		if n.Deadline.IsZero() || now.Before(n.Deadline.Add(forgetNoticeAfter)) {
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}
+
+func call(f func()) {
+	if f != nil {
+		f()
+	}
+}

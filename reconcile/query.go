@@ -1,0 +1,241 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A HoldView is a Hold with its beginning.
+type HoldView struct {
+	Hold
+	Since time.Time
+}
+
+// A GroupView is a group as it stands.
+type GroupView struct {
+	nstance.Group
+	Hash    string // desired infra hash
+	Desired bool   // false: members exist, but nobody says what the group should be
+	Ready   int
+	Booting int // counted, not ready yet
+	Leaving int
+	Stale   int
+	Paused  bool
+	Halted  string // why the rollout is halted; empty: it is not
+	Holds   []HoldView
+}
+
+// An InstanceView is an instance as it stands.
+type InstanceView struct {
+	Record     storage.Instance
+	State      nstance.State
+	Machine    nstance.Machine // as last seen; zero while there is none
+	Connected  bool
+	Report     nstance.Report // the last one; zero before the first
+	ReportedAt time.Time
+	Notices    []nstance.Notice
+	Drain      *nstance.Drain
+	Drifted    bool
+	Gone       bool
+}
+
+// Groups returns every group, sorted by key.
+func (r *Reconciler) Groups() []GroupView {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]GroupView, 0, len(r.groups))
+	for _, g := range r.groups {
+		out = append(out, r.groupView(g))
+	}
+	slices.SortFunc(out, func(a, b GroupView) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	return out
+}
+
+func (r *Reconciler) groupView(g *group) GroupView {
+	v := GroupView{
+		Group: g.spec, Hash: g.hash, Desired: g.desired, Paused: g.history.Paused, Holds: slices.Clone(g.holds),
+	}
+	v.Key = g.key
+	if g.history.HaltedHash != "" && g.history.HaltedHash == g.hash {
+		v.Halted = g.history.HaltReason
+	}
+	now := r.opts.Now()
+	for _, m := range g.members {
+		switch {
+		case m.state.Leaving():
+			v.Leaving++
+		case r.isReady(m, g, now):
+			v.Ready++
+		default:
+			v.Booting++
+		}
+		if r.drifted(m) && !m.state.Leaving() {
+			v.Stale++
+		}
+	}
+	return v
+}
+
+func (r *Reconciler) drifted(m *member) bool {
+	h := r.comparable(m)
+	return m.group.desired && h != "" && h != m.group.hash
+}
+
+// Instances returns every instance, sorted by ID.
+func (r *Reconciler) Instances() []InstanceView {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]InstanceView, 0, len(r.members))
+	for _, m := range r.members {
+		out = append(out, r.instanceView(m))
+	}
+	slices.SortFunc(out, func(a, b InstanceView) int { return cmp.Compare(a.Record.ID, b.Record.ID) })
+	return out
+}
+
+// Instance returns one instance, or NotFound.
+func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[id]
+	if m == nil {
+		return InstanceView{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	return r.instanceView(m), nil
+}
+
+func (r *Reconciler) instanceView(m *member) InstanceView {
+	v := InstanceView{
+		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
+		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone,
+	}
+	if r.isReady(m, m.group, r.opts.Now()) {
+		v.State = nstance.Ready
+	}
+	return v
+}
+
+// Problems lists what a person should look at: records that could not be read,
+// and machines with our marks that have no record.
+func (r *Reconciler) Problems() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, p := range r.broken {
+		out = append(out, fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err))
+	}
+	for id, mach := range r.orphans {
+		out = append(out, fmt.Sprintf("machine %s (%s) carries our marks but has no record", mach.ProviderID, id))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Drain asks for an instance to be drained and then deleted, and returns once
+// the drain is durable. A managed instance is replaced. Fails with NotFound,
+// and with Conflict when it is being deleted already.
+func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
+	err := r.request(ctx, id, reason, false)
+	if err != nil {
+		return nstance.Drain{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[id]; m != nil && m.rec.Drain != nil {
+		return *m.rec.Drain, nil
+	}
+	return nstance.Drain{Instance: id}, nil // nothing to drain: it is being deleted
+}
+
+// Delete asks for an instance to be deleted, after a drain unless noDrain. It
+// returns once that is durable. A managed instance is replaced.
+func (r *Reconciler) Delete(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+	return r.request(ctx, id, reason, noDrain)
+}
+
+func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+	r.mu.Lock()
+	m := r.members[id]
+	if m == nil {
+		r.mu.Unlock()
+		return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	if m.requested == nil {
+		m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
+	}
+	m.noDrain = m.noDrain || noDrain
+	m.drainOver = m.drainOver || noDrain && m.state == nstance.Draining
+	r.queue.add(m.group.key, true)
+	r.mu.Unlock()
+	return r.await(ctx, func() bool {
+		return r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain
+	})
+}
+
+// await blocks until done, which is called under the lock, or ctx ends.
+func (r *Reconciler) await(ctx context.Context, done func() bool) error {
+	for {
+		r.mu.Lock()
+		ok, changed := done(), r.changed
+		r.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nstance.Errorf(nstance.Unavailable, "not durable yet: %w", ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+// Rehearse says in words what Plan would do if n arrived about an instance
+// now. Nothing is done.
+func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[id]
+	if m == nil {
+		return nil
+	}
+	now := r.opts.Now()
+	v, _ := r.view(m.group, now)
+	for i := range v.Members {
+		if v.Members[i].ID == id {
+			v.Members[i].Notices = append(slices.Clone(v.Members[i].Notices), n)
+		}
+	}
+	d := Plan(v, now)
+	var out []string
+	for _, a := range d.Actions {
+		out = append(out, a.String())
+	}
+	for _, h := range d.Holds {
+		out = append(out, "hold "+h.Kind+": "+h.Reason)
+	}
+	return out
+}
+
+// String says in words what the action does.
+func (a Action) String() string {
+	s := string(a.Kind)
+	if a.ID != "" {
+		s += " " + string(a.ID)
+	}
+	if a.Reason != "" {
+		s += " (" + string(a.Reason) + ")"
+	}
+	if a.Replaces != "" {
+		s += " for " + string(a.Replaces)
+	}
+	if !a.Deadline.IsZero() {
+		s += " until " + a.Deadline.UTC().Format(time.RFC3339)
+	}
+	return s
+}

@@ -1,0 +1,246 @@
+// Package reconcile keeps groups of machines at their size: observe, plan, act.
+//
+// [Plan] is the pure heart: one group's desired values, members and history
+// in, actions out. The [Reconciler] around it owns the state of a shard in
+// memory, takes note of facts, plans whichever group they touch, and carries
+// the actions out: first durably in storage, then at the provider. It can be
+// embedded in any program; it knows nothing of gRPC, SQL, clouds or Kubernetes.
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A Bootstrap renders what differs between the machines of one definition.
+// Equal records and definitions give equal bytes, so that a repeated create is
+// recognised as a repeat. It may note in the record what it signed with. It is
+// called concurrently.
+type Bootstrap interface {
+	Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (Rendered, error)
+}
+
+// Rendered is what a Bootstrap makes for one machine.
+type Rendered struct {
+	UserData []byte          // told to the machine at its first boot
+	Args     json.RawMessage // for the provider
+}
+
+// Options configure a Reconciler. Zero values mean the defaults given.
+type Options struct {
+	Owner     nstance.Owner   // required: marks every machine; its tenant is ignored
+	Groups    []nstance.Group // desired at the start; Observe(Desired) replaces them
+	Epoch     uint64          // of the leadership term
+	Check     func() error    // says whether the term still stands; asked before every mutation; nil: always
+	Bootstrap Bootstrap       // nil: user data and arguments as the definition has them
+
+	// Drains announces drains and takes acknowledgements. Whoever makes one
+	// routes its accepted acknowledgements to Observe as Drained facts. Nil:
+	// nobody drains, and deadlines decide.
+	Drains nstance.DrainCoordinator
+
+	// Journal receives every decision, in order. It must not block.
+	Journal func(nstance.Event)
+
+	HealthInterval    time.Duration // between two reports of an agent; 60 s
+	FullPass          time.Duration // between two looks at everything, jittered; 5 min
+	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 0
+	Workers           int           // groups planned at the same time; 4
+	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
+	Provider          *provider.Options
+	Now               func() time.Time // time.Now
+	Log               *slog.Logger     // discarded
+}
+
+// A Reconciler works for one shard during one leadership term.
+type Reconciler struct {
+	opts     Options
+	provider *provider.Client
+	records  *storage.Records
+	states   *storage.Doc[shardState]
+	health   health.Policy
+	log      *slog.Logger
+
+	queue    *queue
+	urgent   *lane
+	ordinary *lane
+	asks     *asker
+	saves    chan struct{} // has room for one: group histories changed
+
+	mu      sync.Mutex
+	loaded  bool // members are known; nothing is planned before
+	groups  map[nstance.GroupKey]*group
+	members map[nstance.InstanceID]*member
+	orphans map[nstance.InstanceID]nstance.Machine
+	broken  []storage.Problem
+	changed chan struct{} // closed and replaced whenever a step ended
+	began   time.Time
+}
+
+var _ nstance.Reconciler = (*Reconciler)(nil)
+
+// New returns a Reconciler for the shard named in opts.Owner, which keeps its
+// truth in store and its machines at p. It fails with Invalid when opts lack an
+// owner or hold a bad group.
+func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, error) {
+	o := withDefaults(opts)
+	if err := checkOwner(o.Owner); err != nil {
+		return nil, err
+	}
+	client, err := provider.New(p, o.Provider)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reconciler{
+		opts: o, provider: client, log: o.Log,
+		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log}),
+		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
+		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
+		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
+		saves:  make(chan struct{}, 1),
+		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
+		orphans: map[nstance.InstanceID]nstance.Machine{}, changed: make(chan struct{}),
+	}
+	r.asks = newAsker(r)
+	return r, r.desire(o.Groups)
+}
+
+func withDefaults(opts *Options) Options {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Owner.Tenant = ""
+	o.HealthInterval = orElse(o.HealthInterval, time.Minute)
+	o.FullPass = orElse(o.FullPass, 5*time.Minute)
+	o.Workers = orElse(o.Workers, 4)
+	o.Width = orElse(o.Width, 128)
+	if o.Check == nil {
+		o.Check = func() error { return nil }
+	}
+	if o.Journal == nil {
+		o.Journal = func(nstance.Event) {}
+	}
+	if o.Drains == nil {
+		o.Drains = drain.New(nil)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Provider == nil {
+		o.Provider = &provider.Options{Log: o.Log}
+	}
+	return o
+}
+
+func orElse[T time.Duration | int](v, fallback T) T {
+	if v > 0 {
+		return v
+	}
+	return fallback
+}
+
+func checkOwner(o nstance.Owner) error {
+	if o.Installation == "" {
+		return nstance.FieldError("owner.installation", "use the ID that was made with the certificate authorities", "is empty")
+	}
+	if err := o.Cluster.Validate("owner.cluster_id"); err != nil {
+		return err
+	}
+	return o.Shard.Validate("owner.shard")
+}
+
+// Records gives access to the instance records, for those who own other fields
+// of them: registration. Tell the reconciler with a fact afterwards.
+func (r *Reconciler) Records() *storage.Records { return r.records }
+
+// Run loads the shard and keeps its groups at their size until ctx, which is
+// one leadership term, ends. Then it returns nil, after every step under way
+// has stopped. Whatever fails is tried again; Run returns early for nothing.
+func (r *Reconciler) Run(ctx context.Context) error {
+	if !r.load(ctx) {
+		return nil
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range r.opts.Workers {
+		wg.Go(func() { r.work(ctx) })
+	}
+	wg.Go(func() { r.urgent.run(ctx) })
+	wg.Go(func() { r.ordinary.run(ctx) })
+	wg.Go(func() { r.asks.run(ctx) })
+	wg.Go(func() { r.saveStates(ctx) })
+	r.passes(ctx)
+	return nil
+}
+
+func (r *Reconciler) work(ctx context.Context) {
+	for {
+		key, ok := r.queue.take(ctx)
+		if !ok {
+			return
+		}
+		r.process(key)
+		r.queue.done(key)
+	}
+}
+
+// process plans one group and hands the actions to the lanes.
+func (r *Reconciler) process(key nstance.GroupKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groups[key]
+	if g == nil || !r.loaded {
+		return
+	}
+	now := r.opts.Now()
+	v, next := r.view(g, now)
+	d := Plan(v, now)
+	next = earliest(next, d.Next, r.apply(g, d, now))
+	if !next.IsZero() && !next.After(now) {
+		next = now.Add(time.Second) // an instant that has passed changes nothing any more: never spin on it
+	}
+	r.queue.addAt(key, next)
+}
+
+// passes looks at everything now and then, whatever happened or did not.
+func (r *Reconciler) passes(ctx context.Context) {
+	for {
+		jittered := r.opts.FullPass*9/10 + rand.N(r.opts.FullPass/5+1)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(jittered):
+		}
+		r.survey(ctx)
+		r.mu.Lock()
+		for key := range r.groups {
+			r.queue.add(key, false)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// earliest returns the first of the times that are not zero, or zero.
+func earliest(times ...time.Time) time.Time {
+	var first time.Time
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}

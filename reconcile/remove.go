@@ -1,0 +1,118 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// remove takes one step of a deletion: the durable mark, then the provider's
+// delete until it says NotFound, then the record. It returns errAgain until
+// the record is gone.
+func (r *Reconciler) remove(ctx context.Context, m *member) error {
+	if err := r.mark(ctx, m); err != nil {
+		return err
+	}
+	mach, err := r.machineOf(ctx, m)
+	if errors.Is(err, nstance.NotFound) {
+		return r.forgetRecord(ctx, m)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.opts.Check(); err != nil {
+		return err
+	}
+	err = r.provider.Delete(ctx, mach)
+	switch {
+	case err == nil:
+		return errAgain
+	case errors.Is(err, nstance.NotFound):
+		return r.forgetRecord(ctx, m)
+	case errors.Is(err, nstance.Conflict):
+		r.mu.Lock()
+		r.say(m, nstance.Event{Type: nstance.EventAlarm, Code: nstance.Conflict, Error: err.Error(), Reason: "the machine to delete carries other marks; it was left alone"})
+		r.mu.Unlock()
+	}
+	return err
+}
+
+// mark makes the deletion durable and irrevocable. A record that was never
+// written needs no mark.
+func (r *Reconciler) mark(ctx context.Context, m *member) error {
+	rec, known := r.records.Get(m.id)
+	r.mu.Lock()
+	if !m.durable || known && rec.Deleting != nil {
+		r.mu.Unlock()
+		return nil
+	}
+	why, cut := nstance.Cause{Kind: nstance.CauseRequest}, m.drain != nil && !m.drainOver && !m.gone
+	if len(m.why) > 0 {
+		why = m.why[0]
+	}
+	r.mu.Unlock()
+	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+		rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
+		rec.CutShort = rec.CutShort || cut
+		return nil
+	})
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + orNothing(why.Message)})
+	r.mu.Unlock()
+	return r.opts.Drains.End(ctx, m.id)
+}
+
+func orNothing(message string) string {
+	if message == "" {
+		return ""
+	}
+	return ": " + message
+}
+
+// machineOf returns the machine to delete, which must carry m's marks. NotFound
+// proves absence only one consistency window after the last create that may
+// have made it.
+func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine, error) {
+	r.mu.Lock()
+	mach, known, asked := m.machine, m.hasMach, m.asked
+	r.mu.Unlock()
+	if known {
+		return mach, nil
+	}
+	mach, err := r.provider.Get(ctx, m.id)
+	if errors.Is(err, nstance.NotFound) && !asked.IsZero() && r.opts.Now().Sub(asked) < r.opts.ConsistencyWindow {
+		return mach, errAgain
+	}
+	if err != nil {
+		return mach, err
+	}
+	if !r.opts.ownerOf(m).Owns(mach.Owner) {
+		return mach, nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.machine, m.hasMach = mach, true
+	return mach, nil
+}
+
+func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	durable := m.durable
+	r.mu.Unlock()
+	if !durable {
+		return nil
+	}
+	err := r.records.Delete(ctx, m.id)
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/health"
+)
+
+// view makes Plan's input from a group's state, and says when time alone may
+// change it. Members that have become ready are announced on the way.
+func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
+	var next time.Time
+	ready, steady := 0, true
+	g.buffer = g.buffer[:0]
+	for _, m := range g.members {
+		verdict, at := health.Well, time.Time{}
+		if m.registered() && !m.gone && m.state == nstance.Booting {
+			verdict, at = r.health.Judge(m.track, now)
+		}
+		if verdict == health.Ask || !m.absent.IsZero() && !m.gone {
+			r.asks.add(m.id)
+		}
+		v := r.memberView(m, verdict)
+		if r.isReady(m, g, now) {
+			ready++
+			r.becameReady(m)
+		} else if m.state == nstance.Booting && !m.goodSince.IsZero() {
+			at = earliest(at, m.goodSince.Add(g.spec.Rollout.MinReady))
+		}
+		steady = steady && (v.State.Leaving() || v.OnDemand || v.Hash == g.hash)
+		next = earliest(next, at, m.due())
+		g.buffer = append(g.buffer, v)
+	}
+	r.judgeGroup(g, ready, steady)
+	hash := g.hash
+	if !g.desired {
+		hash = ""
+	}
+	return View{
+		Group: g.spec, Hash: hash, Members: g.buffer, History: g.history.plan(),
+		Unreadable: g.unreadable, Removing: g.removing,
+	}, next
+}
+
+func (r *Reconciler) memberView(m *member, verdict health.Verdict) Member {
+	v := Member{
+		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Hash: r.comparable(m),
+		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
+		GraceUntil: m.graceUntil, Notices: m.notices, Silent: verdict == health.Silent,
+		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
+		Requested: m.requested, NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
+	}
+	if len(m.why) > 0 && m.drain == nil {
+		v.DeletedFor = m.why[0].Kind
+	}
+	if !m.registered() {
+		v.RegisterBy = r.registerBy(m)
+	}
+	if launchBy := m.rec.CreatedAt.Add(m.rec.LaunchTimeout); !m.everReady && (launchBy.After(r.began) || !m.registered()) {
+		v.LaunchBy = launchBy
+	}
+	if !m.rec.OnDemand {
+		v.EligibleAt = age(m, m.group.spec.Expiry.EligibleAge)
+		v.ExpireAt = age(m, m.group.spec.Expiry.ForcedAge)
+	} else {
+		v.ExpireAt = age(m, m.group.spec.Expiry.OnDemandAge)
+	}
+	return v
+}
+
+// comparable returns the hash that m was made from, or "" where it cannot be
+// compared with the desired one: unknown is not drift.
+func (r *Reconciler) comparable(m *member) string {
+	have, want := confighash.Hash(m.rec.InfraHash), confighash.Hash(m.group.hash)
+	if have == want || confighash.Drifted(have, want) {
+		return m.rec.InfraHash
+	}
+	return ""
+}
+
+// registerBy is when a machine must have registered: a while after this term
+// first knew of it, but never after its nonce has expired.
+func (r *Reconciler) registerBy(m *member) time.Time {
+	last := m.rec.CreatedAt.Add(m.rec.LaunchTimeout + m.rec.RegistrationTimeout)
+	if !m.hasMach {
+		return last
+	}
+	return earliest(last, m.machSince.Add(m.rec.RegistrationTimeout))
+}
+
+// age returns when a member reaches limit. Up to a tenth is taken off, by its
+// own ID, so that machines born together do not die together.
+func age(m *member, limit time.Duration) time.Time {
+	if limit <= 0 {
+		return time.Time{}
+	}
+	u := m.id.UUID()
+	jitter := limit / 10 * time.Duration(u[15]) / 256
+	return m.rec.CreatedAt.Add(limit - jitter)
+}
+
+// isReady reports whether m is ready: registered, well, and for long enough.
+func (r *Reconciler) isReady(m *member, g *group, now time.Time) bool {
+	return m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero() && !m.gone &&
+		!now.Before(m.goodSince.Add(g.spec.Rollout.MinReady))
+}
+
+func (r *Reconciler) becameReady(m *member) {
+	if m.everReady {
+		return
+	}
+	m.everReady = true
+	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
+	if h := &m.group.history; !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
+		h.Failures, h.Refusals, h.BackoffUntil = 0, 0, time.Time{}
+		r.saveSoon()
+	}
+}
+
+// judgeGroup announces a group that has as many ready members as it wants, and
+// remembers the definition with which all of them are ready and fresh.
+func (r *Reconciler) judgeGroup(g *group, ready int, steady bool) {
+	full := g.desired && !g.removing && ready >= g.spec.Size
+	if full && !g.full {
+		r.sayGroup(g, nstance.Event{Type: nstance.EventGroupReady})
+	}
+	g.full = full
+	if !full || !steady || ready == 0 || g.history.LastGoodHash == g.hash {
+		return
+	}
+	for _, m := range g.members {
+		if m.rec.InfraHash == g.hash && m.rec.Definition != "" {
+			g.history.LastGoodHash, g.history.LastGood, g.history.LastGoodKind = g.hash, m.rec.Definition, m.id.Kind()
+			r.saveSoon()
+			return
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package reconcile_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+)
+
+var web = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
+
+// world is one shard: a cloud in memory, a store, and an agent on every
+// machine that runs. Everything happens inside one synctest bubble.
+type world struct {
+	t      *testing.T
+	cloud  *simcloud.Cloud
+	store  storage.Store
+	ctx    context.Context
+	agents sync.WaitGroup
+	stops  map[nstance.InstanceID]context.CancelFunc
+
+	mu     sync.Mutex // guards what follows
+	r      *reconcile.Reconciler
+	epoch  uint64
+	drains *drain.Coordinator
+	stop   context.CancelFunc
+	done   chan struct{}
+	events []nstance.Event
+	acked  map[string]int // notices acknowledged, by event ID
+
+	slowDrain bool                                // agents do not acknowledge drains
+	broken    map[nstance.InstanceID]bool         // agents that say nothing at all
+	badImage  func(spec nstance.MachineSpec) bool // machines that never register
+}
+
+// wanted is a group of the given size.
+func wanted(size int) nstance.Group {
+	return nstance.Group{
+		Key: web, Size: size, DrainTimeout: 5 * time.Minute, Static: true,
+		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+		Definition: nstance.Definition{
+			Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}, Market: nstance.Market{Type: nstance.Spot},
+			UserData: nstance.UserData{Content: "v1"}, LaunchTimeout: 15 * time.Minute, RegistrationTimeout: 5 * time.Minute,
+		},
+	}
+}
+
+func newWorld(t *testing.T, o simcloud.Options) *world {
+	w := &world{
+		t: t, store: storage.NewMemory(), ctx: t.Context(), stops: map[nstance.InstanceID]context.CancelFunc{},
+		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{},
+	}
+	if o.Latency == nil {
+		o.Latency = simcloud.Constant(50 * time.Millisecond)
+	}
+	if o.Boot == nil {
+		o.Boot = simcloud.Constant(20 * time.Second)
+	}
+	o.OnStart = func(m nstance.Machine, spec nstance.MachineSpec) {
+		ctx, cancel := context.WithCancel(context.Background())
+		w.stops[m.ID] = cancel
+		w.agents.Go(func() { w.agent(ctx, m.ID, spec) })
+	}
+	o.OnStop = func(m nstance.Machine) { w.stops[m.ID]() }
+	w.cloud = simcloud.New(&o)
+	return w
+}
+
+// lead begins a term with the given groups.
+func (w *world) lead(groups ...nstance.Group) {
+	w.epoch++
+	ctx, cancel := context.WithCancel(w.ctx)
+	var r *reconcile.Reconciler
+	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
+	r, err := reconcile.New(w.cloud, w.store, &reconcile.Options{
+		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
+		Journal: func(e nstance.Event) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() },
+		Check:   ctx.Err,
+	})
+	require.NoError(w.t, err)
+	done := make(chan struct{})
+	w.mu.Lock()
+	w.r, w.drains, w.stop, w.done = r, drains, cancel, done
+	w.mu.Unlock()
+	go func() {
+		defer close(done)
+		_ = r.Run(ctx)
+	}()
+}
+
+// depose ends the term.
+func (w *world) depose() {
+	w.stop()
+	<-w.done
+}
+
+// close ends everything, so that the bubble can end.
+func (w *world) close() {
+	w.depose()
+	w.cloud.Close()
+	w.agents.Wait()
+}
+
+func (w *world) leader() (*reconcile.Reconciler, *drain.Coordinator) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.r, w.drains
+}
+
+// agent registers, reports every minute, brings notices and drains when told.
+func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.MachineSpec) {
+	w.mu.Lock()
+	mute := w.broken[id] || w.badImage != nil && w.badImage(spec)
+	w.mu.Unlock()
+	if mute || !pause(ctx, 2*time.Second) {
+		return
+	}
+	var notices []nstance.Notice
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for n, err := range w.cloud.Detector(id).Watch(ctx) {
+			if err != nil {
+				continue
+			}
+			mu.Lock()
+			notices = slices.DeleteFunc(notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
+			if !n.Cancelled {
+				notices = append(notices, n)
+			}
+			mu.Unlock()
+			r, _ := w.leader()
+			r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { w.mu.Lock(); w.acked[n.EventID]++; w.mu.Unlock() }})
+		}
+	})
+	for ctx.Err() == nil {
+		r, drains := w.leader()
+		w.mu.Lock()
+		mute := w.broken[id]
+		slow := w.slowDrain
+		w.mu.Unlock()
+		if !mute && w.register(ctx, r, id) {
+			mu.Lock()
+			standing := slices.Clone(notices)
+			mu.Unlock()
+			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
+		}
+		next := time.After(time.Minute)
+		if !slow {
+			for _, d := range drains.Active() {
+				if d.Instance == id {
+					_ = drains.Acknowledge(ctx, nstance.Ack{Instance: id, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained})
+				}
+			}
+			next = time.After(5 * time.Second)
+		}
+		select {
+		case <-ctx.Done():
+		case <-next:
+		}
+	}
+}
+
+func (w *world) register(ctx context.Context, r *reconcile.Reconciler, id nstance.InstanceID) bool {
+	rec, ok := r.Records().Get(id)
+	if !ok {
+		return false
+	}
+	if rec.RegisteredAt.IsZero() {
+		if _, err := r.Records().Update(ctx, id, func(rec *storage.Instance) error { rec.RegisteredAt = time.Now().UTC(); return nil }); err != nil {
+			return false
+		}
+		r.Observe(nstance.Registered{ID: id})
+	}
+	return true
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// passes lets virtual time go by and everything that it causes settle.
+func (w *world) passes(d time.Duration) {
+	w.t.Helper()
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// ready returns the IDs of ready instances, oldest first.
+func (w *world) ready() []nstance.InstanceID { return w.in(nstance.Ready) }
+
+func (w *world) in(s nstance.State) []nstance.InstanceID {
+	var out []nstance.InstanceID
+	r, _ := w.leader()
+	for _, v := range r.Instances() {
+		if v.State == s {
+			out = append(out, v.Record.ID)
+		}
+	}
+	return out
+}
+
+func (w *world) group() reconcile.GroupView {
+	r, _ := w.leader()
+	for _, g := range r.Groups() {
+		if g.Key == web {
+			return g
+		}
+	}
+	return reconcile.GroupView{}
+}
+
+// count counts events of a type, of one instance unless id is empty.
+func (w *world) count(typ nstance.EventType, id nstance.InstanceID) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, e := range w.events {
+		if e.Type == typ && (id == "" || e.Instance == id) {
+			n++
+		}
+	}
+	return n
+}
+
+// first returns the first event of a type of an instance.
+func (w *world) first(typ nstance.EventType, match func(nstance.Event) bool) nstance.Event {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.Type == typ && match(e) {
+			return e
+		}
+	}
+	require.Failf(w.t, "no such event", "%s", typ)
+	return nstance.Event{}
+}
+
+// agrees checks that cloud, records and memory tell the same story.
+func (w *world) agrees(size int) {
+	w.t.Helper()
+	require.Len(w.t, w.ready(), size)
+	require.Len(w.t, w.cloud.Machines(), size, "no machine leaked, none missing")
+	keys := 0
+	for _, err := range w.store.List(w.ctx, storage.InstancePrefix("s1"), "") {
+		require.NoError(w.t, err)
+		keys++
+	}
+	require.Equal(w.t, size, keys, "one record for each machine")
+}
