@@ -3196,13 +3196,13 @@ func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
 }
 
 type GetConfigStatusResponse struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Digest         string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	LoadedAt       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
-	RejectedDigest string                 `protobuf:"bytes,3,opt,name=rejected_digest,json=rejectedDigest,proto3" json:"rejected_digest,omitempty"`
-	RejectedError  string                 `protobuf:"bytes,4,opt,name=rejected_error,json=rejectedError,proto3" json:"rejected_error,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	LoadedAt      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
+	RejectedAt    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=rejected_at,json=rejectedAt,proto3" json:"rejected_at,omitempty"` // unset: the latest configuration is in force
+	RejectedError string                 `protobuf:"bytes,4,opt,name=rejected_error,json=rejectedError,proto3" json:"rejected_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetConfigStatusResponse) Reset() {
@@ -3249,11 +3249,11 @@ func (x *GetConfigStatusResponse) GetLoadedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *GetConfigStatusResponse) GetRejectedDigest() string {
+func (x *GetConfigStatusResponse) GetRejectedAt() *timestamppb.Timestamp {
 	if x != nil {
-		return x.RejectedDigest
+		return x.RejectedAt
 	}
-	return ""
+	return nil
 }
 
 func (x *GetConfigStatusResponse) GetRejectedError() string {
@@ -3765,11 +3765,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x11InterruptResponse\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04plan\x18\x02 \x03(\tR\x04plan\"\x18\n" +
-	"\x16GetConfigStatusRequest\"\xba\x01\n" +
+	"\x16GetConfigStatusRequest\"\xce\x01\n" +
 	"\x17GetConfigStatusResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x127\n" +
-	"\tloaded_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12'\n" +
-	"\x0frejected_digest\x18\x03 \x01(\tR\x0erejectedDigest\x12%\n" +
+	"\tloaded_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12;\n" +
+	"\vrejected_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rejectedAt\x12%\n" +
 	"\x0erejected_error\x18\x04 \x01(\tR\rrejectedError\"\x16\n" +
 	"\x14RefreshConfigRequest\"I\n" +
 	"\x15RefreshConfigResponse\x12\x16\n" +
@@ -3934,46 +3935,47 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	20, // 48: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
 	56, // 49: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
 	55, // 50: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 51: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	1,  // 52: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,  // 53: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,  // 54: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,  // 55: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	23, // 56: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	25, // 57: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	31, // 58: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	33, // 59: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	35, // 60: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	37, // 61: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	39, // 62: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	43, // 63: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	45, // 64: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	47, // 65: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	49, // 66: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	51, // 67: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	7,  // 68: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,  // 69: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,  // 70: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10, // 71: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,  // 72: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	24, // 73: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	27, // 74: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	32, // 75: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	34, // 76: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	36, // 77: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	38, // 78: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	40, // 79: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	44, // 80: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	46, // 81: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	48, // 82: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	50, // 83: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	52, // 84: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	8,  // 85: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	69, // [69:86] is the sub-list for method output_type
-	52, // [52:69] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	55, // 51: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	55, // 52: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	1,  // 53: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,  // 54: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,  // 55: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,  // 56: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	23, // 57: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	25, // 58: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	31, // 59: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	33, // 60: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	35, // 61: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	37, // 62: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	39, // 63: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	43, // 64: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	45, // 65: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	47, // 66: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	49, // 67: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	51, // 68: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	7,  // 69: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,  // 70: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,  // 71: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10, // 72: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,  // 73: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	24, // 74: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	27, // 75: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	32, // 76: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	34, // 77: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	36, // 78: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	38, // 79: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	40, // 80: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	44, // 81: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	46, // 82: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	48, // 83: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	50, // 84: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	52, // 85: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	8,  // 86: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	70, // [70:87] is the sub-list for method output_type
+	53, // [53:70] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }

@@ -1,0 +1,73 @@
+# The targets that developers and CI use. `make check` is the gate.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+BIN := $(CURDIR)/.bin
+BUF_VERSION := 1.75.0
+export CGO_ENABLED ?= 1
+
+.PHONY: check ci generate generate-check tidy-check lint proto-lint test examples scenarios build size bench fuzz clean
+
+check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
+
+ci: check size scenarios
+
+# Tools live in their own modules, never in the product's graph.
+$(BIN)/tools.stamp: tools/go.mod tools/go.sum
+	mkdir -p $(BIN)
+	cd tools && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+$(BIN)/buf.stamp: Makefile
+	mkdir -p $(BIN)
+	npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix $(BIN)/npm @bufbuild/buf@$(BUF_VERSION)
+	ln -sf npm/node_modules/.bin/buf $(BIN)/buf
+	touch $@
+
+generate: $(BIN)/tools.stamp $(BIN)/buf.stamp ## generated code and documentation
+	$(BIN)/buf generate
+	go generate ./...
+
+generate-check: generate
+	git diff --exit-code -- api docs || { echo "generated files are stale: run make generate and commit"; exit 1; }
+
+tidy-check:
+	go mod tidy -diff
+	go mod verify
+
+lint: $(BIN)/tools.stamp
+	test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w"; exit 1; }
+	go vet ./...
+	$(BIN)/golangci-lint run ./...
+
+proto-lint: $(BIN)/buf.stamp
+	$(BIN)/buf lint
+
+test:
+	go test -race ./...
+
+examples: ## each is a whole program that ends by itself
+	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done
+
+build: ## the reference programs, static
+	mkdir -p dist
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o dist/ ./cmd/...
+
+size: build ## the agent must stay small enough for every machine
+	@bytes=$$(stat -c %s dist/nstance-agent); echo "agent: $$bytes bytes"; test $$bytes -le $$((15 << 20))
+
+scenarios: build ## the main job, for real, on this machine
+	dist/nstance-server dev --scenario interrupt --json | tail -n 1
+	dist/nstance-server dev --scenario mass --count 50 --json | tail -n 1
+	dist/nstance-server dev --scenario crash --json | tail -n 1
+	dist/nstance-server dev --scenario rollout --json | tail -n 1
+
+bench: ## measured beside their floors; see docs/benchmarks.md
+	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## each fuzz target for a short while
+	for p in $$(go list ./...); do for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; done; done
+
+clean:
+	rm -rf $(BIN) dist

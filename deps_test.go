@@ -1,0 +1,85 @@
+package nstance_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/nstance-go/nstance"
+
+// heavy are dependencies that must not reach a program that did not ask for
+// them: they add tens of megabytes and minutes of compilation.
+var heavy = []string{
+	"github.com/aws/", "cloud.google.com/", "github.com/Azure/", "github.com/luthermonson/",
+	"k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev",
+}
+
+// floors says which packages of this module a package may reach, directly or
+// not, beside the root. Whatever is not listed may reach anything below its
+// own floor. Each ban has its reason.
+var floors = []struct {
+	pkg    string
+	may    []string // packages of this module; a trailing /... means all below
+	ban    []string // import paths by prefix
+	reason string
+}{
+	{".", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "the language is standard library only"},
+	{"./confighash", nil, append([]string{"google.golang.org/"}, heavy...), "a hash depends on nothing but its input"},
+	{"./spot", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "detection is plain HTTP; it links into small agents"},
+	{"./health", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "verdicts know no wire and no storage"},
+	{"./drain", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "coordination knows no provider and no storage"},
+	{"./drain/hook", []string{"drain", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the hook links into small agents"},
+	{"./registration", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "registration knows no transport"},
+	{"./storage", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
+	{"./storage/lease", []string{"storage", "internal/..."}, heavy, "the lease can be embedded on its own"},
+	{"./storage/secret", []string{"storage", "internal/..."}, heavy, "sealing needs no cloud"},
+	{"./provider", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
+	{"./provider/simcloud", []string{"provider", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
+	{"./provider/local", []string{"provider", "internal/..."}, heavy, "local machines need no cloud"},
+	{"./reconcile", []string{"confighash", "drain", "health", "provider", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./agent", []string{"api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
+	{"./cmd/nstance-agent", []string{"agent", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
+	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
+}
+
+func TestFloors(t *testing.T) {
+	for _, f := range floors {
+		t.Run(f.pkg, func(t *testing.T) {
+			for _, dep := range deps(t, f.pkg) {
+				for _, banned := range f.ban {
+					require.False(t, strings.HasPrefix(dep, banned) && !strings.HasPrefix(dep, module), "%s reaches %s: %s", f.pkg, dep, f.reason)
+				}
+				if own, ok := strings.CutPrefix(dep, module+"/"); ok && own != strings.TrimPrefix(f.pkg, "./") {
+					require.True(t, permitted(own, f.may), "%s reaches %s, which is not below it: %s", f.pkg, own, f.reason)
+				}
+			}
+		})
+	}
+}
+
+// TestSuitesStayOutOfPrograms keeps test suites out of what people ship.
+func TestSuitesStayOutOfPrograms(t *testing.T) {
+	for _, dep := range deps(t, "./cmd/...") {
+		require.NotContains(t, dep, "stretchr/testify")
+		require.NotEqual(t, "testing", dep)
+	}
+}
+
+func permitted(pkg string, may []string) bool {
+	for _, m := range may {
+		if below, ok := strings.CutSuffix(m, "/..."); ok && strings.HasPrefix(pkg, below+"/") || pkg == m {
+			return true
+		}
+	}
+	return false
+}
+
+func deps(t *testing.T, pkg string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", pkg).Output()
+	require.NoError(t, err)
+	return strings.Fields(string(out))
+}

@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// access says which roles may call what. A method that is not listed may be
+// called by nobody. Tenants are checked where the object is known: another
+// tenant's object does not exist for an operator.
+var access = map[string][]nstance.Role{
+	apiv1.AgentService_Connect_FullMethodName:                {nstance.RoleAgent},
+	apiv1.AgentService_RenewCertificate_FullMethodName:       {nstance.RoleAgent},
+	apiv1.OperatorService_ListGroups_FullMethodName:          {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_UpdateGroup_FullMethodName:         {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ListInstances_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_GetInstance_FullMethodName:         {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_DeleteInstance_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_DrainInstance_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_WatchInstanceEvents_FullMethodName: {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_AcknowledgeDrained_FullMethodName:  {nstance.RoleOperator},
+	apiv1.OperatorService_Interrupt_FullMethodName:           {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_GetConfigStatus_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_RefreshConfig_FullMethodName:       {nstance.RoleAdmin},
+	apiv1.OperatorService_GetShardStatus_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_RenewCertificate_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
+}
+
+// caller is who makes a call, and the term it falls into.
+type caller struct {
+	nstance.Identity
+	term *term
+}
+
+type callerKey struct{}
+
+// callerOf returns the caller that admit put into ctx.
+func callerOf(ctx context.Context) caller {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c
+}
+
+// sees reports whether the caller may know of things of tenant.
+func (c caller) sees(tenant nstance.TenantID) bool {
+	return c.Role == nstance.RoleAdmin || c.Tenant == tenant
+}
+
+// admit identifies the caller by its verified certificate, and refuses it
+// unless its role may call method, its certificate still stands and this
+// server leads.
+func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+	id, err := peerIdentity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(access[method], id.Role) {
+		return nil, nstance.Errorf(nstance.Denied, "role %s may not call %s", id.Role, method)
+	}
+	t, err := s.leading()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.registrar.Verify(ctx, id); err != nil {
+		return nil, err
+	}
+	return context.WithValue(ctx, callerKey{}, caller{id, t}), nil
+}
+
+func peerIdentity(ctx context.Context) (nstance.Identity, error) {
+	info, ok := connectionOf(ctx)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return nstance.Identity{}, nstance.Errorf(nstance.Denied, "a client certificate is required")
+	}
+	return pki.IdentityOf(info.State.PeerCertificates[0])
+}
+
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx, err := s.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, wire.Status(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config().Shard.RequestTimeout)
+	defer cancel()
+	resp, err := next(ctx, req)
+	return resp, wire.Status(err)
+}
+
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, err := s.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return wire.Status(err)
+	}
+	return wire.Status(next(srv, &calledStream{ss, ctx}))
+}
+
+// calledStream is a stream whose context knows the caller.
+type calledStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the context with the caller in it.
+func (c *calledStream) Context() context.Context { return c.ctx }

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"text/template"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// bootstrap renders the user data of new machines.
+type bootstrap struct{ s *Server }
+
+// bootData is what user data templates see.
+type bootData struct {
+	Instance bootInstance
+	Cluster  bootCluster
+	Server   bootServer
+	Provider bootProvider
+	Vars     map[string]string
+	Image    string
+	Nonce    string
+}
+
+type bootInstance struct {
+	ID   nstance.InstanceID
+	Kind nstance.Kind
+	Arch nstance.Arch
+	Type string
+}
+
+type bootCluster struct {
+	ID     nstance.ClusterID
+	CACert string // PEM of the identity authority
+}
+
+type bootServer struct {
+	Shard                                     nstance.ShardID
+	RegistrationAddr, AgentAddr, OperatorAddr string
+}
+
+type bootProvider struct{ Kind, Region, Zone string }
+
+// functions that user data templates may use beside the built-in ones.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"json": func(v any) (string, error) {
+			b, err := json.Marshal(v)
+			return string(b), err
+		},
+		"base64": func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
+	}
+}
+
+// Render implements reconcile.Bootstrap. The nonce's claims come from the
+// record alone and its signature is deterministic, so equal records give equal
+// bytes.
+func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
+	nonce, err := b.nonce(rec)
+	if err != nil {
+		return reconcile.Rendered{}, err
+	}
+	content := []byte(def.UserData.Content)
+	if def.UserData.Encoding == "base64" {
+		if content, err = base64.StdEncoding.DecodeString(def.UserData.Content); err != nil {
+			return reconcile.Rendered{}, nstance.FieldError("userdata.content", "encode it again", "is not base64: %v", err)
+		}
+	}
+	data := b.data(rec, def)
+	args, err := renderArgs(def.Args, data)
+	if err != nil {
+		return reconcile.Rendered{}, err
+	}
+	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
+	userData, err := render("userdata.content", string(content), data)
+	return reconcile.Rendered{UserData: userData, Args: args}, err
+}
+
+// renderArgs renders every string within args.
+func renderArgs(args json.RawMessage, data bootData) (json.RawMessage, error) {
+	if len(args) == 0 || !bytes.Contains(args, []byte("{{")) {
+		return args, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(args))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, nstance.FieldError("args", "correct the template", "%v", err)
+	}
+	v, err := renderIn("args", v, data)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
+}
+
+func renderIn(path string, v any, data bootData) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case string:
+		out, err := render(path, v, data)
+		return string(out), err
+	case map[string]any:
+		for k := range v {
+			if v[k], err = renderIn(path+"."+k, v[k], data); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i := range v {
+			if v[i], err = renderIn(path, v[i], data); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+func (b bootstrap) nonce(rec *storage.Instance) (string, error) {
+	if rec.NonceKeyID == "" {
+		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
+	}
+	conf := b.s.config()
+	return b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
+		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: rec.RuntimeHash,
+		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout),
+	})
+}
+
+func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) bootData {
+	conf, addrs := b.s.config(), b.s.advertised()
+	return bootData{
+		Instance: bootInstance{ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType},
+		Cluster:  bootCluster{ID: conf.Cluster.ID, CACert: string(b.s.keys.Identity.CertPEM())},
+		Server:   bootServer{conf.Shard.ID, addrs.Registration, addrs.Agent, addrs.Operator},
+		Provider: bootProvider{conf.Shard.Provider.Kind, conf.Shard.Provider.Region, conf.Shard.Provider.Zone},
+		Vars:     def.Vars, Image: rec.Image,
+	}
+}
+
+func render(field, content string, data bootData) ([]byte, error) {
+	t, err := template.New(field).Funcs(functions()).Option("missingkey=error").Parse(content)
+	if err != nil {
+		return nil, nstance.FieldError(field, "correct the template", "%v", err)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, data); err != nil {
+		return nil, nstance.FieldError(field, "correct the template, or define the variable", "%v", err)
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	keepalive "github.com/nstance-go/nstance/internal/session"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// Bounds on what one peer may send and hold open.
+const (
+	maxMessage = 256 << 10 // bytes of one message
+	maxStreams = 64        // calls at the same time on one connection
+	smallIO    = 4 << 10   // bytes of a connection's buffers: there may be ten thousand
+)
+
+// listeners are the server's open ports with what serves them.
+type listeners struct {
+	log                           *slog.Logger
+	registration, operator, agent port
+	web                           net.Listener
+	webServer                     *http.Server
+}
+
+type port struct {
+	net.Listener
+	grpc *grpc.Server
+}
+
+// listen opens every port, or none.
+func (s *Server) listen(ctx context.Context) (*listeners, error) {
+	bind := s.config().Shard.Bind
+	l := &listeners{log: s.log}
+	var opened []net.Listener
+	open := func(field string, addr config.ListenAddr) (net.Listener, error) {
+		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
+		if err != nil {
+			return nil, listenError("shard.bind."+field, string(addr), err)
+		}
+		opened = append(opened, lis)
+		return lis, nil
+	}
+	var errs [4]error
+	l.web, errs[0] = open("http", bind.HTTP)
+	l.registration.Listener, errs[1] = open("registration", bind.Registration)
+	l.operator.Listener, errs[2] = open("operator", bind.Operator)
+	l.agent.Listener, errs[3] = open("agent", bind.Agent)
+	if err := errors.Join(errs[:]...); err != nil {
+		for _, lis := range opened {
+			_ = lis.Close()
+		}
+		return nil, err
+	}
+	s.grpcServers(l)
+	l.webServer = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	return l, nil
+}
+
+func listenError(field, addr string, err error) error {
+	remedy := "use an address of this machine"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		remedy = "stop whatever listens there, or choose another port"
+	case errors.Is(err, syscall.EACCES):
+		remedy = "use a port above 1023, or grant the right to bind it"
+	}
+	return nstance.FieldError(field, remedy, "cannot listen on %s: %v", addr, err)
+}
+
+func (s *Server) grpcServers(l *listeners) {
+	clients := s.keys.Identity.Pool()
+	common := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO), grpc.SharedWriteBuffer(true),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
+	}
+	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.cert.get)))
+	l.registration.grpc = grpc.NewServer(append(common, open)...)
+	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrationService{s: s})
+
+	guarded := append(common, grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	mutual := func(roles ...nstance.Role) grpc.ServerOption {
+		return grpc.Creds(closable{credentials.NewTLS(pki.ServerTLS(s.cert.get, clients, roles...))})
+	}
+	l.agent.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleAgent))...)
+	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})
+	l.operator.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleOperator, nstance.RoleAdmin))...)
+	apiv1.RegisterOperatorServiceServer(l.operator.grpc, operatorService{s: s})
+}
+
+// serve serves every port until shutdown has stopped them.
+func (l *listeners) serve() {
+	var wg sync.WaitGroup
+	for _, p := range []port{l.registration, l.operator, l.agent} {
+		wg.Go(func() {
+			if err := p.grpc.Serve(p.Listener); err != nil {
+				l.log.Error("port closed", "addr", p.Addr().String(), "err", err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if err := l.webServer.Serve(l.web); !errors.Is(err, http.ErrServerClosed) {
+			l.log.Error("port closed", "addr", l.web.Addr().String(), "err", err)
+		}
+	})
+	wg.Wait()
+}
+
+// shutdown stops accepting at once and gives calls in flight until limit.
+func (l *listeners) shutdown(limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, p := range []port{l.registration, l.operator, l.agent} {
+		wg.Go(func() {
+			defer context.AfterFunc(ctx, p.grpc.Stop)()
+			p.grpc.GracefulStop()
+		})
+	}
+	wg.Go(func() {
+		if l.webServer.Shutdown(ctx) != nil {
+			_ = l.webServer.Close()
+		}
+	})
+	wg.Wait()
+}
+
+// Addresses are where the server listens.
+type Addresses struct{ HTTP, Registration, Operator, Agent string }
+
+// Addresses returns where the server listens, once Ready has returned nil.
+func (s *Server) Addresses() Addresses {
+	l := s.ports
+	return Addresses{
+		HTTP: l.web.Addr().String(), Registration: l.registration.Addr().String(),
+		Operator: l.operator.Addr().String(), Agent: l.agent.Addr().String(),
+	}
+}
+
+// advertised returns where machines and operators are told to connect.
+func (s *Server) advertised() Addresses {
+	a, adv := s.Addresses(), s.config().Shard.Advertise
+	for _, choice := range []struct {
+		to   *string
+		from config.DialAddr
+	}{{&a.Registration, adv.Registration}, {&a.Operator, adv.Operator}, {&a.Agent, adv.Agent}} {
+		if choice.from != "" {
+			*choice.to = string(choice.from)
+		}
+	}
+	return a
+}

@@ -1,0 +1,59 @@
+package server
+
+import (
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+func groupMessage(g reconcile.GroupView) *apiv1.Group {
+	m := &apiv1.Group{
+		Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Template: g.Template, Size: int32(g.Size),
+		Ready: int32(g.Ready), Booting: int32(g.Booting), Leaving: int32(g.Leaving), Stale: int32(g.Stale),
+		InfraHash: g.Hash, IsStatic: g.Static, InstanceTypes: g.Definition.InstanceTypes, Vars: g.Definition.Vars,
+	}
+	for _, h := range g.Holds {
+		m.Holds = append(m.Holds, &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(h.Since), Until: wire.Time(h.Until)})
+	}
+	return m
+}
+
+func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
+	r := v.Record
+	m := &apiv1.Instance{
+		Id: string(r.ID), Tenant: string(r.Tenant), Group: string(r.Group), State: string(v.State), ProviderId: v.Machine.ProviderID,
+		InstanceType: r.Shape.InstanceType, Market: string(r.Shape.Market), Addresses: wire.Addresses(v.Machine.Addresses),
+		CreatedAt: wire.Time(r.CreatedAt), RegisteredAt: wire.Time(r.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
+		OnDemand: r.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: r.Reason,
+		InfraHash: r.InfraHash,
+	}
+	if m.ProviderId == "" {
+		m.ProviderId = r.ProviderID
+	}
+	for _, n := range v.Notices {
+		m.Conditions = append(m.Conditions, "notice:"+string(n.Kind))
+	}
+	if v.Drifted {
+		m.Conditions = append(m.Conditions, "drifted")
+	}
+	if v.Gone {
+		m.Conditions = append(m.Conditions, "gone")
+	}
+	if !v.ReportedAt.IsZero() {
+		m.LastReport = wire.Report(v.Report)
+	}
+	return m
+}
+
+func watchMessage(item feed.Item[watched]) *apiv1.WatchInstanceEventsResponse {
+	switch item.Kind {
+	case feed.Snapshot:
+		return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Snapshot{Snapshot: instanceMessage(*item.Value.instance)}}
+	case feed.Synced:
+		return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Synced{Synced: &apiv1.Synced{Seq: uint64(item.Seq)}}}
+	}
+	e := item.Value.event
+	e.Seq = item.Seq
+	return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Event{Event: wire.Event(e)}}
+}

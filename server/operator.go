@@ -1,0 +1,306 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage/cache"
+)
+
+// operatorService serves nstance.v1.OperatorService.
+type operatorService struct {
+	apiv1.UnimplementedOperatorServiceServer
+	s *Server
+}
+
+// agentService serves nstance.v1.AgentService.
+type agentService struct {
+	apiv1.UnimplementedAgentServiceServer
+	s *Server
+}
+
+// RenewCertificate implements the RPC for agents.
+func (agentService) RenewCertificate(ctx context.Context, req *apiv1.RenewCertificateRequest) (*apiv1.RenewCertificateResponse, error) {
+	c, err := renew(ctx, req.GetCsr())
+	return &apiv1.RenewCertificateResponse{Credential: c}, err
+}
+
+// RenewCertificate implements the RPC for operators and administrators.
+func (operatorService) RenewCertificate(ctx context.Context, req *apiv1.OperatorServiceRenewCertificateRequest) (*apiv1.OperatorServiceRenewCertificateResponse, error) {
+	c, err := renew(ctx, req.GetCsr())
+	return &apiv1.OperatorServiceRenewCertificateResponse{Credential: c}, err
+}
+
+func renew(ctx context.Context, csr []byte) (*apiv1.Credential, error) {
+	c := callerOf(ctx)
+	cred, err := c.term.registrar.Renew(ctx, c.Identity, csr)
+	if err != nil {
+		return nil, err
+	}
+	return wire.Credential(cred), nil
+}
+
+// ListGroups implements the RPC.
+func (operatorService) ListGroups(ctx context.Context, _ *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.ListGroupsResponse{}
+	for _, g := range c.term.reconciler.Groups() {
+		if c.sees(g.Key.Tenant) {
+			resp.Groups = append(resp.Groups, groupMessage(g))
+		}
+	}
+	return resp, nil
+}
+
+// UpdateGroup implements the RPC.
+func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
+	c := callerOf(ctx)
+	key := nstance.GroupKey{Tenant: nstance.TenantID(req.GetTenant()), Group: nstance.GroupID(req.GetGroup())}
+	if key.Tenant == "" {
+		key.Tenant = c.Tenant
+	}
+	if err := key.Group.Validate("group"); err != nil {
+		return nil, err
+	}
+	if !c.sees(key.Tenant) {
+		return nil, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
+	}
+	var o config.Override
+	if req.Size != nil {
+		size := int(req.GetSize())
+		o.Size = &size
+	}
+	o.InstanceType = req.InstanceType
+	if req.GetVars() != nil {
+		o.Vars = req.GetVars().GetValues()
+	}
+	spec, err := c.term.groups.change(ctx, key, o, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.UpdateGroupResponse{Group: groupMessage(reconcile.GroupView{Group: spec})}, nil
+}
+
+// ListInstances implements the RPC.
+func (operatorService) ListInstances(ctx context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.ListInstancesResponse{}
+	for _, v := range c.term.reconciler.Instances() {
+		if c.sees(v.Record.Tenant) && (req.GetGroup() == "" || string(v.Record.Group) == req.GetGroup()) {
+			resp.Instances = append(resp.Instances, instanceMessage(v))
+		}
+	}
+	return resp, nil
+}
+
+// instance returns an instance that the caller may know of.
+func (c caller) instance(id string) (reconcile.InstanceView, error) {
+	parsed, err := nstance.ParseInstanceID(id)
+	if err != nil {
+		return reconcile.InstanceView{}, err
+	}
+	v, err := c.term.reconciler.Instance(parsed)
+	if err == nil && !c.sees(v.Record.Tenant) {
+		err = nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	return v, err
+}
+
+// GetInstance implements the RPC. An instance that is gone still has its story.
+func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest) (*apiv1.GetInstanceResponse, error) {
+	c := callerOf(ctx)
+	id, err := nstance.ParseInstanceID(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	filter := cache.Filter{Instance: id, Limit: 1000}
+	if c.Role != nstance.RoleAdmin {
+		filter.Tenant = c.Tenant
+	}
+	events, err := o.s.cache.Events(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	resp := &apiv1.GetInstanceResponse{}
+	for _, e := range events {
+		resp.Events = append(resp.Events, wire.Event(e))
+	}
+	v, err := c.instance(req.GetId())
+	switch {
+	case err == nil:
+		resp.Instance = instanceMessage(v)
+	case len(events) > 0:
+		e := events[len(events)-1]
+		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(nstance.Deleted), CreatedAt: wire.Time(id.Time())}
+	default:
+		return nil, err
+	}
+	return resp, nil
+}
+
+// DeleteInstance implements the RPC.
+func (operatorService) DeleteInstance(ctx context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil || req.GetDryRun() {
+		return &apiv1.DeleteInstanceResponse{}, err
+	}
+	return &apiv1.DeleteInstanceResponse{}, c.term.reconciler.Delete(ctx, v.Record.ID, "asked for by "+c.Subject, req.GetNoDrain())
+}
+
+// DrainInstance implements the RPC.
+func (operatorService) DrainInstance(ctx context.Context, req *apiv1.DrainInstanceRequest) (*apiv1.DrainInstanceResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil || req.GetDryRun() {
+		return &apiv1.DrainInstanceResponse{}, err
+	}
+	reason := req.GetReason()
+	if reason == "" {
+		reason = "asked for by " + c.Subject
+	}
+	d, err := c.term.reconciler.Drain(ctx, v.Record.ID, reason[:min(256, len(reason))])
+	return &apiv1.DrainInstanceResponse{Drain: wire.Drain(&d)}, err
+}
+
+// AcknowledgeDrained implements the RPC.
+func (operatorService) AcknowledgeDrained(ctx context.Context, req *apiv1.AcknowledgeDrainedRequest) (*apiv1.AcknowledgeDrainedResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.AcknowledgeDrainedResponse{}, c.term.drains.Acknowledge(ctx, nstance.Ack{
+		Instance: v.Record.ID, Generation: req.GetGeneration(), By: nstance.ExecutorOperator,
+		Outcome: nstance.Outcome(req.GetOutcome()), Delete: req.GetDelete(), Message: req.GetMessage(),
+	})
+}
+
+// Interrupt implements the RPC: a notice as the cloud would give it, through
+// the same path.
+func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	lead := 2 * time.Minute
+	if req.GetNotice() != nil {
+		lead = req.GetNotice().AsDuration()
+	}
+	if lead <= 0 || lead > time.Hour {
+		return nil, nstance.FieldError("notice", "use more than 0 and at most 1h", "%s is out of range", lead)
+	}
+	now := o.s.opts.Now().UTC()
+	n := nstance.Notice{
+		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(lead), Source: "rehearsal/" + c.Subject,
+		EventID: "rehearsal-" + now.Format("20060102T150405.000000000"), DetectedAt: now,
+	}
+	resp := &apiv1.InterruptResponse{EventId: n.EventID}
+	if req.GetDryRun() {
+		resp.Plan = c.term.reconciler.Rehearse(v.Record.ID, n)
+		return resp, nil
+	}
+	durable := make(chan struct{})
+	c.term.noticed(v.Record.ID, n, func() { close(durable) })
+	select {
+	case <-durable:
+		return resp, nil
+	case <-ctx.Done():
+		return resp, nstance.Errorf(nstance.Unavailable, "the notice is not durable yet: %w", ctx.Err())
+	}
+}
+
+// GetConfigStatus implements the RPC.
+func (o operatorService) GetConfigStatus(context.Context, *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	resp := &apiv1.GetConfigStatusResponse{Digest: o.s.conf.Digest(), LoadedAt: wire.Time(o.s.confAt)}
+	if o.s.refused.err != nil {
+		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), o.s.refused.err.Error()
+	}
+	return resp, nil
+}
+
+// RefreshConfig implements the RPC.
+func (o operatorService) RefreshConfig(ctx context.Context, _ *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
+	changed, err := o.s.Refresh(ctx)
+	return &apiv1.RefreshConfigResponse{Digest: o.s.config().Digest(), Changed: changed}, err
+}
+
+// GetShardStatus implements the RPC.
+func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
+	c := callerOf(ctx)
+	resp := &apiv1.GetShardStatusResponse{
+		Cluster: string(c.term.conf.Cluster.ID), Shard: string(c.term.conf.Shard.ID), Leader: true,
+		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.sessions.count()), Version: Version,
+		TermStartedAt: wire.Time(c.term.began),
+	}
+	for _, g := range c.term.reconciler.Groups() {
+		if c.sees(g.Key.Tenant) {
+			resp.Groups++
+			resp.Instances += int32(g.Ready + g.Booting + g.Leaving)
+		}
+	}
+	if c.Role == nstance.RoleAdmin {
+		resp.Problems = c.term.reconciler.Problems()
+	}
+	return resp, nil
+}
+
+// WatchInstanceEvents implements the RPC. While an operator watches, it is the
+// one who drains its tenant's machines.
+func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
+	ctx, c := stream.Context(), callerOf(stream.Context())
+	if c.Role == nstance.RoleOperator {
+		defer c.term.drains.Attend(c.Tenant)()
+	}
+	wanted := func(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) bool {
+		return c.sees(tenant) && (req.GetGroup() == "" || string(group) == req.GetGroup()) &&
+			(req.GetInstance() == "" || string(id) == req.GetInstance())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.term.granted.Context(), cancel)()
+	view := feed.View[watched]{
+		Snapshot: c.term.snapshot,
+		Keep: func(w watched) bool {
+			if w.instance != nil {
+				r := w.instance.Record
+				return wanted(r.Tenant, r.Group, r.ID)
+			}
+			return wanted(w.event.Tenant, w.event.Group, w.event.Instance)
+		},
+	}
+	for item, err := range c.term.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(watchMessage(item)); err != nil {
+			return err
+		}
+	}
+	if c.term.granted.Err() != nil {
+		return errTermEnded
+	}
+	return nil
+}
+
+// snapshot returns every instance. The number is taken first: what happens
+// meanwhile may be both in the snapshot and among the events, never in neither.
+func (t *term) snapshot() ([]watched, nstance.Seq) {
+	seq := t.hub.Last()
+	views := t.reconciler.Instances()
+	out := make([]watched, len(views))
+	for i := range views {
+		out[i].instance = &views[i]
+	}
+	return slices.Clip(out), seq
+}

@@ -1,0 +1,204 @@
+// Package server composes a shard server: it takes the lease, and for as long
+// as that term lasts it runs the reconciler, registers agents and operators,
+// holds the agents' sessions and answers the operator API.
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// Version is the version of this software, shown to operators.
+const Version = "0.1.0"
+
+// A Source fetches the shard's configuration: its name for error messages and
+// its bytes.
+type Source func(ctx context.Context) (name string, data []byte, err error)
+
+// Options configure a Server beside its required parts.
+type Options struct {
+	Secrets *secret.Box         // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
+	Cache   string              // file of the SQLite journal; empty: in memory
+	Journal func(nstance.Event) // also receives every event; must not block
+	Elector lease.Elector       // nil: a lease that is always granted
+	Now     func() time.Time    // nil: time.Now
+	Log     *slog.Logger        // nil: discarded
+}
+
+// A Server is one shard server. New makes one, Run runs it.
+type Server struct {
+	opts     Options
+	store    storage.Store
+	provider nstance.Provider
+	source   Source
+	log      *slog.Logger
+	elector  lease.Elector
+	cache    *cache.Cache
+
+	keys    *registration.Keys
+	cert    *serverCert
+	ports   *listeners
+	started chan struct{} // closed when the listeners are open
+
+	mu      sync.Mutex // guards what follows
+	conf    *config.Config
+	confAt  time.Time
+	refused refusal
+
+	term atomic.Pointer[term] // nil while this server does not lead
+}
+
+// refusal says why the latest configuration was not accepted, if it was not.
+type refusal struct {
+	at  time.Time
+	err error
+}
+
+// New returns a server for the shard that the configuration from source names,
+// with its truth in store and its machines at p. It reads and validates the
+// configuration, and opens the journal; nothing else happens before Run.
+func New(ctx context.Context, store storage.Store, p nstance.Provider, source Source, opts *Options) (*Server, error) {
+	s := &Server{store: store, provider: p, source: source, started: make(chan struct{})}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Now == nil {
+		s.opts.Now = time.Now
+	}
+	s.log = s.opts.Log
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	conf, err := s.readConfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.conf, s.confAt = conf, s.opts.Now()
+	if err := storage.Probe(ctx, store); err != nil {
+		return nil, err
+	}
+	s.elector = s.opts.Elector
+	if s.elector == nil {
+		s.elector = lease.NewSingle(store, conf.Shard.ID, &lease.Options{TTL: conf.Shard.Election.TTL, Log: s.log})
+	}
+	if s.cache, err = cache.Open(s.opts.Cache, &cache.Options{Log: s.log}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Run serves until ctx ends and returns nil then, after everything it started
+// has stopped. It returns early when the keys cannot be read or made, or a
+// listener cannot be opened.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.cache.Close()
+	keys, err := registration.Bootstrap(ctx, vault.New(s.store, s.opts.Secrets), s.opts.Now())
+	if err != nil {
+		return err
+	}
+	s.keys = keys
+	s.cert = &serverCert{s: s}
+	if _, err := s.cert.get(); err != nil {
+		return err
+	}
+	if s.ports, err = s.listen(ctx); err != nil {
+		return err
+	}
+	close(s.started)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { s.cacheLoop(work) })
+	wg.Go(s.ports.serve)
+	s.campaign(ctx)
+	s.ports.shutdown(s.config().Shard.ShutdownTimeout)
+	stop()
+	wg.Wait()
+	return nil
+}
+
+func (s *Server) cacheLoop(ctx context.Context) {
+	if err := s.cache.Run(ctx); err != nil {
+		s.log.Error("journal stopped", "err", err)
+	}
+}
+
+// campaign leads whenever the lease is granted, until ctx ends.
+func (s *Server) campaign(ctx context.Context) {
+	for ctx.Err() == nil {
+		granted, err := s.elector.Campaign(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.Warn("lease not granted yet", "code", nstance.CodeOf(err), "err", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		s.lead(ctx, granted)
+	}
+}
+
+// lead runs one term, then gives the lease back before it tidies up.
+func (s *Server) lead(ctx context.Context, granted *lease.Term) {
+	t, err := s.newTerm(granted)
+	if err != nil {
+		s.log.Error("term not begun", "err", err)
+	} else {
+		s.term.Store(t)
+		err = t.run(ctx)
+		s.term.Store(nil)
+		t.goAway()
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if rerr := s.elector.Resign(release); rerr != nil {
+		err = errors.Join(err, rerr)
+	}
+	if err != nil {
+		s.log.Error("term ended", "err", err)
+	}
+	if t != nil {
+		t.wait()
+	}
+}
+
+// Ready blocks until the listeners are open, or ctx ends.
+func (s *Server) Ready(ctx context.Context) error {
+	select {
+	case <-s.started:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// config returns the configuration in force.
+func (s *Server) config() *config.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conf
+}
+
+// leading returns the present term, or Unavailable.
+func (s *Server) leading() (*term, error) {
+	if t := s.term.Load(); t != nil {
+		return t, nil
+	}
+	return nil, nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+}

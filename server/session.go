@@ -1,0 +1,273 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// maxOutbox is how many messages may wait for an agent. One that does not read
+// them is disconnected; it comes back and hears what still matters.
+const maxOutbox = 64
+
+// A session is one connected agent. It holds no truth: any failure discards it
+// whole. Messages go out through a queue that a goroutine drains only while
+// there is something in it, so that an idle agent costs no goroutine for it.
+type session struct {
+	id     nstance.InstanceID
+	term   *term
+	stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	outbox  []*apiv1.ConnectResponse
+	sending bool
+	ending  error  // cancel with it once the outbox is empty
+	last    uint64 // highest message number taken
+}
+
+// errReplaced ends a session whose agent has opened another.
+var errReplaced error = &nstance.Error{Code: nstance.Conflict, Msg: "the agent opened a newer session"}
+
+// errDeleted ends the session of a deleted instance.
+var errDeleted error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
+
+// errSlow ends a session whose agent does not read.
+var errSlow error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
+
+// errTermEnded ends the sessions of a server that leads no more.
+var errTermEnded error = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard any more"}
+
+// Connect serves one agent's stream until either side ends it.
+func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+	c := callerOf(stream.Context())
+	id, err := nstance.ParseInstanceID(c.Subject)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	s := &session{id: id, term: c.term, stream: stream, ctx: ctx, cancel: cancel}
+	defer context.AfterFunc(ctx, hangUp(stream.Context()))() // ends Recv and Send, which nothing else can
+	if err := c.term.sessions.begin(s); err != nil {
+		return err
+	}
+	s.welcome()
+	clean, err := s.serve()
+	c.term.sessions.end(s, clean)
+	cancel(err)
+	s.wg.Wait()
+	return err
+}
+
+func (s *session) welcome() {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
+		ReportInterval: durationpb.New(s.term.conf.Shard.HealthInterval),
+		RuntimeHash:    s.term.runtimeHash(s.id), ServerVersion: Version,
+	}}})
+	if d, ok := s.term.drainFor(s.id); ok {
+		s.command(d)
+	}
+}
+
+// serve reads until the stream ends, and reports whether the agent said goodbye.
+func (s *session) serve() (clean bool, err error) {
+	for {
+		m, err := s.stream.Recv()
+		switch {
+		case s.ctx.Err() != nil:
+			return clean, context.Cause(s.ctx)
+		case errors.Is(err, io.EOF):
+			return clean, nil
+		case err != nil:
+			return clean, err
+		}
+		clean = s.take(m) || clean
+	}
+}
+
+// take handles one message and reports whether it was the goodbye. Numbers
+// that do not grow are replays: they are acknowledged and refresh nothing.
+func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
+	n := m.GetNumber()
+	s.mu.Lock()
+	replay := n <= s.last
+	s.last = max(s.last, n)
+	s.mu.Unlock()
+	if replay {
+		s.acknowledge(n)
+		return false
+	}
+	switch {
+	case m.GetReport() != nil:
+		s.term.reported(wire.ReportOf(s.id, n, m.GetReport()))
+		s.acknowledge(n)
+	case m.GetNotice() != nil:
+		s.term.noticed(s.id, wire.NoticeOf(m.GetNotice()), func() { s.acknowledge(n) })
+	case m.GetDrainResult() != nil:
+		s.drainResult(m.GetDrainResult())
+		s.acknowledge(n)
+	case m.GetGoodbye() != nil:
+		return true
+	}
+	return false
+}
+
+// drainResult takes the outcome of the agent's own hook. One for a drain that
+// is over, or not the agent's, is dropped.
+func (s *session) drainResult(r *apiv1.DrainResult) {
+	err := s.term.drains.Acknowledge(s.ctx, nstance.Ack{
+		Instance: s.id, Generation: r.GetGeneration(), By: nstance.ExecutorAgent,
+		Outcome: nstance.Outcome(r.GetOutcome()), Message: r.GetMessage(),
+	})
+	if err != nil {
+		s.term.log.Warn("drain result dropped", "instance_id", s.id, "code", nstance.CodeOf(err), "err", err)
+	}
+}
+
+func (s *session) acknowledge(n uint64) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{
+		Acknowledgement: &apiv1.Acknowledgement{Number: n},
+	}})
+}
+
+func (s *session) command(d nstance.Drain) {
+	reason := ""
+	if len(d.Causes) > 0 {
+		reason = string(d.Causes[0].Kind)
+	}
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+		Generation: d.Generation, Deadline: wire.Time(d.Deadline), Reason: reason,
+	}}})
+}
+
+// send queues a message. It never blocks and may be called concurrently.
+func (s *session) send(m *apiv1.ConnectResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	if len(s.outbox) >= maxOutbox {
+		s.cancel(errSlow)
+		return
+	}
+	s.outbox = append(s.outbox, m)
+	if !s.sending {
+		s.sending = true
+		s.wg.Go(s.flush)
+	}
+}
+
+// finish ends the session once everything queued has been sent.
+func (s *session) finish(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = cause
+	if !s.sending {
+		s.cancel(cause)
+	}
+}
+
+func (s *session) flush() {
+	for {
+		s.mu.Lock()
+		if len(s.outbox) == 0 || s.ctx.Err() != nil {
+			s.sending, s.outbox = false, nil
+			if s.ending != nil {
+				s.cancel(s.ending)
+			}
+			s.mu.Unlock()
+			return
+		}
+		m := s.outbox[0]
+		s.outbox = s.outbox[1:]
+		s.mu.Unlock()
+		if err := s.stream.Send(m); err != nil {
+			s.cancel(err)
+		}
+	}
+}
+
+// sessions are the connected agents of one term, one session each.
+type sessions struct {
+	observe func(nstance.Fact)
+	mu      sync.Mutex
+	byID    map[nstance.InstanceID]*session
+	closed  bool
+}
+
+func newSessions(observe func(nstance.Fact)) *sessions {
+	return &sessions{observe: observe, byID: map[nstance.InstanceID]*session{}}
+}
+
+// begin makes s its agent's session; an older one ends.
+func (l *sessions) begin(s *session) error {
+	l.mu.Lock()
+	old, closed := l.byID[s.id], l.closed
+	if !closed {
+		l.byID[s.id] = s
+	}
+	l.mu.Unlock()
+	if closed {
+		return errTermEnded
+	}
+	if old != nil {
+		old.cancel(errReplaced)
+	}
+	l.observe(nstance.Connected{ID: s.id})
+	return nil
+}
+
+// end forgets s. A session that was replaced leaves without a trace.
+func (l *sessions) end(s *session, clean bool) {
+	l.mu.Lock()
+	current := l.byID[s.id] == s
+	if current {
+		delete(l.byID, s.id)
+	}
+	l.mu.Unlock()
+	if current {
+		l.observe(nstance.Disconnected{ID: s.id, Clean: clean})
+	}
+}
+
+func (l *sessions) get(id nstance.InstanceID) *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byID[id]
+}
+
+func (l *sessions) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.byID)
+}
+
+// close ends every session, after a word to come back elsewhere, and admits no
+// more.
+func (l *sessions) close(addresses []string) {
+	l.mu.Lock()
+	l.closed = true
+	all := l.byID
+	l.byID = map[nstance.InstanceID]*session{}
+	l.mu.Unlock()
+	for _, s := range all {
+		s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{Addresses: addresses}}})
+		s.finish(errTermEnded)
+	}
+}
+
+func (s *session) cancelDrain(generation uint64) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: generation}}})
+}

@@ -1,0 +1,59 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/storage/cache"
+)
+
+// Bounds on what the status page shows.
+const (
+	shownInstances = 500
+	shownEvents    = 50
+)
+
+func (s *Server) handler() http.Handler {
+	return web.Handler(s.status, func() bool { return s.term.Load() != nil })
+}
+
+// status gathers what the status page shows.
+func (s *Server) status(r *http.Request) web.Status {
+	conf := s.config()
+	out := web.Status{
+		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
+		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{}, Problems: []string{},
+	}
+	t := s.term.Load()
+	if t == nil {
+		return out
+	}
+	out.Leader, out.Epoch = true, t.granted.Epoch()
+	out.Problems = append(out.Problems, t.reconciler.Problems()...)
+	for _, g := range t.reconciler.Groups() {
+		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale}
+		for _, h := range g.Holds {
+			row.Holds = append(row.Holds, h.Kind+": "+h.Reason)
+		}
+		out.Groups = append(out.Groups, row)
+	}
+	instances := t.reconciler.Instances()
+	for _, v := range instances[:min(shownInstances, len(instances))] {
+		row := web.Instance{
+			ID: string(v.Record.ID), Tenant: string(v.Record.Tenant), Group: string(v.Record.Group), State: string(v.State),
+			Market: string(v.Record.Shape.Market), ProviderID: v.Machine.ProviderID, CreatedAt: v.Record.CreatedAt,
+			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
+		}
+		if v.Drain != nil {
+			row.Deadline = v.Drain.Deadline
+		}
+		out.Instances = append(out.Instances, row)
+	}
+	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents}); err == nil {
+		out.Events = append(out.Events, events...)
+	} else {
+		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())
+	}
+	return out
+}

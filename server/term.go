@@ -1,0 +1,183 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// A term is everything that acts while this server leads. Losing the lease
+// cancels its context, and with it everything below.
+type term struct {
+	server     *Server
+	granted    *lease.Term
+	conf       *config.Config // at the beginning; groups follow reloads
+	log        *slog.Logger
+	began      time.Time
+	drains     *drain.Coordinator
+	reconciler *reconcile.Reconciler
+	registrar  *registration.Registrar
+	sessions   *sessions
+	groups     *groups
+	hub        *feed.Feed[watched]
+	done       chan struct{} // closed when run has returned
+}
+
+// watched is one thing that watchers of instances are told.
+type watched struct {
+	event    nstance.Event
+	instance *reconcile.InstanceView // in a snapshot
+}
+
+func (s *Server) newTerm(granted *lease.Term) (*term, error) {
+	t := &term{
+		server: s, granted: granted, conf: s.config(), log: s.log, began: s.opts.Now(),
+		hub: feed.New[watched](0), done: make(chan struct{}),
+	}
+	t.drains = drain.New(&drain.Options{Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) }})
+	var err error
+	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
+		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
+		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
+		Drains: t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
+		Provider: &provider.Options{
+			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log,
+		},
+		Now: s.opts.Now, Log: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.sessions = newSessions(t.reconciler.Observe)
+	t.groups = newGroups(t)
+	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
+		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
+	})
+	return t, err
+}
+
+// run works until the term or ctx ends.
+func (t *term) run(ctx context.Context) error {
+	defer close(t.done)
+	work, stop := context.WithCancel(t.granted.Context())
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	if err := t.groups.load(work); err != nil {
+		return err
+	}
+	relayed := make(chan struct{})
+	go func() { // waited for below
+		defer close(relayed)
+		t.relayDrains(work)
+	}()
+	err := t.reconciler.Run(work)
+	stop()
+	<-relayed
+	return err
+}
+
+func (t *term) wait() { <-t.done }
+
+// goAway ends the agents' sessions.
+func (t *term) goAway() { t.sessions.close(nil) }
+
+// journal receives every event, in order, mostly under the reconciler's lock:
+// everything it calls takes note and returns.
+func (t *term) journal(e nstance.Event) {
+	e.Seq = t.hub.Publish(watched{event: e})
+	t.server.cache.Append(e)
+	if t.server.opts.Journal != nil {
+		t.server.opts.Journal(e)
+	}
+	if e.Type == nstance.EventDeleteRequested {
+		if s := t.sessions.get(e.Instance); s != nil {
+			s.finish(errDeleted)
+		}
+	}
+}
+
+// alarm journals what a person should see. It is called outside every lock.
+func (t *term) alarm(e nstance.Event) {
+	if v, err := t.reconciler.Instance(e.Instance); err == nil {
+		e.Tenant, e.Group = v.Record.Tenant, v.Record.Group
+	}
+	t.journal(e)
+}
+
+// reported takes a health report off the wire.
+func (t *term) reported(rep nstance.Report) {
+	t.server.cache.Report(rep)
+	t.reconciler.Observe(nstance.Reported{Report: rep})
+}
+
+// noticed takes a notice off the wire; ack is called when it has had its effect.
+func (t *term) noticed(id nstance.InstanceID, n nstance.Notice, ack func()) {
+	if v, err := t.reconciler.Instance(id); err == nil && !n.Cancelled {
+		e := nstance.Event{
+			Type: nstance.EventNoticeDetected, Time: n.DetectedAt, Instance: id,
+			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
+		}
+		if e.Time.IsZero() {
+			e.Time = t.server.opts.Now().UTC()
+		}
+		t.journal(e)
+	}
+	t.reconciler.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
+}
+
+// runtimeHash is the runtime hash that the instance's group wants.
+func (t *term) runtimeHash(id nstance.InstanceID) string {
+	if v, err := t.reconciler.Instance(id); err == nil {
+		return v.Record.RuntimeHash
+	}
+	return ""
+}
+
+// drainFor returns the drain that the instance's own agent must carry out.
+func (t *term) drainFor(id nstance.InstanceID) (nstance.Drain, bool) {
+	for _, d := range t.drains.Active() {
+		if d.Instance == id && d.Executor == nstance.ExecutorAgent {
+			return d, true
+		}
+	}
+	return nstance.Drain{}, false
+}
+
+// relayDrains tells agents of the drains that are theirs to carry out.
+func (t *term) relayDrains(ctx context.Context) {
+	for ctx.Err() == nil {
+		for e, err := range t.drains.Watch(ctx, "", 0) {
+			if err != nil {
+				if !errors.Is(err, nstance.Unavailable) {
+					t.log.Error("drains are not relayed", "err", err)
+				}
+				break // too slow: watch again, from a snapshot
+			}
+			t.relay(e)
+		}
+	}
+}
+
+func (t *term) relay(e nstance.DrainEvent) {
+	s := t.sessions.get(e.Drain.Instance)
+	if s == nil || e.Drain.Executor != nstance.ExecutorAgent {
+		return
+	}
+	switch e.Type {
+	case nstance.DrainSnapshot, nstance.DrainRequested, nstance.DrainTightened:
+		s.command(e.Drain)
+	case nstance.DrainCancelled:
+		s.cancelDrain(e.Drain.Generation)
+	case nstance.DrainSynced, nstance.DrainAcknowledged, nstance.DrainEnded:
+	}
+}

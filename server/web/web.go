@@ -1,0 +1,107 @@
+// Package web serves a shard's read-only pages: liveness, and a status page
+// that shows groups, instances and what happened last. Nothing secret is on
+// them; whoever reaches the port may read them, so it binds loopback by default.
+package web
+
+import (
+	_ "embed"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Status is what the status page shows.
+type Status struct {
+	Version   string          `json:"version"`
+	Cluster   string          `json:"cluster"`
+	Shard     string          `json:"shard"`
+	Leader    bool            `json:"leader"`
+	Epoch     uint64          `json:"epoch,omitempty"`
+	Time      time.Time       `json:"time"`
+	Groups    []Group         `json:"groups"`
+	Instances []Instance      `json:"instances"`
+	Events    []nstance.Event `json:"events"`
+	Problems  []string        `json:"problems"`
+}
+
+// A Group is one row of the groups table.
+type Group struct {
+	Tenant  string   `json:"tenant"`
+	Group   string   `json:"group"`
+	Size    int      `json:"size"`
+	Ready   int      `json:"ready"`
+	Booting int      `json:"booting"`
+	Leaving int      `json:"leaving"`
+	Stale   int      `json:"stale"`
+	Holds   []string `json:"holds"`
+}
+
+// An Instance is one row of the instances table.
+type Instance struct {
+	ID         string    `json:"id"`
+	Tenant     string    `json:"tenant"`
+	Group      string    `json:"group"`
+	State      string    `json:"state"`
+	Market     string    `json:"market"`
+	ProviderID string    `json:"provider_id"`
+	CreatedAt  time.Time `json:"created_at"`
+	ReportedAt time.Time `json:"reported_at,omitzero"`
+	Connected  bool      `json:"connected"`
+	CPU        float64   `json:"cpu"`
+	Memory     float64   `json:"memory"`
+	Deadline   time.Time `json:"deadline,omitzero"` // of its drain
+	Note       string    `json:"note,omitempty"`
+}
+
+//go:embed status.html
+var page []byte
+
+// Handler serves GET and HEAD of
+//
+//	/             the status page
+//	/status.json  what it shows
+//	/healthz      200 while the process serves, leading or not
+//	/readyz       200 while this server leads its shard, else 503
+//
+// Both functions are called for each request that needs them, concurrently.
+func Handler(status func(r *http.Request) Status, leading func() bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(page)
+	})
+	mux.HandleFunc("GET /status.json", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, http.StatusOK, status(r))
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !leading() {
+			reply(w, http.StatusServiceUnavailable, map[string]string{"status": "not leading"})
+			return
+		}
+		reply(w, http.StatusOK, map[string]string{"status": "leading"})
+	})
+	return guard(mux)
+}
+
+// guard keeps the pages from being framed, sniffed, cached or made to load
+// anything from elsewhere.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // the peer is gone if this fails
+}
