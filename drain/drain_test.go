@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -404,7 +405,7 @@ func TestManyAtOnce(t *testing.T) {
 		for i := range n {
 			starters.Go(func() {
 				d := aDrain(1)
-				d.Instance = nstance.InstanceID(fmt.Sprint(i))
+				d.Instance = nstance.InstanceID(strconv.Itoa(i))
 				if err := c.Start(t.Context(), d); err != nil {
 					t.Error(err)
 				}

@@ -119,9 +119,9 @@ func (c *Collector) sample(before string) (trouble string) {
 		trouble = err.Error()
 	}
 	c.add(s)
-	switch {
-	case trouble == before:
-	case trouble == "":
+	switch trouble {
+	case before:
+	case "":
 		c.log.Info("machine usage can be read again")
 	default:
 		c.log.Warn("machine usage cannot be read", "err", err)

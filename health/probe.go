@@ -106,7 +106,7 @@ func (c *Collector) get(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +24,7 @@ import (
 )
 
 // probe runs one probe and returns its result.
-func probe(t *testing.T, ctx context.Context, p health.Probe) nstance.ProbeResult {
+func probe(ctx context.Context, t *testing.T, p health.Probe) nstance.ProbeResult {
 	t.Helper()
 	p.Name = "it"
 	c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{p}})
@@ -37,34 +38,34 @@ func probe(t *testing.T, ctx context.Context, p health.Probe) nstance.ProbeResul
 
 func TestCommandProbe(t *testing.T) {
 	t.Run("is good when it exits with zero", func(t *testing.T) {
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "echo fine"}})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "echo fine"}})
 		require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, r)
 	})
 	t.Run("says why it is not", func(t *testing.T) {
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "echo disk is failing; exit 2"}})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "echo disk is failing; exit 2"}})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "exit status 2: disk is failing"}, r)
 	})
 	t.Run("has no shell", func(t *testing.T) {
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/usr/bin/test", "$HOME", "=", "$HOME"}})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/usr/bin/test", "$HOME", "=", "$HOME"}})
 		require.True(t, r.OK)
-		r = probe(t, t.Context(), health.Probe{Command: []string{"echo fine && true"}})
+		r = probe(t.Context(), t, health.Probe{Command: []string{"echo fine && true"}})
 		require.False(t, r.OK)
 	})
 	t.Run("bounds what it says", func(t *testing.T) {
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", "printf '%01000d' 0; exit 1"}})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "printf '%01000d' 0; exit 1"}})
 		require.Equal(t, "exit status 1: "+strings.Repeat("0", 128), r.Message)
 	})
 	t.Run("a leftover process does not hold it up, and is killed", func(t *testing.T) {
 		alive := newPipe(t)
 		begun := time.Now()
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "true"}, Timeout: time.Minute})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "true"}, Timeout: time.Minute})
 		require.True(t, r.OK)
 		require.Less(t, time.Since(begun), 30*time.Second)
 		alive.requireClosed(t)
 	})
 	t.Run("is killed with what it started when its time is up", func(t *testing.T) {
 		alive := newPipe(t)
-		r := probe(t, t.Context(), health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "wait"}, Timeout: 2 * time.Second})
+		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "wait"}, Timeout: 2 * time.Second})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 2s"}, r)
 		alive.requireClosed(t)
 	})
@@ -117,9 +118,9 @@ func TestHTTPProbe(t *testing.T) {
 	defer close(hang)
 
 	for code, ok := range map[int64]bool{200: true, 204: true, 302: true, 404: false, 500: false, 503: false} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
+		t.Run(strconv.FormatInt(code, 10), func(t *testing.T) {
 			status.Store(code)
-			r := probe(t, t.Context(), health.Probe{HTTP: server.URL + "/"})
+			r := probe(t.Context(), t, health.Probe{HTTP: server.URL + "/"})
 			require.Equal(t, ok, r.OK)
 			if !ok {
 				require.True(t, strings.HasPrefix(r.Message, fmt.Sprintf("%d %s: why why", code, http.StatusText(int(code)))), r.Message)
@@ -127,13 +128,13 @@ func TestHTTPProbe(t *testing.T) {
 		})
 	}
 	t.Run("does not wait for ever", func(t *testing.T) {
-		r := probe(t, t.Context(), health.Probe{HTTP: server.URL + "/hang", Timeout: 50 * time.Millisecond})
+		r := probe(t.Context(), t, health.Probe{HTTP: server.URL + "/hang", Timeout: 50 * time.Millisecond})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 50ms"}, r)
 	})
 	t.Run("uses no proxy", func(t *testing.T) {
 		t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 		status.Store(200)
-		require.True(t, probe(t, t.Context(), health.Probe{HTTP: server.URL}).OK)
+		require.True(t, probe(t.Context(), t, health.Probe{HTTP: server.URL}).OK)
 	})
 }
 
@@ -141,9 +142,9 @@ func TestTCPProbe(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := listener.Addr().String()
-	require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, probe(t, t.Context(), health.Probe{TCP: address}))
+	require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, probe(t.Context(), t, health.Probe{TCP: address}))
 	require.NoError(t, listener.Close())
-	r := probe(t, t.Context(), health.Probe{TCP: address})
+	r := probe(t.Context(), t, health.Probe{TCP: address})
 	require.False(t, r.OK)
 	require.Contains(t, r.Message, "refused")
 }
@@ -152,7 +153,7 @@ func TestProbesCalledOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	mark := filepath.Join(t.TempDir(), "ran")
-	r := probe(t, ctx, health.Probe{Command: []string{"/usr/bin/touch", mark}})
+	r := probe(ctx, t, health.Probe{Command: []string{"/usr/bin/touch", mark}})
 	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "called off"}, r)
 	require.NoFileExists(t, mark)
 }
@@ -160,12 +161,12 @@ func TestProbesCalledOff(t *testing.T) {
 func TestResultsComeInOrder(t *testing.T) {
 	var all []health.Probe
 	for i := range 32 {
-		all = append(all, health.Probe{Name: fmt.Sprint(i), Command: []string{"/bin/sh", "-c", fmt.Sprintf("exit %d", i%2)}})
+		all = append(all, health.Probe{Name: strconv.Itoa(i), Command: []string{"/bin/sh", "-c", fmt.Sprintf("exit %d", i%2)}})
 	}
 	c, err := health.NewCollector(&health.CollectorOptions{Probes: all})
 	require.NoError(t, err)
 	for i, r := range c.Probe(t.Context()) {
-		require.Equal(t, fmt.Sprint(i), r.Name)
+		require.Equal(t, strconv.Itoa(i), r.Name)
 		require.Equal(t, i%2 == 0, r.OK)
 	}
 }

@@ -40,7 +40,7 @@ func (s source) file(name string, parse func([]byte) error) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxProc))
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func kilobytes(s string) float64 {
 func parseLoadavg(b []byte) (float64, error) {
 	first, _, _ := strings.Cut(string(b), " ")
 	load, err := strconv.ParseFloat(strings.TrimSpace(first), 64)
-	if err != nil || math.IsInf(load, 0) || load != load || load < 0 {
+	if err != nil || math.IsInf(load, 0) || math.IsNaN(load) || load < 0 {
 		return math.NaN(), fmt.Errorf("%.20q is not a load", first)
 	}
 	return load, nil
