@@ -1,0 +1,392 @@
+package cache_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage/cache"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func event(reason string) nstance.Event {
+	return nstance.Event{Time: noon, Type: nstance.EventReady, Tenant: "default", Group: "web", Instance: "i1", Reason: reason}
+}
+
+func reasons(events []nstance.Event) []string {
+	out := []string{}
+	for _, e := range events {
+		out = append(out, e.Reason)
+	}
+	return out
+}
+
+func open(t *testing.T, path string, o *cache.Options) *cache.Cache {
+	t.Helper()
+	c, err := cache.Open(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// write runs the writer once, for everything that is queued.
+func write(t *testing.T, c *cache.Cache) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, c.Run(ctx))
+}
+
+func events(t *testing.T, c *cache.Cache, f cache.Filter) []nstance.Event {
+	t.Helper()
+	got, err := c.Events(t.Context(), f)
+	require.NoError(t, err)
+	return got
+}
+
+func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "sub", "cache #1?.db") }
+
+func TestJournal(t *testing.T) {
+	path := newPath(t)
+	c := open(t, path, nil)
+	full := event("full")
+	full.Seq, full.Code, full.Error = 77, nstance.Capacity, "sold out"
+	full.Notice = &nstance.Notice{Kind: nstance.Reclaim, EventID: "e1", DetectedAt: noon}
+	full.Drain = &nstance.Drain{Instance: "i1", Deadline: noon}
+	c.Append(full)
+	other := event("other tenant")
+	other.Tenant, other.Instance = "acme", "i2"
+	c.Append(other)
+	c.Append(nstance.Event{Time: noon, Type: nstance.EventAlarm, Reason: "nobody's"})
+	for i := range 5 {
+		c.Append(event(strconv.Itoa(i)))
+	}
+	write(t, c)
+
+	t.Run("every field comes back, with the journal's own number", func(t *testing.T) {
+		got := events(t, c, cache.Filter{Limit: 1})
+		want := full
+		want.Seq = 1
+		require.Equal(t, []nstance.Event{want}, got)
+	})
+	for _, f := range []struct {
+		name   string
+		filter cache.Filter
+		want   []string
+	}{
+		{"all", cache.Filter{}, []string{"full", "other tenant", "nobody's", "0", "1", "2", "3", "4"}},
+		{"a tenant's", cache.Filter{Tenant: "acme"}, []string{"other tenant"}},
+		{"a group's", cache.Filter{Tenant: "default", Group: "web", Limit: 2}, []string{"full", "0"}},
+		{"an instance's", cache.Filter{Instance: "i2"}, []string{"other tenant"}},
+		{"later ones", cache.Filter{After: 6}, []string{"3", "4"}},
+		{"newest ones, oldest first", cache.Filter{Newest: true, Limit: 2}, []string{"3", "4"}},
+		{"a stranger's", cache.Filter{Tenant: "x' OR 1=1 --"}, []string{}},
+	} {
+		t.Run("shows "+f.name, func(t *testing.T) { require.Equal(t, f.want, reasons(events(t, c, f.filter))) })
+	}
+	t.Run("goes on after a restart", func(t *testing.T) {
+		again := open(t, path, nil)
+		require.Empty(t, again.Rebuilt())
+		again.Append(event("later"))
+		write(t, again)
+		got := events(t, again, cache.Filter{After: 8})
+		require.Equal(t, []string{"later"}, reasons(got))
+		require.EqualValues(t, 9, got[0].Seq)
+	})
+	t.Run("is for its owner only", func(t *testing.T) {
+		files, err := os.ReadDir(filepath.Dir(path))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, f := range files {
+			info, err := f.Info()
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), f.Name())
+		}
+	})
+	t.Run("one event that has no JSON form does not block the others", func(t *testing.T) {
+		bad := event("bad")
+		bad.Time = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		c.Append(bad)
+		c.Append(event("after bad"))
+		write(t, c)
+		require.Equal(t, []string{"after bad"}, reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})))
+	})
+}
+
+func TestRetention(t *testing.T) {
+	c := open(t, newPath(t), &cache.Options{MaxEvents: 50, MaxReports: 3})
+	for i := range 170 {
+		c.Append(event(strconv.Itoa(i)))
+		if i%30 == 0 {
+			write(t, c)
+		}
+	}
+	write(t, c)
+	t.Run("the newest events stay", func(t *testing.T) {
+		got := events(t, c, cache.Filter{Limit: 1000})
+		require.LessOrEqual(t, len(got), 55)
+		require.GreaterOrEqual(t, len(got), 50)
+		require.Equal(t, "169", got[len(got)-1].Reason)
+		require.EqualValues(t, 170, got[len(got)-1].Seq, "numbers are never used again")
+	})
+	t.Run("the newest reports stay", func(t *testing.T) {
+		for i := range 200 {
+			c.Report(nstance.Report{InstanceID: nstance.InstanceID("i" + strconv.Itoa(i))})
+			write(t, c)
+			if _, err := c.Health(t.Context(), "i0"); err != nil {
+				require.ErrorIs(t, err, nstance.NotFound)
+				return
+			}
+		}
+		require.Fail(t, "the oldest report was kept for ever")
+	})
+}
+
+func TestHealth(t *testing.T) {
+	c := open(t, newPath(t), nil)
+	report := func(seq uint64) nstance.Report {
+		return nstance.Report{Version: nstance.ReportVersion, InstanceID: "i1", Sequence: seq, Timestamp: noon, Probes: []nstance.ProbeResult{{Name: "p"}}}
+	}
+	holds := func(t *testing.T, seq uint64) {
+		t.Helper()
+		got, err := c.Health(t.Context(), "i1")
+		require.NoError(t, err)
+		require.Equal(t, report(seq), got)
+	}
+	t.Run("unknown is NotFound", func(t *testing.T) {
+		_, err := c.Health(t.Context(), "i1")
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("the latest counts, queued or written", func(t *testing.T) {
+		c.Report(report(1))
+		c.Report(report(2))
+		holds(t, 2)
+		write(t, c)
+		holds(t, 2)
+		c.Report(report(3))
+		holds(t, 3)
+		write(t, c)
+		holds(t, 3)
+	})
+	t.Run("what is no number is not kept", func(t *testing.T) {
+		bad := report(4)
+		bad.OneMinute.Load = math.NaN()
+		c.Report(bad)
+		write(t, c)
+		holds(t, 3)
+	})
+	t.Run("what is forgotten is gone", func(t *testing.T) {
+		c.Forget("i1")
+		_, err := c.Health(t.Context(), "i1")
+		require.ErrorIs(t, err, nstance.NotFound)
+		write(t, c)
+		_, err = c.Health(t.Context(), "i1")
+		require.ErrorIs(t, err, nstance.NotFound)
+		c.Report(report(5))
+		holds(t, 5)
+	})
+}
+
+func TestRun(t *testing.T) {
+	t.Run("writes by itself, and the rest at the end", func(t *testing.T) {
+		c := open(t, newPath(t), &cache.Options{Interval: 5 * time.Millisecond})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range 25 {
+					c.Append(event(fmt.Sprint(w, i)))
+					c.Report(nstance.Report{InstanceID: "i1", Sequence: uint64(i)})
+				}
+			})
+		}
+		wg.Wait()
+		require.Eventually(t, func() bool {
+			got, err := c.Events(t.Context(), cache.Filter{Limit: 1000})
+			return err == nil && len(got) == 100
+		}, 10*time.Second, 5*time.Millisecond)
+		c.Append(event("last"))
+		cancel()
+		require.NoError(t, <-done)
+		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{After: 100})))
+		require.Zero(t, c.Dropped())
+	})
+	t.Run("a full batch does not wait", func(t *testing.T) {
+		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		for range 600 {
+			c.Append(event("x"))
+		}
+		require.Eventually(t, func() bool {
+			got, err := c.Events(t.Context(), cache.Filter{Limit: 1})
+			return err == nil && len(got) == 1
+		}, 10*time.Second, 5*time.Millisecond)
+		cancel()
+		require.NoError(t, <-done)
+	})
+	t.Run("too much is dropped and counted", func(t *testing.T) {
+		c := open(t, newPath(t), &cache.Options{Queue: 10, MaxReports: 2})
+		for i := range 13 {
+			c.Append(event(strconv.Itoa(i)))
+		}
+		for _, id := range []nstance.InstanceID{"a", "b", "c", "a"} {
+			c.Report(nstance.Report{InstanceID: id})
+		}
+		require.EqualValues(t, 4, c.Dropped())
+		write(t, c)
+		require.Len(t, events(t, c, cache.Filter{}), 10)
+	})
+	t.Run("a batch that could not be written is tried again", func(t *testing.T) {
+		var log bytes.Buffer
+		c := open(t, newPath(t), &cache.Options{Queue: 3, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE events RENAME TO away"))
+		c.Append(event("1"))
+		c.Report(nstance.Report{InstanceID: "i1", Sequence: 1})
+		write(t, c)
+		require.Contains(t, log.String(), "ok=false")
+		got, err := c.Health(t.Context(), "i1")
+		require.NoError(t, err)
+		require.EqualValues(t, 1, got.Sequence)
+		for _, s := range []string{"2", "3", "4"} {
+			c.Append(event(s))
+		}
+		write(t, c)
+		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE away RENAME TO events"))
+		write(t, c)
+		require.Contains(t, log.String(), "ok=true")
+		require.Equal(t, []string{"1", "2", "3"}, reasons(events(t, c, cache.Filter{})))
+		require.EqualValues(t, 1, c.Dropped())
+	})
+}
+
+func TestOpen(t *testing.T) {
+	filled := func(t *testing.T) string {
+		path := newPath(t)
+		c, err := cache.Open(path, nil)
+		require.NoError(t, err)
+		for i := range 300 {
+			c.Append(event(strconv.Itoa(i)))
+		}
+		write(t, c)
+		require.NoError(t, c.Close())
+		return path
+	}
+	for name, spoil := range map[string]func(t *testing.T, path string){
+		"is no database":       func(t *testing.T, path string) { overwrite(t, path, 0, []byte("hello, this is not SQLite at all")) },
+		"is damaged within":    func(t *testing.T, path string) { overwrite(t, path, 4096, bytes.Repeat([]byte{0xff}, 8192)) },
+		"is cut off":           func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 8192)) },
+		"has another version":  func(t *testing.T, path string) { exec(t, path, "PRAGMA user_version = 9") },
+		"is another's already": func(t *testing.T, path string) { exec(t, path, "PRAGMA user_version = 0") },
+	} {
+		t.Run("a file that "+name+" is set aside, reported and replaced", func(t *testing.T) {
+			path := filled(t)
+			spoil(t, path)
+			spoiled, err := os.ReadFile(path)
+			require.NoError(t, err)
+			var log bytes.Buffer
+			c := open(t, path, &cache.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			require.Equal(t, path+".corrupt", c.Rebuilt())
+			require.Contains(t, log.String(), "cache set aside and rebuilt")
+			kept, err := os.ReadFile(c.Rebuilt())
+			require.NoError(t, err)
+			require.Equal(t, spoiled, kept)
+			require.Empty(t, events(t, c, cache.Filter{}))
+			c.Append(event("new"))
+			write(t, c)
+			require.Len(t, events(t, c, cache.Filter{}), 1)
+		})
+	}
+	t.Run("a second corrupt file replaces the first", func(t *testing.T) {
+		path := newPath(t)
+		for range 2 {
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			require.NoError(t, os.WriteFile(path, []byte("this is not a database, not even nearly"), 0o600))
+			c, err := cache.Open(path, nil)
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+		}
+		files, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*.corrupt*"))
+		require.NoError(t, err)
+		require.Len(t, files, 1)
+	})
+	t.Run("a path that cannot be written is a clear error", func(t *testing.T) {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "file")
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		for _, path := range []string{filepath.Join(file, "cache.db"), dir} {
+			_, err := cache.Open(path, nil)
+			require.Error(t, err)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "may write")
+			require.Contains(t, []nstance.Code{nstance.Denied, nstance.Unavailable}, nstance.CodeOf(err))
+		}
+	})
+	t.Run("a closed cache answers Unavailable", func(t *testing.T) {
+		c, err := cache.Open(newPath(t), nil)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		_, err = c.Events(t.Context(), cache.Filter{})
+		require.ErrorIs(t, err, nstance.Unavailable)
+		_, err = c.Health(t.Context(), "i1")
+		require.ErrorIs(t, err, nstance.Unavailable)
+	})
+}
+
+func overwrite(t *testing.T, path string, at int64, data []byte) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(data, at)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+}
+
+func exec(t *testing.T, path, stmt string) {
+	c, err := cache.Open(path, nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Exec(t.Context(), stmt))
+	require.NoError(t, c.Close())
+}
+
+func Example() {
+	dir, err := os.MkdirTemp("", "cache")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	c, err := cache.Open(filepath.Join(dir, "cache.db"), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { fmt.Println("run:", c.Run(ctx)) })
+	c.Append(nstance.Event{Type: nstance.EventReady, Instance: "i1"})
+	cancel()
+	wg.Wait()
+
+	events, err := c.Events(context.Background(), cache.Filter{Instance: "i1"})
+	fmt.Println(len(events), events[0].Seq, events[0].Type, err)
+	// Output:
+	// run: <nil>
+	// 1 1 ready <nil>
+}

@@ -1,0 +1,125 @@
+package cache
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Filter chooses events. Empty fields match anything.
+type Filter struct {
+	Tenant   nstance.TenantID
+	Group    nstance.GroupID
+	Instance nstance.InstanceID
+	After    nstance.Seq // only later ones, by the journal's own numbers
+	Limit    int         // at most so many; 0 means 100, more than 10,000 means 10,000
+	Newest   bool        // of more than Limit matches the newest, not the oldest
+}
+
+const (
+	defaultLimit = 100
+	maxLimit     = 10_000
+)
+
+// query returns the statement and its arguments.
+func (f Filter) query() (string, []any) {
+	where, args := []string{"seq > ?"}, []any{int64(f.After)}
+	add := func(column, value string) {
+		if value != "" {
+			where, args = append(where, column+" = ?"), append(args, value)
+		}
+	}
+	add("tenant", string(f.Tenant))
+	add("grp", string(f.Group))
+	if f.Instance != "" {
+		where = append(where, "instance <> ''") // lets the index be used
+	}
+	add("instance", string(f.Instance))
+	order, limit := "ASC", f.Limit
+	if f.Newest {
+		order = "DESC"
+	}
+	if limit <= 0 {
+		limit = defaultLimit
+	}
+	return "SELECT seq, body FROM events WHERE " + strings.Join(where, " AND ") +
+		" ORDER BY seq " + order + " LIMIT ?", append(args, min(limit, maxLimit))
+}
+
+// Events returns the matching events, oldest first, with the journal's
+// numbers. What is still queued is not among them.
+func (c *Cache) Events(ctx context.Context, f Filter) ([]nstance.Event, error) {
+	query, args := f.query()
+	rows, err := c.read.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, classify(err)
+	}
+	defer rows.Close()
+	var events []nstance.Event
+	for rows.Next() {
+		e, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, classify(err)
+	}
+	if f.Newest {
+		slices.Reverse(events)
+	}
+	return events, nil
+}
+
+func scan(rows *sql.Rows) (e nstance.Event, err error) {
+	var seq int64
+	var body string
+	if err := rows.Scan(&seq, &body); err != nil {
+		return e, classify(err)
+	}
+	if err := json.Unmarshal([]byte(body), &e); err != nil {
+		return e, nstance.Errorf(nstance.Internal, "cache: event %d: %w", seq, err)
+	}
+	e.Seq = nstance.Seq(seq)
+	return e, nil
+}
+
+// Health returns an instance's latest report, queued or written, or NotFound.
+func (c *Cache) Health(ctx context.Context, id nstance.InstanceID) (nstance.Report, error) {
+	queued, ok := c.waiting(id)
+	if ok && queued != nil {
+		return *queued, nil
+	}
+	var body string
+	err := sql.ErrNoRows
+	if !ok {
+		err = c.read.QueryRowContext(ctx, "SELECT body FROM reports WHERE instance = ?", string(id)).Scan(&body)
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return nstance.Report{}, nstance.Errorf(nstance.NotFound, "cache: no report of %s", id)
+	}
+	if err != nil {
+		return nstance.Report{}, classify(err)
+	}
+	var r nstance.Report
+	if err := json.Unmarshal([]byte(body), &r); err != nil {
+		return nstance.Report{}, nstance.Errorf(nstance.Internal, "cache: report of %s: %w", id, err)
+	}
+	return r, nil
+}
+
+func (c *Cache) waiting(id nstance.InstanceID) (*nstance.Report, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := c.reports[id]; ok {
+		return r, true
+	}
+	r, ok := c.writing[id]
+	return r, ok
+}

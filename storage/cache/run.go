@@ -1,0 +1,201 @@
+package cache
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Run writes what is queued, in batches, until ctx ends; then it writes the
+// rest and returns nil. A batch that cannot be written is logged and tried
+// again: trouble with the cache never ends a server. It is called once.
+func (c *Cache) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			c.flush(ctx)
+			return nil
+		case <-c.wake:
+		}
+		if c.gather(ctx) && !c.flush(ctx) {
+			signal(c.wake)
+		}
+	}
+}
+
+// gather waits until a batch is worth writing, or returns false when ctx ends.
+func (c *Cache) gather(ctx context.Context) bool {
+	full := c.full
+	if c.failing {
+		full = nil // the queue may be full and stay so: do not spin
+	}
+	t := time.NewTimer(c.opts.Interval)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-full:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// flush writes everything that is queued and reports whether that succeeded.
+// It finishes its batch even when ctx ends.
+func (c *Cache) flush(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	events, reports := c.take()
+	err := c.store(ctx, events, reports)
+	if err != nil {
+		c.putBack(events, reports)
+	} else {
+		c.written()
+		err = c.trim(ctx)
+	}
+	if failing := err != nil; failing != c.failing {
+		c.failing = failing
+		c.opts.Log.Warn("cache writing", "ok", !failing, "dropped", c.Dropped(), "err", err)
+	}
+	return err == nil
+}
+
+func (c *Cache) take() ([]nstance.Event, reports) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	events, queued := c.events, c.reports
+	c.events, c.reports, c.writing = nil, reports{}, queued
+	return events, queued
+}
+
+func (c *Cache) written() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = nil
+}
+
+// putBack queues again what could not be written, before what came since. The
+// newest events are dropped if that is too much.
+func (c *Cache) putBack(events []nstance.Event, old reports) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	events = append(events, c.events...)
+	if over := len(events) - c.opts.Queue; over > 0 {
+		events = events[:c.opts.Queue]
+		c.dropped.Add(uint64(over))
+	}
+	c.events, c.writing = events, nil
+	for id, r := range old {
+		if _, newer := c.reports[id]; !newer && len(c.reports) < c.opts.MaxReports {
+			c.reports[id] = r
+		}
+	}
+}
+
+func (c *Cache) store(ctx context.Context, events []nstance.Event, queued reports) error {
+	if len(events) == 0 && len(queued) == 0 {
+		return nil
+	}
+	return c.inTx(ctx, func(tx *sql.Tx) error {
+		if err := storeEvents(ctx, tx, events); err != nil {
+			return err
+		}
+		return storeReports(ctx, tx, queued)
+	})
+}
+
+func (c *Cache) inTx(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := c.write.BeginTx(ctx, nil)
+	if err != nil {
+		return classify(err)
+	}
+	if err := do(tx); err != nil {
+		_ = tx.Rollback() // the first error counts
+		return classify(err)
+	}
+	return classify(tx.Commit())
+}
+
+func storeEvents(ctx context.Context, tx *sql.Tx, events []nstance.Event) error {
+	insert, err := tx.PrepareContext(ctx, "INSERT INTO events (tenant, grp, instance, body) VALUES (?, ?, ?, ?)")
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	for _, e := range events {
+		e.Seq = 0
+		body, err := json.Marshal(e)
+		if err != nil {
+			continue // a time beyond the year 9999: such an event must not block the others
+		}
+		if _, err := insert.ExecContext(ctx, string(e.Tenant), string(e.Group), string(e.Instance), string(body)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func storeReports(ctx context.Context, tx *sql.Tx, queued reports) error {
+	upsert, err := tx.PrepareContext(ctx, "INSERT OR REPLACE INTO reports (instance, at, body) VALUES (?, ?, ?)")
+	if err != nil {
+		return err
+	}
+	defer upsert.Close()
+	now := time.Now().UnixMilli()
+	for id, r := range queued {
+		if r == nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM reports WHERE instance = ?", string(id)); err != nil {
+				return err
+			}
+			continue
+		}
+		body, err := json.Marshal(r)
+		if err != nil {
+			continue // not a number somewhere: likewise
+		}
+		if _, err := upsert.ExecContext(ctx, string(id), now, string(body)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trim deletes the oldest rows once there are a tenth too many, a chunk at a
+// time so that readers and the queue never wait long.
+func (c *Cache) trim(ctx context.Context) error {
+	if err := c.trimEvents(ctx); err != nil {
+		return err
+	}
+	c.trims++
+	if c.trims%64 != 1 { // reports hardly ever need it
+		return nil
+	}
+	return c.inTx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM reports WHERE instance IN (
+			SELECT instance FROM reports ORDER BY at LIMIT max(0, (SELECT count(*) FROM reports) - ?))`, c.opts.MaxReports)
+		return err
+	})
+}
+
+func (c *Cache) trimEvents(ctx context.Context) error {
+	var first, last int64
+	row := c.write.QueryRowContext(ctx, "SELECT coalesce((SELECT min(seq) FROM events), 1), coalesce((SELECT max(seq) FROM events), 0)")
+	if err := row.Scan(&first, &last); err != nil {
+		return classify(err)
+	}
+	keep := int64(c.opts.MaxEvents)
+	if last-first+1 <= keep+keep/10 {
+		return nil
+	}
+	for ; first <= last-keep; first += chunk {
+		end := min(first+chunk-1, last-keep)
+		if _, err := c.write.ExecContext(ctx, "DELETE FROM events WHERE seq <= ?", end); err != nil {
+			return classify(fmt.Errorf("delete old events: %w", err))
+		}
+	}
+	return nil
+}
