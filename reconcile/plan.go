@@ -64,8 +64,8 @@ type memberTally struct {
 	ready        int
 	unregistered int       // counted, agent not heard of at all
 	idle         int       // counted, certainly serving nothing
-	starting     int       // counted, fresh, not ready, not made to replace a loss
-	replacing    int       // the same, made to replace a loss
+	replacing    int       // counted, not ready, made to replace a loss
+	starting     int       // counted, not ready, made for anything else, fresh
 	stale        int       // counted, to be replaced by a rollout
 	untried      int       // stale, was certainly never ready
 	bad          int       // stale, heard of, not well, but perhaps was ready once
@@ -120,10 +120,9 @@ func (p *planner) tally(m *Member) {
 	switch {
 	case ready:
 		n.ready++
-	case stale:
 	case m.Reason == ReasonReplace:
 		n.replacing++
-	default:
+	case !stale:
 		n.starting++
 	}
 	if !memberRegistered(m) {

@@ -19,6 +19,7 @@ type planPass struct {
 	counted []*planMachine // members that stay or would be surplus
 	stale   int
 	need    int
+	lost    int
 	urgent  int // losses that no backoff may hold up
 	held    bool
 }
@@ -61,8 +62,11 @@ func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
 			continue
 		}
 		if ok && !returns && !planVoluntary(a.Causes) {
-			if (!m.RegisteredAt.IsZero() || m.Reason == reconcile.ReasonReplace) && !a.Failure {
-				p.urgent++
+			if !m.RegisteredAt.IsZero() || m.Reason == reconcile.ReasonReplace {
+				p.lost++
+				if !a.Failure {
+					p.urgent++
+				}
 			}
 			continue
 		}
@@ -227,7 +231,7 @@ func (p *planPass) checkCreates() {
 		if a.LastGood != lastGood {
 			p.failf("created from the last good definition: %v, held: %v", a.LastGood, p.held)
 		}
-		if p.v.Unreadable > 0 && a.Reason != reconcile.ReasonReplace {
+		if p.v.Unreadable > 0 && (a.Reason != reconcile.ReasonReplace || n > max(p.lost, p.need-p.v.Unreadable)) {
 			p.failf("created beyond the losses of a group with unreadable records")
 		}
 		if loss := p.find(a.Replaces); a.Replaces != "" && (loss == nil || planVoluntary(p.acts[a.Replaces].Causes)) {

@@ -24,11 +24,12 @@ func (p *planner) refill() {
 }
 
 // exactly returns how many losses are to be replaced while records of the group
-// cannot be read: those of this pass, and those before whose creates the budget
+// cannot be read: those of this pass, and earlier ones whose creates the budget
 // refused. For the latter each unreadable record is taken for a member.
 func (p *planner) exactly(need int) int {
 	lost := len(p.lost)
-	return min(need, max(lost, min(need-p.Unreadable, lost+p.n.losses)))
+	open := lost + p.n.losses - p.n.replacing
+	return min(need, max(lost, min(need-p.Unreadable, open)))
 }
 
 // create asks for one member. It is made from the last good definition while

@@ -56,12 +56,18 @@ func (p *planner) shrink() bool {
 	return true
 }
 
-// pick returns the first n counted members in the given order.
+// pick returns the first n counted members in the given order, which is total.
+// It keeps little more than n of them, however large the group is.
 func (p *planner) pick(n int, order func(a, b *Member) int) []*Member {
-	var out []*Member
+	out := make([]*Member, 0, min(2*n+16, len(p.Members)))
 	for i := range p.Members {
-		if m := &p.Members[i]; p.counts(m) {
-			out = append(out, m)
+		m := &p.Members[i]
+		if !p.counts(m) {
+			continue
+		}
+		if out = append(out, m); len(out) >= 2*n+16 {
+			slices.SortFunc(out, order)
+			out = out[:n]
 		}
 	}
 	slices.SortFunc(out, order)

@@ -1,0 +1,71 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// planFleet returns a group of n members; every fourth is of each letter given.
+func planFleet(t testing.TB, n int, letters ...string) reconcile.View {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(letters[i%len(letters)] + " ")
+	}
+	v := planView(t, b.String(), planSize(n))
+	for i := range v.Members {
+		m := &v.Members[i]
+		m.ID = nstance.InstanceID(fmt.Sprintf("web%05d", i))
+		m.EligibleAt, m.ExpireAt = planNow.Add(time.Hour), planNow.Add(2*time.Hour)
+	}
+	return v
+}
+
+// TestPlanAllocatesNothingPerMember holds for groups in which nothing is to be
+// done: full ones, and those in the midst of a rollout.
+func TestPlanAllocatesNothingPerMember(t *testing.T) {
+	for _, letters := range [][]string{{"r"}, {"r", "s", "r", "B"}} {
+		allocs := func(n int) float64 {
+			v := planFleet(t, n, letters...)
+			require.Empty(t, reconcile.Plan(v, planNow).Actions)
+			return testing.AllocsPerRun(5, func() { reconcile.Plan(v, planNow) })
+		}
+		few, many := allocs(20), allocs(2000)
+		require.Equal(t, few, many)
+		require.LessOrEqual(t, many, 2.0)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for name, letters := range map[string][]string{"unchanged": {"r"}, "rollout": {"r", "s", "r", "B"}} {
+		v := planFleet(b, 10_000, letters...)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				reconcile.Plan(v, planNow)
+			}
+		})
+	}
+	b.Run("reclaim", func(b *testing.B) {
+		v := planFleet(b, 10_000, "r")
+		v.Members[5000].Notices = []nstance.Notice{planNotice("n", time.Minute)}
+		b.ReportAllocs()
+		for b.Loop() {
+			reconcile.Plan(v, planNow)
+		}
+	})
+	b.Run("surplus", func(b *testing.B) {
+		v := planFleet(b, 10_000, "r")
+		v.Group.Size--
+		b.ReportAllocs()
+		for b.Loop() {
+			reconcile.Plan(v, planNow)
+		}
+	})
+}
