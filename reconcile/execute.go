@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -297,7 +298,7 @@ func keepTrying(err error) error {
 // startDrain makes the drain that was planned durable, then announces it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, notices := m.drain, m.notices
+	planned, notices := m.drain, slices.Clone(m.notices)
 	r.mu.Unlock()
 	if planned == nil {
 		return nil

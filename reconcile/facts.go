@@ -12,6 +12,10 @@ import (
 // machine that the provider definitely says is running.
 const forgetNoticeAfter = 10 * time.Minute
 
+// maxNotices is how many notices may stand against one instance at once: a
+// stolen identity can doom its own instance, but not fill the memory.
+const maxNotices = 16
+
 // Observe takes note of a fact and returns at once. Facts about instances that
 // the shard does not know are dropped: whoever brings them brings them again.
 func (r *Reconciler) Observe(f nstance.Fact) {
@@ -108,6 +112,10 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		if ack != nil { // those in reports are repeats
 			r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
 		}
+		call(ack)
+		return
+	case known < 0 && len(m.notices) >= maxNotices:
+		r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		call(ack)
 		return
 	case known < 0:
@@ -211,7 +219,8 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) {
 // missing takes the provider's definite NotFound. A registered machine is gone
 // only when a second answer, a consistency window later, says the same.
 func (r *Reconciler) missing(m *member, now time.Time) {
-	if !m.hasMach && !m.registered() || m.gone {
+	young := !m.registered() && now.Sub(m.asked) < r.opts.ConsistencyWindow
+	if !m.hasMach && !m.registered() || m.gone || young {
 		return
 	}
 	if m.absent.IsZero() {

@@ -54,7 +54,7 @@ type Options struct {
 
 	HealthInterval    time.Duration // between two reports of an agent; 60 s
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
-	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 0
+	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
 	Workers           int           // groups planned at the same time; 4
 	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
 	Provider          *provider.Options
@@ -123,6 +123,7 @@ func withDefaults(opts *Options) Options {
 	o.Owner.Tenant = ""
 	o.HealthInterval = orElse(o.HealthInterval, time.Minute)
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
+	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)
 	o.Workers = orElse(o.Workers, 4)
 	o.Width = orElse(o.Width, 128)
 	if o.Check == nil {
@@ -214,6 +215,9 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 		next = now.Add(time.Second) // an instant that has passed changes nothing any more: never spin on it
 	}
 	r.queue.addAt(key, next)
+	if g.removing && len(g.members) == 0 && g.unreadable == 0 {
+		delete(r.groups, key)
+	}
 }
 
 // passes looks at everything now and then, whatever happened or did not.

@@ -143,7 +143,7 @@ func (r *Reconciler) admit(g *group, m *member) {
 func (r *Reconciler) forget(m *member) {
 	delete(r.members, m.id)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
-	if g := m.group; len(g.members) == 0 && (g.removing || !g.desired) && g.unreadable == 0 {
+	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {
 		delete(r.groups, g.key)
 	}
 }

@@ -22,7 +22,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		if verdict == health.Ask || !m.absent.IsZero() && !m.gone {
 			r.asks.add(m.id)
 		}
-		v := r.memberView(m, verdict)
+		v := r.memberView(m, verdict, now)
 		if r.isReady(m, g, now) {
 			ready++
 			r.becameReady(m)
@@ -44,11 +44,11 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	}, next
 }
 
-func (r *Reconciler) memberView(m *member, verdict health.Verdict) Member {
+func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time) Member {
 	v := Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Hash: r.comparable(m),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
-		GraceUntil: m.graceUntil, Notices: m.notices, Silent: verdict == health.Silent,
+		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
 		Requested: m.requested, NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
 	}

@@ -49,7 +49,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
-		Drains: t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
+		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
+		Drains:            t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log,
 		},
@@ -64,6 +65,15 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
 	return t, err
+}
+
+// consistency is how long a provider may not know its own new machine. What
+// runs in or beside this process knows at once; for clouds a minute is ample.
+func consistency(kind string) time.Duration {
+	if kind == "local" || kind == "sim" {
+		return 100 * time.Millisecond
+	}
+	return time.Minute
 }
 
 // run works until the term or ctx ends.
