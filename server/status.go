@@ -50,7 +50,7 @@ func (s *Server) status(r *http.Request) web.Status {
 		}
 		out.Instances = append(out.Instances, row)
 	}
-	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents}); err == nil {
+	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents, Newest: true}); err == nil {
 		out.Events = append(out.Events, events...)
 	} else {
 		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())

@@ -1,0 +1,51 @@
+package reconcile_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// TestStorm reclaims a fifth of a large group within one second, from a cloud
+// whose calls take 50 ms, a hundred at a time. In virtual time the pace is
+// arithmetic: the last create must be called within one and a half times what
+// that many calls need, and no member may be lost.
+func TestStorm(t *testing.T) {
+	const size, reclaimed, width = 500, 100, 50
+	const latency = 50 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{Latency: simcloud.Constant(latency), Width: width})
+		defer w.close()
+		w.lead(wanted(size))
+		w.passes(3 * time.Minute)
+		require.Len(t, w.ready(), size)
+		victims := w.ready()[:reclaimed]
+
+		began := time.Now()
+		for _, id := range victims {
+			require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+			w.passes(time.Second / reclaimed)
+		}
+		arriving := time.Since(began)
+		w.passes(10 * time.Second)
+		require.Equal(t, reclaimed, w.count(nstance.EventReplacementRequested, ""))
+		var last time.Time
+		w.mu.Lock()
+		for _, e := range w.events {
+			if e.Type == nstance.EventReplacementRequested && e.Time.After(last) {
+				last = e.Time
+			}
+		}
+		w.mu.Unlock()
+		floor := max(arriving, reclaimed*latency/width)
+		require.LessOrEqual(t, last.Sub(began), floor*3/2)
+
+		w.passes(5 * time.Minute)
+		w.agrees(size)
+	})
+}
