@@ -131,7 +131,8 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		if m.acks == nil {
 			m.acks = map[string][]func(){}
 		}
-		m.acks[n.EventID] = append(m.acks[n.EventID], ack)
+		owed := m.acks[n.EventID]
+		m.acks[n.EventID] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
 	}
 	r.queue.add(m.group.key, true)
 }

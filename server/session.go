@@ -97,7 +97,8 @@ func (s *session) serve() (clean bool, err error) {
 }
 
 // take handles one message and reports whether it was the goodbye. Numbers
-// that do not grow are replays: they are acknowledged and refresh nothing.
+// that do not grow are replays: they refresh nothing, and no acknowledgement
+// may claim that they did. An agent that repeats itself uses a new number.
 func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	n := m.GetNumber()
 	s.mu.Lock()
@@ -105,7 +106,6 @@ func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	s.last = max(s.last, n)
 	s.mu.Unlock()
 	if replay {
-		s.acknowledge(n)
 		return false
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -132,7 +133,9 @@ func (t *term) reported(rep nstance.Report) {
 
 // noticed takes a notice off the wire; ack is called when it has had its effect.
 func (t *term) noticed(id nstance.InstanceID, n nstance.Notice, ack func()) {
-	if v, err := t.reconciler.Instance(id); err == nil && !n.Cancelled {
+	v, err := t.reconciler.Instance(id)
+	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
+	if err == nil && !known && !n.Cancelled {
 		e := nstance.Event{
 			Type: nstance.EventNoticeDetected, Time: n.DetectedAt, Instance: id,
 			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
