@@ -97,7 +97,7 @@ func encode[T any](h Header, v T, rest []byte) ([]byte, error) {
 		return nil, nstance.Errorf(nstance.Invalid, "encode %T: %w", v, err)
 	}
 	if rest != nil {
-		data = merge(rest, data, reflect.TypeFor[T]())
+		data = keepUnknown(rest, data, reflect.TypeFor[T]())
 	}
 	return append(data, '\n'), nil
 }

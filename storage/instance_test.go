@@ -177,12 +177,13 @@ func TestUnknownFields(t *testing.T) {
 	t.Run("do not shadow known ones spelt in another case", func(t *testing.T) {
 		b := newBed()
 		rec := newInstance(1)
-		b.put(t, keyOf(rec), `{"format":"1.0","ID":"`+string(rec.ID)+`","tenant":"default","group":"web","HostName":"old","x":1}`)
+		b.put(t, keyOf(rec), `{"format":"1.0","ID":"`+string(rec.ID)+`","tenant":"default","group":"web","hoſtname":"old","x":1}`)
 		_, _, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		_, err = b.recs.Update(t.Context(), rec.ID, host("new"))
 		require.NoError(t, err)
 		require.Equal(t, "new", b.stored(t, rec).Hostname)
+		require.Contains(t, b.decoded(t, rec), "x")
 	})
 	t.Run("cost nothing where there are none", func(t *testing.T) {
 		b, rec := with(t)

@@ -28,7 +28,9 @@ func merge(before, after json.RawMessage, t reflect.Type) json.RawMessage {
 	}
 	switch t.Kind() {
 	case reflect.Struct:
-		return mergeStruct(before, after, t)
+		if sameThing(object(before), object(after), jsonFields(t)) {
+			return mergeFields(before, after, t)
+		}
 	case reflect.Map:
 		return mergeMap(before, after, t.Elem())
 	case reflect.Slice:
@@ -37,10 +39,19 @@ func merge(before, after json.RawMessage, t reflect.Type) json.RawMessage {
 	return after
 }
 
-func mergeStruct(before, after json.RawMessage, t reflect.Type) json.RawMessage {
+// keepUnknown is merge for a whole object, which is about the same thing
+// however it was spelt.
+func keepUnknown(before, after json.RawMessage, t reflect.Type) json.RawMessage {
+	if t.Kind() == reflect.Struct {
+		return mergeFields(before, after, t)
+	}
+	return merge(before, after, t)
+}
+
+func mergeFields(before, after json.RawMessage, t reflect.Type) json.RawMessage {
 	old, now := object(before), object(after)
 	known := jsonFields(t)
-	if old == nil || now == nil || !sameThing(old, now, known) {
+	if old == nil || now == nil {
 		return after
 	}
 	for name, value := range old {
@@ -80,9 +91,8 @@ func mergeList(before, after json.RawMessage, elem reflect.Type) json.RawMessage
 	known := jsonFields(elem)
 	for i, value := range now {
 		for _, candidate := range old {
-			a, b := object(candidate), object(value)
-			if a != nil && b != nil && sameThing(a, b, known) {
-				now[i] = mergeStruct(candidate, value, elem)
+			if sameThing(object(candidate), object(value), known) {
+				now[i] = mergeFields(candidate, value, elem)
 				break
 			}
 		}
