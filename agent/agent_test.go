@@ -156,13 +156,14 @@ func TestRegistration(t *testing.T) {
 			require.Contains(t, a.Status().Error, "new one")
 		})
 	})
-	t.Run("a directory that cannot be read is no reason to register", func(t *testing.T) {
+	t.Run("an identity that cannot be read is no reason to register", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			_, stop := m.start()
 			s.next()
 			stop()
-			require.NoError(t, os.Remove(m.path("current")))
-			require.NoError(t, os.WriteFile(m.path("current"), nil, 0o600)) // no link: EINVAL
+			require.NoError(t, os.Remove(m.path("nonce.spent"))) // the nonce itself would not hold it back
+			require.NoError(t, os.Remove(m.path("v1/cert.pem")))
+			require.NoError(t, os.Mkdir(m.path("v1/cert.pem"), 0o700)) // EISDIR, root or not
 			a, stop := m.start()
 			defer stop()
 			after(5 * time.Minute)

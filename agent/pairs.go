@@ -129,7 +129,7 @@ func (v vault) use(n int) error {
 	}
 	for old := n - 2; old > 0; old-- {
 		if _, err := os.Lstat(v.path(version(old))); err != nil {
-			break
+			return nil //nolint:nilerr // what is not there, and whatever is older, has been removed before
 		}
 		if err := os.RemoveAll(v.path(version(old))); err != nil {
 			return fileError(err)

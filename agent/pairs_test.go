@@ -34,12 +34,16 @@ func newMint(t *testing.T) *mint {
 }
 
 func (m *mint) credential() nstance.Credential {
+	return m.issue(string(thisMachine), nstance.RoleAgent)
+}
+
+func (m *mint) issue(subject string, role nstance.Role) nstance.Credential {
 	m.t.Helper()
 	key, err := m.v.nextKey()
 	require.NoError(m.t, err)
 	issued, err := m.authority.Issue(registration.Template{
-		Subject: string(thisMachine), Tenant: "default", Key: key.Public().(ed25519.PublicKey),
-		Role: nstance.RoleAgent, Lifetime: time.Hour, Now: time.Now(),
+		Subject: subject, Tenant: "default", Key: key.Public().(ed25519.PublicKey),
+		Role: role, Lifetime: time.Hour, Now: time.Now(),
 	})
 	require.NoError(m.t, err)
 	return nstance.Credential{Chain: [][]byte{issued.Certificate}, Roots: [][]byte{m.authority.Certificate()}, Serial: issued.Serial}
@@ -110,6 +114,33 @@ func TestPairs(t *testing.T) {
 		_, err := m.v.load()
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
+}
+
+func TestAccept(t *testing.T) {
+	for name, spoil := range map[string]func(m *mint, c nstance.Credential) nstance.Credential{
+		"no certificate": func(_ *mint, c nstance.Credential) nstance.Credential { c.Chain = nil; return c },
+		"garbage":        func(_ *mint, c nstance.Credential) nstance.Credential { c.Chain = [][]byte{{1}}; return c },
+		"another machine's": func(m *mint, _ nstance.Credential) nstance.Credential {
+			return m.issue("acc06bgm7733st2576nx5jht4ec00", nstance.RoleAgent)
+		},
+		"another role's": func(m *mint, _ nstance.Credential) nstance.Credential {
+			return m.issue(string(thisMachine), nstance.RoleOperator)
+		},
+		"another key's": func(m *mint, c nstance.Credential) nstance.Credential {
+			require.NoError(m.t, m.v.install(c))
+			return c
+		},
+	} {
+		t.Run("refuses "+name, func(t *testing.T) {
+			m := newMint(t)
+			r := &registrant{id: thisMachine, vault: m.v}
+			c := spoil(m, m.credential())
+			key, err := m.v.nextKey()
+			require.NoError(t, err)
+			require.Error(t, r.accept(key, c))
+			require.NoFileExists(t, m.v.path("v2", fileCert))
+		})
+	}
 }
 
 // TestDyingWhileInstalling stops before each step of install.

@@ -131,7 +131,7 @@ func (s *shard) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Serv
 		grpc.KeepaliveParams(session.Server()), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
 	register(g)
 	s.servers = append(s.servers, g)
-	go g.Serve(ln) //nolint:errcheck // ends with Stop
+	go g.Serve(ln) // ends with Stop
 }
 
 func (s *shard) stop() {
@@ -376,7 +376,7 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &line{Conn: conn}
+	l := &line{Conn: conn, closed: make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lines = append(n.lines, l)
@@ -394,7 +394,9 @@ func (n *network) cut() {
 
 type line struct {
 	net.Conn
-	dead atomic.Bool
+	dead   atomic.Bool
+	once   sync.Once
+	closed chan struct{}
 }
 
 func (l *line) Write(p []byte) (int, error) {
@@ -404,13 +406,19 @@ func (l *line) Write(p []byte) (int, error) {
 	return l.Conn.Write(p)
 }
 
+// Read of a dead line returns nothing, not even that the peer has hung up.
 func (l *line) Read(p []byte) (int, error) {
-	for {
-		n, err := l.Conn.Read(p)
-		if err != nil || !l.dead.Load() {
-			return n, err
-		}
+	n, err := l.Conn.Read(p)
+	if l.dead.Load() {
+		<-l.closed
+		return 0, net.ErrClosed
 	}
+	return n, err
+}
+
+func (l *line) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Conn.Close()
 }
 
 // A machine is a place for an agent to run.
