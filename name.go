@@ -2,15 +2,21 @@ package nstance
 
 import "strings"
 
-// Names of things that people choose. All follow one rule, the strictest of
-// what the supported clouds accept: ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$, at most 32
+// Names of things that people choose all follow one rule, the strictest of what
+// the supported clouds accept: ^[a-z0-9]([a-z0-9-]*[a-z0-9])?$, at most 32
 // characters, no two hyphens in a row.
-type (
-	ClusterID string // one installation
-	ShardID   string // the part of a zone that one active server owns
-	TenantID  string // scopes groups, instances and certificates
-	GroupID   string // a named set of machines, unique within its tenant
-)
+
+// A ClusterID names one installation.
+type ClusterID string
+
+// A ShardID names the part of a zone that one active server owns.
+type ShardID string
+
+// A TenantID names a scope of groups, instances and certificates.
+type TenantID string
+
+// A GroupID names a set of machines, uniquely within its tenant.
+type GroupID string
 
 // DefaultTenant is the tenant of everything that names none.
 const DefaultTenant TenantID = "default"

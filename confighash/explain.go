@@ -14,8 +14,8 @@ import (
 // hash can tell, sorted, as paths into Infra's JSON form: market.type,
 // args.disk.size. Lists are named whole. It returns nothing exactly when the
 // hashes are equal.
-func Explain(old, new Infra) []string {
-	changed := differ(nil, "", tree(old), tree(new))
+func Explain(before, after Infra) []string {
+	changed := differ(nil, "", tree(before), tree(after))
 	slices.Sort(changed)
 	return changed
 }

@@ -105,7 +105,7 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 	known := findNotice(m.notices, n.EventID)
 	switch {
 	case n.Cancelled:
-		r.withdrawn(m, n, known)
+		r.withdrawn(m, known)
 		call(ack)
 		return
 	case !n.Kind.Dooms():
@@ -139,7 +139,7 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 
 // withdrawn drops a notice, unless the instance has cried wolf before: its
 // second reclaim is final.
-func (r *Reconciler) withdrawn(m *member, n nstance.Notice, known int) {
+func (r *Reconciler) withdrawn(m *member, known int) {
 	if known < 0 || m.rec.Reclaims > 1 {
 		return
 	}

@@ -20,8 +20,10 @@ const (
 	VaultNonceKey     = "nonce.key"
 )
 
-// VaultKey and VaultCert name the objects of an authority.
-func VaultKey(authority string) string  { return authority + "-ca.key" }
+// VaultKey names the private key of an authority in a Vault.
+func VaultKey(authority string) string { return authority + "-ca.key" }
+
+// VaultCert names the certificate of an authority in a Vault.
 func VaultCert(authority string) string { return authority + "-ca.crt" }
 
 // A Vault keeps what must exist once for a cluster. Secrets belong in it

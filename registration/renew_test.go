@@ -11,14 +11,6 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// promote does what a caller of Verify does with the record's next write.
-func (w *world) promote(who nstance.Identity) {
-	id := nstance.InstanceID(who.Subject)
-	reg := w.store.truth[id]
-	require.True(w.t, reg.Promote(who.Serial))
-	w.store.truth[id] = reg
-}
-
 func (w *world) agent() (nstance.InstanceID, nstance.Identity) {
 	id, nonce := w.instance()
 	return id, w.mustRegister(nonce, pki.NewKey())

@@ -84,7 +84,7 @@ func (s *Server) grpcServers(l *listeners) {
 	clients := s.keys.Identity.Pool()
 	common := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}

@@ -56,7 +56,7 @@ func (s *Server) Maintenance(events ...Event) {
 		s.maintenanceGCP(events)
 		return
 	}
-	type entry struct{ NotBefore, Code, Description, EventId, NotAfter, State string } //nolint:staticcheck // the cloud's names
+	type entry struct{ NotBefore, Code, Description, EventId, NotAfter, State string } // the cloud's names
 	list := []entry{}
 	for _, e := range events {
 		list = append(list, entry{

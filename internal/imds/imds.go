@@ -113,7 +113,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // service restarts.
 func (s *Server) ExpireTokens() {
 	secret := make([]byte, 32)
-	rand.Read(secret) //nolint:errcheck // never fails, see crypto/rand
+	rand.Read(secret) // never fails, see crypto/rand
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secret = secret

@@ -92,7 +92,7 @@ func Tether(ctx context.Context) (context.Context, error) {
 		return nil, nstance.Errorf(nstance.Invalid, "not started by provider/local: %w", err)
 	}
 	tied, cut := context.WithCancelCause(ctx)
-	context.AfterFunc(ctx, func() { cord.Close() }) // ends the read below
+	context.AfterFunc(ctx, func() { _ = cord.Close() }) // ends the read below
 	go func() {
 		_, err := io.Copy(io.Discard, cord)
 		if err != nil && ctx.Err() != nil {

@@ -165,7 +165,7 @@ func (m *machine) start() error {
 	cmd.SysProcAttr = ownGroup()
 	cmd.WaitDelay = m.c.o.Grace // for output held open by what left the group
 	if err := cmd.Start(); err != nil {
-		cord.Close()
+		_ = cord.Close()
 		return err
 	}
 	m.cord = cord
@@ -276,7 +276,7 @@ func (m *machine) terminate() {
 	select {
 	case <-m.exited:
 	case <-grace.C:
-		m.signal(syscall.SIGKILL)
+		_ = m.signal(syscall.SIGKILL)
 		<-m.exited
 	}
 }
@@ -300,10 +300,10 @@ func (m *machine) take() {
 func (m *machine) vanish() {
 	defer m.c.wg.Done()
 	if m.cord != nil {
-		m.cord.Close()
+		_ = m.cord.Close()
 	}
 	if m.http != nil {
-		m.http.Close()
+		_ = m.http.Close()
 	}
 	if err := os.RemoveAll(m.dir); err != nil {
 		m.c.o.Log.Warn("folder of a machine stays behind", "instance_id", m.spec.ID, "err", err)

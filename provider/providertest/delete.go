@@ -28,7 +28,7 @@ func checkDelete(b *bench) {
 	b.gone(m)
 	_, err := b.Provider.Get(b.Context(), s.ID)
 	b.refused(nstance.NotFound, err)
-	got, err := collect(b.Provider, b.Context(), b.owner)
+	got, err := collect(b.Context(), b.Provider, b.owner)
 	require.NoError(b, err)
 	require.Empty(b, got, "listed after the proof of absence")
 	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))

@@ -199,13 +199,13 @@ func (b *bench) known(id nstance.InstanceID) (m nstance.Machine) {
 func (b *bench) listed(owner nstance.Owner, n int) (out []nstance.Machine) {
 	b.Helper()
 	b.eventually("List never showed them all", func(ctx context.Context) (_ bool, err error) {
-		out, err = collect(b.Provider, ctx, owner)
+		out, err = collect(ctx, b.Provider, owner)
 		return len(out) >= n, err
 	})
 	return out
 }
 
-func collect(p nstance.Provider, ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
+func collect(ctx context.Context, p nstance.Provider, owner nstance.Owner) ([]nstance.Machine, error) {
 	var out []nstance.Machine
 	for m, err := range p.List(ctx, owner) {
 		if err != nil {

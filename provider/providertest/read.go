@@ -39,7 +39,7 @@ func checkListMarks(b *bench) {
 	filter.Tenant = ""
 	var got []nstance.Machine
 	b.eventually("List never showed the machine", func(ctx context.Context) (_ bool, err error) {
-		got, err = collect(b.Provider, ctx, filter)
+		got, err = collect(ctx, b.Provider, filter)
 		return len(got) > 0, err
 	})
 	require.Len(b, got, 1)
@@ -96,7 +96,7 @@ func checkListTenant(b *bench) {
 }
 
 func checkListEmpty(b *bench) {
-	got, err := collect(b.Provider, b.Context(), b.owner)
+	got, err := collect(b.Context(), b.Provider, b.owner)
 	require.NoError(b, err)
 	require.Empty(b, got)
 }
@@ -124,7 +124,7 @@ func checkCancelled(b *bench) {
 	cancel()
 	_, err := b.Provider.Get(ctx, s.ID)
 	b.noAnswer("Get", err)
-	_, err = collect(b.Provider, ctx, b.owner)
+	_, err = collect(ctx, b.Provider, b.owner)
 	b.noAnswer("List", err)
 	b.noAnswer("Delete", b.Provider.Delete(ctx, m))
 	b.untouched(s, m)

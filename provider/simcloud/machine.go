@@ -32,10 +32,10 @@ type args struct {
 }
 
 // launch makes the machine of a spec that has been checked. It needs c.mu.
-func (c *Cloud) launch(s nstance.MachineSpec, print string, a args) *machine {
+func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	c.seq++
 	m := &machine{
-		c: c, seq: c.seq, spec: s, print: print, pool: c.poolOf(s),
+		c: c, seq: c.seq, spec: s, print: mark, pool: c.poolOf(s),
 		visible: time.Now().Add(c.draw(c.o.Lag)),
 		news:    make(chan struct{}),
 	}

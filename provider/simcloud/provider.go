@@ -85,9 +85,9 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 	if c.o.Zones != nil && c.o.Zones[s.Subnet] == "" {
 		return nstance.Machine{}, nstance.FieldError("subnet", "use one of Options.Zones", "no subnet %q", s.Subnet)
 	}
-	print := provider.Fingerprint(s)
+	mark := provider.Fingerprint(s)
 	if m := c.machines[s.ID]; m != nil {
-		if m.print != print {
+		if m.print != mark {
 			return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists with other parameters", s.ID)
 		}
 		return m.view, nil
@@ -98,7 +98,7 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 	if err := c.room(c.poolOf(s)); err != nil {
 		return nstance.Machine{}, err
 	}
-	return c.launch(s, print, a).view, nil
+	return c.launch(s, mark, a).view, nil
 }
 
 // delete needs c.mu.

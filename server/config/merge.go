@@ -72,7 +72,7 @@ func clone(g nstance.Group) nstance.Group {
 // merge makes one group of a checked configuration.
 func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	t := c.Templates[g.Template]
-	shape := g.Shape.over(t.Shape)
+	shape := g.over(t.Shape)
 	merged := nstance.Group{
 		Key:          key,
 		Template:     string(g.Template),

@@ -34,7 +34,12 @@ func (s spoiled) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 }
 
 func repeats(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool {
-	return yield(n, err) && yield(n, err)
+	for range 2 {
+		if !yield(n, err) {
+			return false
+		}
+	}
+	return true
 }
 
 func renames(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool {

@@ -12,6 +12,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/hex"
+	"fmt"
 	"slices"
 
 	"github.com/nstance-go/nstance"
@@ -163,7 +164,5 @@ func associated(head []byte, name string) []byte {
 }
 
 func fault(code nstance.Code, name, remedy, format string, args ...any) error {
-	err := invalid(remedy, format, args...).(*nstance.Error)
-	err.Code, err.Field = code, "secret "+name
-	return err
+	return &nstance.Error{Code: code, Field: "secret " + name, Msg: fmt.Sprintf(format, args...), Remedy: remedy}
 }
