@@ -77,6 +77,7 @@ func TestMassReclaim(t *testing.T) {
 		}
 		w.passes(time.Second)
 		require.Equal(t, 30, w.count(nstance.EventReplacementRequested, ""), "all at once, whatever max_surge says")
+		require.Equal(t, 1, w.count(nstance.EventAlarm, ""), "and somebody is told, once")
 		w.mu.Lock()
 		for _, e := range w.events {
 			if e.Type == nstance.EventReplacementRequested {

@@ -25,6 +25,7 @@ type group struct {
 	unreadable int
 	removing   bool
 	full       bool // group_ready was said and still holds
+	suspected  bool // most of it is under notice, and that was said
 	holds      []HoldView
 	buffer     []Member // reused for every view
 }

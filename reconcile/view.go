@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -34,6 +35,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		g.buffer = append(g.buffer, v)
 	}
 	r.judgeGroup(g, ready, steady)
+	r.suspect(g)
 	hash := g.hash
 	if !g.desired {
 		hash = ""
@@ -116,6 +118,31 @@ func (r *Reconciler) becameReady(m *member) {
 	if h := &m.group.history; !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
 		h.Failures, h.Refusals, h.BackoffUntil = 0, 0, time.Time{}
 		r.saveSoon()
+	}
+}
+
+// suspect raises an alarm when most of a group of three or more is under notice
+// at once, and asks the provider about each. It delays nothing.
+func (r *Reconciler) suspect(g *group) {
+	noticed := 0
+	for _, m := range g.members {
+		if len(m.notices) > 0 {
+			noticed++
+		}
+	}
+	if len(g.members) < 3 || noticed*2 <= len(g.members) {
+		g.suspected = false
+		return
+	}
+	if g.suspected {
+		return
+	}
+	g.suspected = true
+	r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
+	for _, m := range g.members {
+		if len(m.notices) > 0 {
+			r.asks.add(m.id)
+		}
 	}
 }
 
