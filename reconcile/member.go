@@ -38,6 +38,11 @@ func memberUnheard(m *Member) bool {
 	return memberRegistered(m) && m.GoodSince.IsZero() && !m.GraceUntil.IsZero()
 }
 
+// memberNeverReady reports whether m is certain never to have been ready.
+func memberNeverReady(m *Member) bool {
+	return !memberRegistered(m) || m.GoodSince.IsZero() && !m.LaunchBy.IsZero() && !memberUnheard(m)
+}
+
 // memberOlder orders members by creation. It is total, so that no choice
 // depends on the order in which members are listed.
 func memberOlder(a, b *Member) int {

@@ -30,14 +30,14 @@ func (p *planner) remedy() {
 }
 
 // failed reports whether d is a creation that came to nothing by itself: not
-// in time, or its machine died before the agent was heard of. A reclaim and a
-// request are not its failure.
+// ready in time, or dead or silent before it ever was. A reclaim, a request and
+// old age are not its failure.
 func (d doomedMember) failed() bool {
 	switch d.why {
 	case nstance.CauseTimeout:
 		return true
-	case nstance.CauseGone:
-		return !memberRegistered(d.Member) && !memberNoticed(d.Member) && d.Requested == nil
+	case nstance.CauseGone, nstance.CauseUnhealthy:
+		return memberNeverReady(d.Member) && !memberNoticed(d.Member) && d.Requested == nil
 	}
 	return false
 }

@@ -31,6 +31,7 @@ func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
 	p := w.examine(v, d)
 	p.checkPurity()
 	p.checkActions()
+	p.checkDrains()
 	p.checkFrozen()
 	if v.Frozen {
 		return
@@ -40,6 +41,8 @@ func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
 	p.checkSick()
 	p.checkVoluntary()
 	p.checkFloor()
+	p.checkInFlight()
+	p.checkHalt()
 }
 
 func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
@@ -90,6 +93,14 @@ func planVoluntary(causes []nstance.Cause) bool {
 	return !slices.ContainsFunc(causes, func(c nstance.Cause) bool {
 		return c.Kind != nstance.CauseRollout && c.Kind != nstance.CauseSurplus
 	})
+}
+
+// planFirst returns the kind of an action's first cause, or "".
+func planFirst(a reconcile.Action) nstance.CauseKind {
+	if len(a.Causes) == 0 {
+		return ""
+	}
+	return a.Causes[0].Kind
 }
 
 // checkPurity: equal input gives equal output, in whatever order the members
@@ -174,6 +185,26 @@ func (p *planPass) checkDelete(m *planMachine) {
 	}
 }
 
+// checkDrains: every drain ends before the cloud takes its machine.
+func (p *planPass) checkDrains() {
+	for i := range p.v.Members {
+		m := &p.v.Members[i]
+		a, acted := p.acts[m.ID]
+		if m.State != nstance.Draining || m.Gone || acted && a.Kind != reconcile.Tighten {
+			continue
+		}
+		end := m.Drain.Deadline
+		if acted {
+			end = a.Deadline
+		}
+		for _, n := range m.Notices {
+			if n.Deadline.After(p.now) && !end.Before(n.Deadline) {
+				p.failf("%s: its drain still ends after the machine", m.ID)
+			}
+		}
+	}
+}
+
 // checkFrozen: nothing but drains already under way.
 func (p *planPass) checkFrozen() {
 	if !p.v.Frozen {
@@ -196,13 +227,14 @@ func (p *planPass) checkDoomed() {
 		m := p.find(p.v.Members[i].ID)
 		a, acted := p.acts[m.ID]
 		must := m.Gone || len(m.Notices) > 0 || m.Requested != nil || p.due(m.ExpireAt) ||
-			!m.OnDemand && m.RegisteredAt.IsZero() && p.due(m.RegisterBy)
+			!m.OnDemand && m.RegisteredAt.IsZero() && p.due(m.RegisterBy) ||
+			!m.OnDemand && m.GoodSince.IsZero() && m.GraceUntil.IsZero() && p.due(m.LaunchBy)
 		switch {
 		case must && !m.State.Leaving() && (!acted || planVoluntary(a.Causes)):
 			p.failf("doomed %s was not acted on", m.ID)
 		case m.OnDemand && acted && !must && !m.State.Leaving():
 			p.failf("on-demand %s was touched", m.ID)
-		case acted && !must && !p.isStale(m) && p.knownReady(&m.Member) && !m.State.Leaving() && a.Causes[0].Kind != nstance.CauseSurplus:
+		case acted && !must && !p.isStale(m) && p.knownReady(&m.Member) && !m.State.Leaving() && planFirst(a) != nstance.CauseSurplus:
 			p.failf("%s, ready and fresh, was touched by something else than P4", m.ID)
 		}
 	}
@@ -250,7 +282,7 @@ func (p *planPass) checkSick() {
 		case m.OnDemand:
 		case m.State == nstance.Draining && m.Drain.Causes[0].Kind == nstance.CauseUnhealthy, m.State == nstance.Deleting && m.DeletedFor == nstance.CauseUnhealthy:
 			leaving++
-		case !m.State.Leaving() && len(a.Causes) > 0 && a.Causes[0].Kind == nstance.CauseUnhealthy:
+		case !m.State.Leaving() && planFirst(a) == nstance.CauseUnhealthy:
 			fresh++
 		}
 	}
@@ -274,10 +306,10 @@ func (p *planPass) checkVoluntary() {
 		if unheard || p.v.Unreadable > 0 {
 			p.failf("%s leaves voluntarily although not everything is known", m.ID)
 		}
-		if a.Causes[0].Kind == nstance.CauseRollout && (p.held || !p.isStale(m)) {
+		if planFirst(a) == nstance.CauseRollout && (p.held || !p.isStale(m)) {
 			p.failf("%s leaves for a rollout that is not", m.ID)
 		}
-		if a.Causes[0].Kind == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held {
+		if planFirst(a) == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held {
 			p.failf("%s was made by P5 and is taken back by P4", m.ID)
 		}
 	}
@@ -299,7 +331,7 @@ func (p *planPass) checkFloor() {
 			if p.knownReady(&m.Member) {
 				sure++
 			}
-		case acted && p.serving(m) && a.Causes[0].Kind == nstance.CauseRollout:
+		case acted && p.serving(m) && planFirst(a) == nstance.CauseRollout:
 			taken++
 		case acted && p.serving(m):
 			surplus++
@@ -313,6 +345,42 @@ func (p *planPass) checkFloor() {
 	}
 	if taken > 0 && sure < floor {
 		p.failf("the rollout took %d serving members and left %d of %d", taken, sure, floor)
+	}
+}
+
+// checkInFlight: a rollout has only so many members on their way at a time.
+func (p *planPass) checkInFlight() {
+	inFlight, begun := 0, max(0, len(p.creates)-p.need)
+	for i := range p.v.Members {
+		m := &p.v.Members[i]
+		a, acted := p.acts[m.ID]
+		switch {
+		case m.OnDemand:
+		case m.State == nstance.Draining && m.Drain.Voluntary && a.Kind != reconcile.CancelDrain:
+			inFlight++
+		case planFirst(a) == nstance.CauseRollout && !m.State.Leaving() && !m.GoodSince.IsZero():
+			inFlight++
+			begun++
+		case !m.State.Leaving() && !acted && m.Hash == p.v.Hash && !p.due(m.EligibleAt) && m.Reason != reconcile.ReasonReplace && !p.knownReady(m):
+			inFlight++
+		}
+	}
+	for _, a := range p.creates {
+		if a.Reason != reconcile.ReasonReplace {
+			inFlight++
+		}
+	}
+	if begun > 0 && inFlight > max(1, p.v.Group.Rollout.MaxSurge.N) {
+		p.failf("%d more members in flight for a rollout, %d in all", begun, inFlight)
+	}
+}
+
+// checkHalt: after enough failures, and once.
+func (p *planPass) checkHalt() {
+	h, limit := p.v.History, p.v.Group.Rollout.HaltAfter
+	failed := limit > 0 && h.Failures >= limit && (p.stale > 0 || h.LastGoodHash != p.v.Hash)
+	if p.d.Halt != (failed && h.HaltedHash != p.v.Hash) {
+		p.failf("halt is %v after %d failures", p.d.Halt, h.Failures)
 	}
 }
 

@@ -25,13 +25,13 @@ func (p *planner) rollOut() {
 }
 
 // spare is how many ready members the group could do without. With max_surge 0
-// it is one more, unless a loss has not been made good yet.
+// it is one if all are ready, which also means that every loss has been made
+// good: a member too many, such as a replacement that still boots, is P4's.
 func (p *planner) spare() int {
-	spare := p.n.ready - p.size
-	if p.surge == 0 && spare >= 0 && p.n.replacing+len(p.lost) == 0 {
-		spare++
+	if p.surge == 0 && p.n.ready >= p.size {
+		return 1
 	}
-	return max(0, spare)
+	return max(0, p.n.ready-p.size)
 }
 
 // surgeBy creates up to n members ahead of those that they will replace, as far
@@ -75,13 +75,11 @@ func (p *planner) rolloutRank(m *Member) int {
 	switch {
 	case !p.stale(m):
 		return rolloutFresh
-	case !memberRegistered(m):
-		return rolloutUntried
 	case p.ready(m):
 		return rolloutReady
 	case memberSilent(m) || !m.GoodSince.IsZero():
 		return rolloutServing
-	case !m.LaunchBy.IsZero():
+	case memberNeverReady(m):
 		return rolloutUntried
 	}
 	return rolloutBad

@@ -251,7 +251,7 @@ func TestPlanRefills(t *testing.T) {
 		{"unreadable record: no surplus goes", "r r r r", planChanges(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: no rollout", "s s s", planChanges(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: a loss that the budget refused", "e e e", planChanges(unreadable(1)), "Create(replace) Create(replace)", []string{"unreadable"}},
-		{"unreadable record: a loss that is being replaced", "r e b", planChanges(unreadable(1), planEach("b", planReplacing)), "none", []string{"unreadable"}},
+		{"unreadable record: a loss that is being replaced", "r e b", planChanges(unreadable(1), planSize(5), planEach("b", planReplacing)), "none", []string{"unreadable"}},
 	})
 	t.Run("losses are named to their replacements", func(t *testing.T) {
 		d := reconcile.Plan(planView(t, "x n t s s", planSize(5)), planNow)
@@ -266,6 +266,15 @@ func TestPlanRefills(t *testing.T) {
 		require.True(t, d.Actions[0].Failure, "not in time")
 		require.False(t, d.Actions[1].Failure, "had served")
 		require.False(t, d.Actions[2].Failure, "reclaimed")
+		for name, change := range map[string]func(*reconcile.Member){
+			"died before it was ready":   func(m *reconcile.Member) { m.Gone = true },
+			"silent before it was ready": func(m *reconcile.Member) { m.Silent, m.Unhealthy = true, true },
+		} {
+			d := reconcile.Plan(planView(t, "r r u", planEach("u", change)), planNow)
+			require.True(t, d.Actions[0].Failure, name)
+			d = reconcile.Plan(planView(t, "r r r", planEach("r3", change)), planNow)
+			require.False(t, d.Actions[0].Failure, name)
+		}
 	})
 }
 
