@@ -91,7 +91,7 @@ func (a *Agent) hold(ctx context.Context, addr string, id *identity, welcomed fu
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // the session is over, well or not
+	defer conn.Close() // the session is over, well or not
 	s := &stream{
 		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains,
 		renew: a.certs.renew, renewAt: id.renewAt(),

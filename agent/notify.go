@@ -46,7 +46,7 @@ func (n *notifier) say(state string) {
 	if err != nil {
 		return
 	}
-	defer conn.Close() //nolint:errcheck // a datagram is sent or lost by now
+	defer conn.Close() // a datagram is sent or lost by now
 	if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		return
 	}

@@ -103,7 +103,7 @@ func (r *registrant) exchange(ctx context.Context, addr string, c claims, req *a
 	if err != nil {
 		return nstance.Credential{}, err
 	}
-	defer conn.Close() //nolint:errcheck // nothing is left to lose on it
+	defer conn.Close() // nothing is left to lose on it
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, req)

@@ -106,13 +106,18 @@ func TestOverRealSockets(t *testing.T) {
 	}
 }
 
-func healthz(t *testing.T, addr string) (int, agent.Status) {
+// healthz asks once; code 0 means that nobody listens yet.
+func healthz(t *testing.T, addr string) (code int, s agent.Status) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + "/healthz")
-	require.NoError(t, err)
+	if err != nil {
+		t.Log(err)
+		return 0, s
+	}
 	defer resp.Body.Close()
-	var s agent.Status
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&s))
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		t.Error(err)
+	}
 	return resp.StatusCode, s
 }
 
