@@ -1,0 +1,83 @@
+package servercmd
+
+import (
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/dev"
+)
+
+func (p *program) devCommand() *cobra.Command {
+	o := dev.Options{Out: p.stdout, Err: p.stderr}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a whole shard on this machine, to look at or to test",
+		Long: `Run a whole shard on this machine: the server, a local cloud whose machines are
+child processes, and on each of them the real agent. Nothing needs to be set up,
+nothing listens beyond loopback, and nothing stays behind.
+
+A scenario plays the main job once and ends with 0 only if all of it happened:
+
+  interrupt  a spot member is reclaimed: replaced, drained, deleted
+  mass       all --count members are reclaimed at the same time
+  crash      a member's process is killed: replaced without drain
+  rollout    the template changes: replaced one by one, replacement first
+
+With --json, standard output has one JSON object a line for each event, and last
+a summary with the milliseconds that each stage took.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
+	f.IntVar(&o.Instances, "instances", 3, "members of the group")
+	f.IntVar(&o.Count, "count", 50, "members of the group in scenario mass")
+	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
+	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
+	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws or gcp")
+	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		for flag, n := range map[string]int{"instances": o.Instances, "count": o.Count} {
+			if n < 1 { // which the options would take for the default
+				return nstance.FieldError("--"+flag, "use 1 or more", "%d is too few", n)
+			}
+		}
+		if f.Changed("count") && o.Scenario != dev.Mass {
+			return nstance.FieldError("--count", "use --instances", "belongs to scenario mass")
+		}
+		if f.Changed("instances") && o.Scenario == dev.Mass {
+			return nstance.FieldError("--instances", "use --count", "does not belong to scenario mass")
+		}
+		if o.Log, err = p.logger(slog.LevelWarn); err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP) // the terminal is gone: tidy up
+		defer stop()
+		broken := make(chan os.Signal, 1)
+		signal.Notify(broken, syscall.SIGPIPE) // makes writes fail instead of ending the process
+		defer signal.Stop(broken)
+		return dev.Run(ctx, &o)
+	}
+	return cmd
+}
+
+func (p *program) machineCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "machine", Short: "Be a machine of the local cloud", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return dev.Machine(cmd.Context()) },
+	}
+}
+
+func (p *program) drainDemoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "drain-demo", Short: "Empty a machine of the local cloud", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return dev.DrainDemo(cmd.Context(), p.stdout)
+		},
+	}
+}

@@ -1,0 +1,80 @@
+package servercmd
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// localOptions are shard.provider.options of kind local.
+type localOptions struct {
+	Command  []string `json:"command"`  // what a machine runs; default: this program as an agent
+	Dir      string   `json:"dir"`      // keeps the machines' folders; default: the system's temporary folder
+	Protocol string   `json:"protocol"` // of the metadata services: aws (the default) or gcp
+}
+
+// simOptions are shard.provider.options of kind sim.
+type simOptions struct {
+	Seed uint64            `json:"seed"` // of every random choice
+	Boot provider.Duration `json:"boot"` // how long a machine takes to start
+}
+
+// newProvider returns the provider of that kind and what ends it.
+func newProvider(c config.Provider, log *slog.Logger) (p nstance.Provider, end func() error, err error) {
+	switch c.Kind {
+	case "local":
+		p, end, err = newLocal(c, log)
+	case "sim":
+		p, end, err = newSim(c)
+	default:
+		err = nstance.FieldError("shard.provider.kind", "use local or sim", "this version has no provider %s", c.Kind)
+	}
+	return p, end, err
+}
+
+func newLocal(c config.Provider, log *slog.Logger) (nstance.Provider, func() error, error) {
+	var o localOptions
+	if err := provider.DecodeArgs(c.Options, &o); err != nil {
+		return nil, nil, optionError(err)
+	}
+	if len(o.Command) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Internal, "where is this program: %w", err)
+		}
+		o.Command = []string{self, "machine"}
+	}
+	cloud, err := local.New(&local.Options{Command: o.Command, Dir: o.Dir, Protocol: o.Protocol, Stderr: os.Stderr, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return cloud, cloud.Close, nil
+}
+
+func newSim(c config.Provider) (nstance.Provider, func() error, error) {
+	var o simOptions
+	if err := provider.DecodeArgs(c.Options, &o); err != nil {
+		return nil, nil, optionError(err)
+	}
+	cloud := simcloud.New(&simcloud.Options{Seed: o.Seed, Boot: simcloud.Constant(time.Duration(o.Boot))})
+	return cloud, func() error { cloud.Close(); return nil }, nil
+}
+
+// optionError calls the field by its place in the configuration.
+func optionError(err error) error {
+	e, ok := errors.AsType[*nstance.Error](err)
+	if !ok {
+		return err
+	}
+	c := *e
+	c.Field = "shard.provider.options" + strings.TrimPrefix(e.Field, "args")
+	return &c
+}

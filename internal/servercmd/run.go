@@ -1,0 +1,232 @@
+package servercmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// keyVariable holds the key that seals private keys, where nothing else is
+// said. nstance-admin uses the same.
+const keyVariable = "NSTANCE_SECRET_KEY"
+
+// running is what run is told.
+type running struct {
+	config, storage, shard, data string
+	keyProvider, keySource       string
+	getenv                       func(string) string
+	log                          *slog.Logger
+}
+
+func (p *program) runCommand() *cobra.Command {
+	r := &running{getenv: p.getenv}
+	cmd := &cobra.Command{
+		Use:   "run (--config FILE | --storage URL --shard NAME)",
+		Short: "Serve one shard",
+		Long: `Serve one shard until told to stop. Its configuration is a file, or what storage
+holds for the shard; SIGHUP has it read again, and one that is wrong changes
+nothing.
+
+Private keys are sealed in storage with a key of 32 random bytes in base64, as
+openssl rand -base64 32 prints one. Where it is:
+
+  --key-provider env    in variable --key-source (default ` + keyVariable + `)
+  --key-provider file   in file --key-source
+  --key-provider none   nowhere: keys are stored as they are, for a private directory`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.config, "config", "", "file of the configuration (default: config/SHARD.jsonc in storage)")
+	f.StringVar(&r.storage, "storage", "", "URL of the storage: file:///directory or mem:// (default: storage in --data)")
+	f.StringVar(&r.shard, "shard", "", "name of the shard; checked, if --config is given")
+	f.StringVar(&r.data, "data", "", "directory for the journal (default $STATE_DIRECTORY, or nstance-server in the user's state directory)")
+	f.StringVar(&r.keyProvider, "key-provider", "env", "where the key is that seals private keys: env, file or none")
+	f.StringVar(&r.keySource, "key-source", "", "name of the variable, or path of the file")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if r.log, err = p.logger(slog.LevelInfo); err != nil {
+			return err
+		}
+		return r.run(cmd.Context())
+	}
+	return cmd
+}
+
+func (r *running) run(ctx context.Context) (err error) {
+	if err := r.place(); err != nil {
+		return err
+	}
+	box, err := r.box()
+	if err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, r.storage)
+	if err != nil {
+		return err
+	}
+	source, err := r.source(store)
+	if err != nil {
+		return err
+	}
+	conf, err := r.configuration(ctx, source)
+	if err != nil {
+		return err
+	}
+	cloud, end, err := newProvider(conf.Shard.Provider, r.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	s, err := server.New(ctx, store, cloud, source, &server.Options{
+		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"), Log: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.log.Info("nstance-server starts", "version", version(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
+	return r.serve(ctx, s)
+}
+
+// serve runs s until ctx ends, and has it read its configuration on SIGHUP.
+func (r *running) serve(ctx context.Context, s *server.Server) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { reload(ctx, s, r.log) })
+	return s.Run(ctx)
+}
+
+func reload(ctx context.Context, s *server.Server, log *slog.Logger) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			if changed, err := s.Refresh(ctx); err == nil { // else it has been logged
+				log.Info("configuration read again", "changed", changed)
+			}
+		}
+	}
+}
+
+// place fills in where things are kept.
+func (r *running) place() error {
+	if r.data == "" {
+		r.data = stateDir(r.getenv)
+	}
+	if r.data == "" {
+		return nstance.FieldError("--data", "name a directory that the server may write to", "is not given, and there is no state directory")
+	}
+	data, err := filepath.Abs(r.data)
+	if err != nil {
+		return nstance.FieldError("--data", "name a directory by its whole path", "%v", err)
+	}
+	r.data = data
+	if r.storage == "" {
+		r.storage = (&url.URL{Scheme: "file", Path: filepath.ToSlash(filepath.Join(data, "storage"))}).String()
+	}
+	return nil
+}
+
+// stateDir is systemd's StateDirectory, or else as the XDG base directory
+// specification has it.
+func stateDir(getenv func(string) string) string {
+	if dir := getenv("STATE_DIRECTORY"); dir != "" {
+		return dir
+	}
+	if dir := getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "nstance-server")
+	}
+	if home := getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", "nstance-server")
+	}
+	return ""
+}
+
+// box returns what seals private keys; nil means that they are not sealed.
+func (r *running) box() (*secret.Box, error) {
+	var key secret.Key
+	var err error
+	switch r.keyProvider {
+	case "none":
+		return nil, nil
+	case "file":
+		if r.keySource == "" {
+			return nil, nstance.FieldError("--key-source", "name the file that holds the key", "is not given")
+		}
+		key, err = secret.FromFile(r.keySource)
+	case "env":
+		key, err = r.envKey()
+	default:
+		return nil, nstance.FieldError("--key-provider", "use env, file or none", "%.64q is not known", r.keyProvider)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return secret.NewBox(key)
+}
+
+func (r *running) envKey() (secret.Key, error) {
+	name := r.keySource
+	if name == "" {
+		name = keyVariable
+	}
+	text := r.getenv(name)
+	if text == "" {
+		return secret.Key{}, nstance.FieldError("--key-source", "set it to what openssl rand -base64 32 prints, or use --key-provider none for a private directory",
+			"variable %.64s is not set", name)
+	}
+	key, err := secret.ParseKey(text)
+	if err != nil {
+		return key, nstance.FieldError(name, "", "%v", err)
+	}
+	return key, nil
+}
+
+// source returns where the configuration is.
+func (r *running) source(store storage.Store) (server.Source, error) {
+	if r.config != "" {
+		return server.FileSource(r.config), nil
+	}
+	if r.shard == "" {
+		return nil, nstance.FieldError("--config", "name a file, or name the shard with --shard if its configuration is in storage", "is not given")
+	}
+	shard := nstance.ShardID(r.shard)
+	if err := shard.Validate("--shard"); err != nil {
+		return nil, err
+	}
+	return server.StoreSource(store, shard), nil
+}
+
+// configuration reads what tells which provider the server needs.
+func (r *running) configuration(ctx context.Context, source server.Source) (*config.Config, error) {
+	name, data, err := source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := config.Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	if r.shard != "" && nstance.ShardID(r.shard) != conf.Shard.ID {
+		return nil, nstance.FieldError("shard.id", "use the right file, or leave --shard out", "%s is for shard %s, not %.64s", name, conf.Shard.ID, r.shard)
+	}
+	return conf, nil
+}

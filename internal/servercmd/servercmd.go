@@ -1,0 +1,122 @@
+// Package servercmd is nstance-server, the command line, as one library call.
+package servercmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/server/dev"
+)
+
+// The exit codes. nstance-server --help lists them.
+const (
+	exitOK     = 0
+	exitFailed = 1 // it could not be done: see the message
+	exitUsage  = 2 // the command line or the configuration is wrong: repeating is useless
+)
+
+// A program is one run of the command.
+type program struct {
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	level          string
+	begun          bool // the command line was understood
+}
+
+// errReported is the error of a command that has printed what is wrong.
+var errReported = errors.New("reported")
+
+// Main runs nstance-server with args, which leave out the program's name, and
+// returns its exit code. Errors are printed to stderr, once. It returns soon
+// after ctx has ended, when nothing that it started runs any more.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{stdout: stdout, stderr: stderr, getenv: getenv}
+	root := p.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errReported):
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "nstance-server: %v\n", err)
+	if !p.begun {
+		fmt.Fprintln(stderr, "see nstance-server --help")
+		return exitUsage
+	}
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	if _, failed := errors.AsType[*dev.Failure](err); !failed && nstance.CodeOf(err) == nstance.Invalid {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nstance-server",
+		Short: "Keep the machines of one shard alive",
+		Long: `nstance-server keeps groups of machines at their size on capacity that can
+vanish at any second. To see it at work on this machine alone, without any
+set-up: nstance-server dev.
+
+Exit codes: 0 done, or told to stop; 1 it could not be done; 2 the command line
+or the configuration is wrong.`,
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+		PersistentPreRun: func(*cobra.Command, []string) { p.begun = true },
+	}
+	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(p.runCommand(), p.devCommand(), p.validateCommand(), p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
+	return root
+}
+
+// logger writes logs to stderr, from the level that the flag names, else def.
+func (p *program) logger(def slog.Level) (*slog.Logger, error) {
+	level := def
+	if p.level != "" {
+		if err := level.UnmarshalText([]byte(p.level)); err != nil {
+			return nil, nstance.FieldError("--log-level", "use debug, info, warn or error", "%.64q is no level", p.level)
+		}
+	}
+	return slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})), nil
+}
+
+func (p *program) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(p.stdout, "nstance-server", version())
+			return err
+		},
+	}
+}
+
+// version is the software's version, and what the toolchain knows about this
+// build.
+func version() string {
+	text := server.Version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				text += " " + s.Value[:min(12, len(s.Value))]
+			}
+		}
+	}
+	return text + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
+}

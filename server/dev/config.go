@@ -1,0 +1,90 @@
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The one group and where it belongs.
+const (
+	clusterID = nstance.ClusterID("dev")
+	shardID   = nstance.ShardID("local")
+	groupID   = nstance.GroupID("web")
+)
+
+// userData is the template of what a machine is told at its first boot. The
+// folders are relative to the machine's own, in which it runs.
+const userData = `{
+  "env": {
+    "NSTANCE_INSTANCE_ID": "{{.Instance.ID}}",
+    "NSTANCE_INSTANCE_KIND": "{{.Instance.Kind}}",
+    "NSTANCE_SERVER_REGISTRATION_ADDR": "{{.Server.RegistrationAddr}}",
+    "NSTANCE_SERVER_AGENT_ADDR": "{{.Server.AgentAddr}}",
+    "NSTANCE_IDENTITY_DIR": "identity",
+    "NSTANCE_KEYS_DIR": "keys",
+    "NSTANCE_RECV_DIR": "recv",
+    "NSTANCE_SPOT_POLL_INTERVAL": "2s",
+    "NSTANCE_DRAIN_HOOK": {{json .Vars.drain_hook}},
+    "NSTANCE_DEV_RELEASE": "@release@"
+  },
+  "files": {
+    "identity/nonce.jwt": {{json .Nonce}},
+    "identity/ca.crt": {{json .Cluster.CACert}}
+  }
+}`
+
+type object = map[string]any
+
+// configuration writes the shard's configuration. release is a part of the
+// user data, so that another one makes every machine outdated.
+func configuration(o *Options, http string, release int) ([]byte, error) {
+	hook, err := json.Marshal(o.DrainHook)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "drain hook: %w", err)
+	}
+	content := strings.Replace(userData, "@release@", strconv.Itoa(release), 1)
+	return json.MarshalIndent(object{
+		"cluster": object{"id": clusterID},
+		"shard": object{
+			"id":               shardID,
+			"provider":         object{"kind": "local"},
+			"bind":             object{"http": http, "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"},
+			"health_interval":  "5s",
+			"create_rate":      object{"per_second": 1000, "burst": 1000},
+			"shutdown_timeout": "2s",
+		},
+		"templates": object{string(groupID): object{
+			"kind": "web", "arch": arch(), "instance_type": "process",
+			"market":               object{"type": nstance.Spot},
+			"userdata":             object{"content": content},
+			"vars":                 object{"drain_hook": string(hook)},
+			"registration_timeout": "1m", "launch_timeout": "2m",
+		}},
+		"groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
+			"template": groupID, "size": o.size(), "drain_timeout": "30s",
+		}}},
+	}, "", "  ")
+}
+
+func arch() nstance.Arch {
+	if runtime.GOARCH == "arm64" {
+		return nstance.ARM64
+	}
+	return nstance.AMD64
+}
+
+// A source is the configuration, in memory.
+type source struct{ text atomic.Pointer[[]byte] }
+
+func (s *source) set(text []byte) { s.text.Store(&text) }
+
+// read is a server.Source.
+func (s *source) read(context.Context) (string, []byte, error) {
+	return "dev.jsonc", *s.text.Load(), nil
+}

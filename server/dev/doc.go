@@ -1,0 +1,17 @@
+// Package dev is single-machine mode: a whole shard in one process tree, for a
+// first look, for demonstrations and for tests that shall use the real thing.
+//
+// [Run] starts a shard server over a directory and the cloud of package
+// provider/local, whose machines are child processes that run the real agent
+// ([Machine]). There is nothing to set up: the authorities are made on the
+// spot, everything listens on loopback only, root is not needed. When Run
+// returns, no process is left and no temporary directory; when its process is
+// killed instead, the machines notice and exit.
+//
+// A scenario plays the main job once and fails unless all of it happened:
+//
+//	interrupt  one spot member is reclaimed: replacement, drain, deletion
+//	mass       all members of a larger group are reclaimed at once
+//	crash      a member's process is killed: replacement without drain
+//	rollout    the template changes: one by one, replacement first
+package dev

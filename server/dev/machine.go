@@ -1,0 +1,57 @@
+package dev
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/provider/local"
+)
+
+// pidFile is where, in its own folder, a machine says which process it is.
+const pidFile = "machine.pid"
+
+// Machine is what a machine of the local cloud runs: it boots as its user data
+// says, and is an agent from then on. It returns nil when ctx ends or the cloud
+// is no more. Fails with Invalid when this process is no machine.
+func Machine(ctx context.Context) error {
+	ctx, boot, err := local.Boot(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
+		return nstance.Errorf(nstance.Internal, "%w", err)
+	}
+	o, err := agent.FromEnv(boot.Getenv)
+	if err != nil {
+		return err
+	}
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("instance_id", o.InstanceID)
+	a, err := agent.New(o)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// demoWork is how long the demonstration drain takes.
+const demoWork = 300 * time.Millisecond
+
+// DrainDemo is what a machine runs to empty itself. There is nothing on it, so
+// it waits for a moment, as if there were, and says so.
+func DrainDemo(ctx context.Context, out io.Writer) error {
+	select {
+	case <-time.After(demoWork):
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "told to stop before the machine was empty")
+	}
+	_, err := fmt.Fprintf(out, "emptied %s because of %s, %s s before its deadline\n",
+		os.Getenv("NSTANCE_INSTANCE_ID"), os.Getenv("NSTANCE_DRAIN_REASON"), os.Getenv("NSTANCE_DRAIN_SECONDS"))
+	return err
+}

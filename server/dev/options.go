@@ -1,0 +1,135 @@
+package dev
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The scenarios.
+const (
+	Interrupt = "interrupt"
+	Mass      = "mass"
+	Crash     = "crash"
+	Rollout   = "rollout"
+)
+
+// Scenarios are the values that Options.Scenario may have besides "".
+func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout} }
+
+const (
+	defaultInstances = 3
+	defaultCount     = 50
+	maxInstances     = 500 // processes on one machine
+	defaultHTTP      = "127.0.0.1:8990"
+)
+
+// Options adjust Run. Nil and zero fields mean the defaults.
+type Options struct {
+	// Scenario to play; empty: none, Run serves until its context ends.
+	Scenario string
+
+	Instances int // size of the group; 3
+	Count     int // its size in scenario mass; 50
+
+	// Data is the directory to keep everything in, made if need be. Empty: a
+	// temporary one, removed in the end.
+	Data string
+
+	// HTTP is where the status page listens; 127.0.0.1:8990. If the port is
+	// taken, one of the hundred after it.
+	HTTP string
+
+	// Protocol of the machines' metadata services: aws (the default) or gcp.
+	Protocol string
+
+	// JSON has every event written to Out as one JSON object a line, and
+	// everything for people to Err. Without it, all of that goes to Out.
+	JSON bool
+
+	Out, Err io.Writer // nil: discarded
+
+	// Machine is the command that a machine runs: a program that calls
+	// Machine. Default: this executable with the argument "machine".
+	Machine []string
+
+	// DrainHook is the command that empties a machine: a program that calls
+	// DrainDemo, or another. Default: this executable with the argument
+	// "drain-demo".
+	DrainHook []string
+
+	Log *slog.Logger // of the server and the cloud; nil: discarded
+}
+
+// complete returns a copy of o with the defaults filled in, or what is wrong.
+func (o *Options) complete() (*Options, error) {
+	c := Options{}
+	if o != nil {
+		c = *o
+	}
+	fill(&c.Instances, defaultInstances)
+	fill(&c.Count, defaultCount)
+	fill(&c.HTTP, defaultHTTP)
+	fill(&c.Protocol, "aws")
+	fill[io.Writer](&c.Out, io.Discard)
+	fill[io.Writer](&c.Err, io.Discard)
+	fill(&c.Log, slog.New(slog.DiscardHandler))
+	if err := c.commands(); err != nil {
+		return nil, err
+	}
+	return &c, c.check()
+}
+
+func fill[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (o *Options) commands() error {
+	if len(o.Machine) > 0 && len(o.DrainHook) > 0 {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nstance.Errorf(nstance.Internal, "where is this program: %w", err)
+	}
+	if len(o.Machine) == 0 {
+		o.Machine = []string{self, "machine"}
+	}
+	if len(o.DrainHook) == 0 {
+		o.DrainHook = []string{self, "drain-demo"}
+	}
+	return nil
+}
+
+func (o *Options) check() error {
+	if o.Scenario != "" && !slices.Contains(Scenarios(), o.Scenario) {
+		return nstance.FieldError("scenario", "use "+strings.Join(Scenarios(), ", "), "%.64q is not a scenario of this version", o.Scenario)
+	}
+	if o.Instances < 1 || o.Instances > maxInstances {
+		return nstance.FieldError("instances", "use 1 to 500", "%d machines are not possible here", o.Instances)
+	}
+	if o.Count < 1 || o.Count > maxInstances {
+		return nstance.FieldError("count", "use 1 to 500", "%d machines are not possible here", o.Count)
+	}
+	host, _, err := net.SplitHostPort(o.HTTP)
+	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return nstance.FieldError("http", "use 127.0.0.1:8990, or another port", "%.64q is not an address of the loopback interface", o.HTTP)
+	}
+	return nil
+}
+
+// size of the group that the options ask for.
+func (o *Options) size() int {
+	if o.Scenario == Mass {
+		return o.Count
+	}
+	return o.Instances
+}

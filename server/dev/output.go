@@ -1,0 +1,129 @@
+package dev
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Summary is the last line of a scenario with Options.JSON. Durations are
+// whole milliseconds from notice_published; where nothing is published, from
+// what the scenario does instead. With several instances they are those of the
+// last. What a scenario does not have, or did not come to, is absent.
+type Summary struct {
+	Time     time.Time `json:"time"`
+	Event    string    `json:"event"` // summary
+	OK       bool      `json:"ok"`
+	Scenario string    `json:"scenario"`
+	Stage    string    `json:"stage,omitempty"` // where it failed
+	Error    string    `json:"error,omitempty"`
+	Count    int       `json:"count,omitempty"` // of the instances that the scenario was about
+	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted
+
+	DetectedMS             *int64 `json:"detected_ms,omitempty"`
+	ReceivedMS             *int64 `json:"received_ms,omitempty"`
+	ReplacementRequestedMS *int64 `json:"replacement_requested_ms,omitempty"`
+	DrainedMS              *int64 `json:"drained_ms,omitempty"`
+	ReplacementReadyMS     *int64 `json:"replacement_ready_ms,omitempty"`
+	DeletedMS              *int64 `json:"deleted_ms,omitempty"`
+}
+
+// An output prints events and summaries, for programs or for people.
+type output struct {
+	json   bool
+	events io.Writer
+	people io.Writer
+}
+
+func newOutput(o *Options) *output {
+	out := &output{json: o.JSON, events: o.Out, people: o.Out}
+	if o.JSON {
+		out.people = o.Err
+	}
+	return out
+}
+
+func (o *output) line(v any) error {
+	data, err := json.Marshal(v)
+	if err == nil {
+		_, err = o.events.Write(append(data, '\n'))
+	}
+	if err != nil {
+		return nstance.Errorf(nstance.Unavailable, "standard output: %w", err)
+	}
+	return nil
+}
+
+// event prints one event.
+func (o *output) event(e nstance.Event) error {
+	if o.json {
+		return o.line(e)
+	}
+	if e.Type == nstance.EventCreated || e.Type == nstance.EventRegistered { // of interest to programs only
+		return nil
+	}
+	return o.say("%s  %-21s %s\n", e.Time.Local().Format("15:04:05.000"), e.Type, describe(e))
+}
+
+func describe(e nstance.Event) string {
+	words := []string{string(e.Instance)}
+	if e.Instance == "" {
+		words = []string{string(e.Group)}
+	}
+	if e.Replaces != "" {
+		words = append(words, "replaces "+string(e.Replaces))
+	}
+	if e.Type == nstance.EventDrainStarted && e.Drain != nil {
+		words = append(words, "until "+e.Drain.Deadline.Local().Format("15:04:05"))
+	}
+	for _, more := range []string{e.Reason, e.Error} {
+		if more = strings.TrimSpace(more); more != "" {
+			words = append(words, "("+more+")")
+		}
+	}
+	return strings.Join(words, "  ")
+}
+
+// say prints text for people.
+func (o *output) say(format string, args ...any) error {
+	if _, err := fmt.Fprintf(o.people, format, args...); err != nil {
+		return nstance.Errorf(nstance.Unavailable, "output: %w", err)
+	}
+	return nil
+}
+
+// summary prints how a scenario went.
+func (o *output) summary(s Summary) error {
+	if o.json {
+		return o.line(s)
+	}
+	verdict := "ok"
+	if !s.OK {
+		verdict = "failed in stage " + s.Stage
+	}
+	if err := o.say("\nscenario %s: %s\n", s.Scenario, verdict); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		name string
+		ms   *int64
+	}{
+		{"detected", s.DetectedMS},
+		{"received", s.ReceivedMS},
+		{"replacement requested", s.ReplacementRequestedMS},
+		{"drained", s.DrainedMS},
+		{"replacement ready", s.ReplacementReadyMS},
+		{"deleted", s.DeletedMS},
+	} {
+		if d.ms != nil {
+			if err := o.say("  %-22s %6d ms\n", d.name, *d.ms); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

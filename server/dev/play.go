@@ -1,0 +1,300 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// noticeAhead is how long before it is taken a machine is told: as on AWS.
+const noticeAhead = 2 * time.Minute
+
+// A play is a scenario under way.
+type play struct {
+	*shard
+	size    int
+	stage   string               // what is waited for
+	since   time.Time            // when the scenario did what it does; zero before
+	victims []nstance.InstanceID // whom it did it to
+	pids    []int                // their processes
+}
+
+// play plays the scenario and returns how it went.
+func (w *shard) play(ctx context.Context) (Summary, error) {
+	p := &play{shard: w, size: w.o.size(), stage: stageStart}
+	limit := time.Minute + time.Duration(p.size)*time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, nstance.Errorf(nstance.Unavailable, "the scenario took longer than %s", limit))
+	defer cancel()
+	scenario := map[string]func(context.Context) error{
+		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout,
+	}[w.o.Scenario]
+	err := scenario(ctx)
+	sum := p.summary()
+	if err == nil {
+		sum.OK = true
+		return sum, nil
+	}
+	sum.Stage, sum.Error = p.stage, err.Error()
+	return sum, &Failure{w.o.Scenario, p.stage, err}
+}
+
+func (p *play) interrupt(ctx context.Context) error {
+	members, err := p.full(ctx)
+	if err != nil {
+		return err
+	}
+	return p.reclaim(ctx, members[:1])
+}
+
+func (p *play) mass(ctx context.Context) error {
+	members, err := p.full(ctx)
+	if err != nil {
+		return err
+	}
+	return p.reclaim(ctx, members)
+}
+
+// reclaim takes members back and sees each of them replaced, drained, deleted.
+func (p *play) reclaim(ctx context.Context, members []nstance.InstanceID) error {
+	if err := p.choose(members); err != nil {
+		return err
+	}
+	p.stage = string(nstance.EventNoticePublished)
+	p.since = time.Now()
+	for _, id := range members {
+		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
+		if err := p.cloud.Interrupt(id, "terminate", noticeAhead); err != nil {
+			return err
+		}
+	}
+	for _, t := range []nstance.EventType{
+		nstance.EventNoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventDrainStarted,
+		nstance.EventDrainAcknowledged, nstance.EventReady, nstance.EventDeleteRequested, nstance.EventDeleted,
+	} {
+		if err := p.each(ctx, t); err != nil {
+			return err
+		}
+	}
+	return p.over(ctx)
+}
+
+// crash kills a member's process: nothing is left to drain.
+func (p *play) crash(ctx context.Context) error {
+	members, err := p.full(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.choose(members[:1]); err != nil {
+		return err
+	}
+	p.stage, p.since = "kill", time.Now()
+	if err := p.cloud.Kill(members[0]); err != nil {
+		return err
+	}
+	for _, t := range []nstance.EventType{
+		nstance.EventMachineGone, nstance.EventReplacementRequested, nstance.EventReady, nstance.EventDeleteRequested, nstance.EventDeleted,
+	} {
+		if err := p.each(ctx, t); err != nil {
+			return err
+		}
+	}
+	told, _, _ := p.story.read()
+	if _, drained := told.index().about[indexKey{nstance.EventDrainStarted, members[0]}]; drained {
+		return nstance.Errorf(nstance.Internal, "a machine that was gone was drained")
+	}
+	return p.over(ctx)
+}
+
+// full waits until the group has all its members and returns them.
+func (p *play) full(ctx context.Context) (members []nstance.InstanceID, err error) {
+	return members, p.await(ctx, string(nstance.EventGroupReady), func(h history) (bool, error) {
+		members = h.ready()
+		return h.has(nstance.EventGroupReady) && len(members) == p.size, nil
+	}, func(history) string { return fmt.Sprintf("%d of %d members are ready", len(members), p.size) })
+}
+
+// choose remembers whom the scenario is about.
+func (p *play) choose(ids []nstance.InstanceID) error {
+	p.victims = ids
+	for _, id := range ids {
+		pid, err := p.home.pid(id)
+		if err != nil {
+			return err
+		}
+		p.pids = append(p.pids, pid)
+	}
+	return nil
+}
+
+// each waits until an event of that type has happened to every victim, or to
+// the replacement of every victim where it is about those.
+func (p *play) each(ctx context.Context, t nstance.EventType) error {
+	return p.await(ctx, stageOf(t), func(h history) (bool, error) {
+		return len(p.missing(h, t)) == 0, nil
+	}, func(h history) string {
+		missing := p.missing(h, t)
+		return fmt.Sprintf("no event %s for %s, the first of %d of %d instances", t, missing[0], len(missing), len(p.victims))
+	})
+}
+
+func stageOf(t nstance.EventType) string {
+	if t == nstance.EventReady {
+		return "replacement_ready"
+	}
+	return string(t)
+}
+
+// missing returns the victims that have not had such an event.
+func (p *play) missing(h history, t nstance.EventType) []nstance.InstanceID {
+	var ids []nstance.InstanceID
+	x := h.index()
+	for _, id := range p.victims {
+		e, ok := x.find(t, id)
+		if t == nstance.EventDrainAcknowledged && e.Reason != string(nstance.OutcomeDrained) {
+			ok = false // that it did not work is no success
+		}
+		if !ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// find returns the event of a type that belongs to the loss of id.
+func (x index) find(t nstance.EventType, id nstance.InstanceID) (nstance.Event, bool) {
+	where := x.about
+	if t == nstance.EventReady || t == nstance.EventReplacementRequested {
+		where = x.replacing
+	}
+	e, ok := where[indexKey{t, id}]
+	return e, ok
+}
+
+// await waits for a stage, as long as a stage may take.
+func (p *play) await(ctx context.Context, stage string, done func(history) (bool, error), lacking func(history) string) error {
+	p.stage = stage
+	limit := p.limit()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
+	defer cancel()
+	err := p.story.await(ctx, done)
+	if errors.Is(err, errLate) {
+		told, _, _ := p.story.read()
+		return nstance.Errorf(nstance.Unavailable, "%s after %s", lacking(told), limit)
+	}
+	return err
+}
+
+var errLate = errors.New("the stage took too long")
+
+// limit is how long one stage may take.
+func (p *play) limit() time.Duration {
+	return 20*time.Second + time.Duration(p.size)*300*time.Millisecond
+}
+
+// over waits until the victims' processes are gone and the group is as it was,
+// no machine more and none less, and checks that each victim was replaced once.
+func (p *play) over(ctx context.Context) error {
+	p.stage = "group_full"
+	limit := p.limit()
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := p.settled(limited)
+		if err == nil {
+			break
+		}
+		if !pause(limited, again) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return nstance.Errorf(nstance.Unavailable, "after %s: %w", limit, err)
+		}
+	}
+	told, _, _ := p.story.read()
+	if n := len(told.requested()); n != p.size+len(p.victims) {
+		return nstance.Errorf(nstance.Internal, "%d machines were asked for instead of %d and one for each of %d", n, p.size, len(p.victims))
+	}
+	return nil
+}
+
+// settled returns what is not yet as it should be in the end.
+func (p *play) settled(ctx context.Context) error {
+	for i, pid := range p.pids {
+		if alive(pid) {
+			return nstance.Errorf(nstance.Conflict, "process %d of %s still runs", pid, p.victims[i])
+		}
+	}
+	n, err := p.machines(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := p.status(ctx)
+	if err != nil {
+		return err
+	}
+	if n != p.size || len(s.Instances) != p.size || len(s.Groups) != 1 {
+		return nstance.Errorf(nstance.Conflict, "there are %d machines and %d instances instead of %d", n, len(s.Instances), p.size)
+	}
+	if g := s.Groups[0]; g.Ready != p.size || g.Leaving != 0 || g.Stale != 0 {
+		return nstance.Errorf(nstance.Conflict, "of %d members %d are ready, %d leave, %d are outdated", g.Size, g.Ready, g.Leaving, g.Stale)
+	}
+	return nil
+}
+
+// alive reports whether there is such a process.
+func alive(pid int) bool {
+	proc, err := os.FindProcess(pid)
+	return err == nil && !errors.Is(proc.Signal(syscall.Signal(0)), os.ErrProcessDone)
+}
+
+// summary gathers how long everything took.
+func (p *play) summary() Summary {
+	told, _, _ := p.story.read()
+	x := told.index()
+	last := func(types ...nstance.EventType) *int64 {
+		var latest time.Time
+		for _, id := range p.victims {
+			for _, t := range types {
+				if e, ok := x.find(t, id); ok && e.Time.After(latest) {
+					latest = e.Time
+				}
+			}
+		}
+		if p.since.IsZero() || latest.IsZero() {
+			return nil
+		}
+		ms := max(0, latest.Sub(p.since).Milliseconds())
+		return &ms
+	}
+	s := Summary{
+		Time: time.Now().UTC(), Event: "summary", Scenario: p.o.Scenario,
+		DetectedMS: last(nstance.EventNoticeDetected, nstance.EventMachineGone), ReceivedMS: last(nstance.EventNoticeReceived),
+		ReplacementRequestedMS: last(nstance.EventReplacementRequested), DrainedMS: last(nstance.EventDrainAcknowledged),
+		ReplacementReadyMS: last(nstance.EventReady), DeletedMS: last(nstance.EventDeleted),
+	}
+	if p.o.Scenario == Mass || p.o.Scenario == Rollout {
+		lost := len(p.victims)
+		for _, id := range p.victims {
+			if p.followed(x, id) {
+				lost--
+			}
+		}
+		s.Count, s.Lost = p.size, &lost
+	}
+	return s
+}
+
+// followed reports whether a victim was replaced, drained and deleted.
+func (p *play) followed(x index, id nstance.InstanceID) bool {
+	for _, t := range []nstance.EventType{nstance.EventReady, nstance.EventDrainAcknowledged, nstance.EventDeleted} {
+		if _, ok := x.find(t, id); !ok {
+			return false
+		}
+	}
+	return true
+}
