@@ -121,6 +121,14 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	return v
 }
 
+// Loaded reports whether the shard's records have been read. Until then what is
+// not known may exist all the same.
+func (r *Reconciler) Loaded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.loaded
+}
+
 // Problems lists what a person should look at: records that could not be read,
 // and machines with our marks that have no record.
 func (r *Reconciler) Problems() []string {

@@ -197,8 +197,12 @@ func (s *Server) config() *config.Config {
 
 // leading returns the present term, or Unavailable.
 func (s *Server) leading() (*term, error) {
-	if t := s.term.Load(); t != nil {
-		return t, nil
+	t := s.term.Load()
+	switch {
+	case t == nil:
+		return nil, nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+	case !t.reconciler.Loaded(): // who is not known yet must not be told that he does not exist
+		return nil, nstance.Errorf(nstance.Unavailable, "this server is still reading its shard")
 	}
-	return nil, nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+	return t, nil
 }

@@ -77,6 +77,8 @@ func (s *session) welcome() {
 	}}})
 	if d, ok := s.term.drainFor(s.id); ok {
 		s.command(d)
+	} else if v, err := s.term.reconciler.Instance(s.id); err == nil && v.Record.Drain == nil && v.Record.Generation > 0 {
+		s.cancelDrain(v.Record.Generation) // it may have been cancelled while the agent was away
 	}
 }
 

@@ -15,7 +15,7 @@ const (
 )
 
 func (s *Server) handler() http.Handler {
-	return web.Handler(s.status, func() bool { return s.term.Load() != nil })
+	return web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil })
 }
 
 // status gathers what the status page shows.
