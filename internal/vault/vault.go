@@ -6,7 +6,6 @@ package vault
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"strings"
 
@@ -39,11 +38,7 @@ func (v *Vault) Get(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, err := v.open(name, obj.Data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", obj.Key, err)
-	}
-	return plain, nil
+	return v.open(name, obj.Data)
 }
 
 func (v *Vault) open(name string, data []byte) ([]byte, error) {

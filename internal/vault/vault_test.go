@@ -93,7 +93,7 @@ func TestGetRefuses(t *testing.T) {
 			_, err := vault.New(store, tc.get).Get(t.Context(), name)
 			require.ErrorIs(t, err, tc.code)
 			require.ErrorContains(t, err, tc.says)
-			require.ErrorContains(t, err, "secret/nonce.key")
+			require.ErrorContains(t, err, "secret nonce.key")
 		})
 	}
 	t.Run("what is not there is NotFound", func(t *testing.T) {
