@@ -1,0 +1,66 @@
+// Package admin is nstance-admin, the command line for people and scripts, as
+// one library call. docs/nstance-admin.md is its reference.
+//
+// What it prints with --output json is defined by the exported types here:
+// their field names are a contract.
+package admin
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// A program is one run of the command.
+type program struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr *console
+	getenv func(string) string
+	begun  bool // the command line was understood
+}
+
+// Main runs nstance-admin with args, which leave out the program's name, and
+// returns its exit code. Results go to stdout, all else to stderr. It returns
+// soon after ctx has ended, which is no failure for a command that follows
+// something until then.
+func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv}
+	root := p.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !p.begun {
+		err = misused(root, err)
+	}
+	p.stderr.note("error: %v", err)
+	return exitCode(err)
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:              "nstance-admin",
+		Short:            "Administer the shards of an Nstance cluster",
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+		PersistentPreRun: func(*cobra.Command, []string) { p.begun = true },
+	}
+	root.SetIn(p.stdin)
+	root.SetOut(p.stdout) // before the completion command, which keeps it
+	root.SetErr(p.stderr)
+	root.SetFlagErrorFunc(misused)
+	root.AddCommand(
+		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.groupCommand(), p.instanceCommand(),
+		p.interruptCommand(), p.eventsCommand(), p.configCommand(),
+	)
+	root.InitDefaultCompletionCmd()
+	section(root)
+	return root
+}
+
+// now is the time that people see ages by and certificates are judged by.
+func (p *program) now() time.Time { return time.Now() }

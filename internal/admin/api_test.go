@@ -1,0 +1,218 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+)
+
+func serialOf(ctx context.Context) string {
+	p, _ := peer.FromContext(ctx)
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	if len(info.State.PeerCertificates) == 0 {
+		return ""
+	}
+	return pki.SerialOf(info.State.PeerCertificates[0])
+}
+
+func (w *world) RegisterOperator(_ context.Context, req *apiv1.RegisterOperatorRequest) (*apiv1.RegisterOperatorResponse, error) {
+	c, err := w.keys.Nonces.Verify(req.GetNonce(), time.Now(), registration.Expect{Cluster: cluster, Shard: shard})
+	if err != nil {
+		return nil, err
+	}
+	key, err := registration.ParseCSR(req.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if had, ok := w.used[c.JTI]; ok && had != pki.KeyFingerprint(key) {
+		return nil, nstance.Errorf(nstance.Denied, "nonce has been used already, with another key")
+	}
+	w.used[c.JTI] = pki.KeyFingerprint(key)
+	if err := w.fail["after RegisterOperator"]; err != nil {
+		return nil, err
+	}
+	return &apiv1.RegisterOperatorResponse{Credential: w.credential(w.issue(key, c.Kind, time.Now()))}, nil
+}
+
+func (w *world) RenewCertificate(_ context.Context, req *apiv1.OperatorServiceRenewCertificateRequest) (*apiv1.OperatorServiceRenewCertificateResponse, error) {
+	key, err := registration.ParseCSR(req.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	w.did("renew " + pki.KeyFingerprint(key))
+	return &apiv1.OperatorServiceRenewCertificateResponse{Credential: w.credential(w.issue(key, nstance.RoleAdmin, time.Now()))}, nil
+}
+
+func (w *world) ListGroups(context.Context, *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &apiv1.ListGroupsResponse{}
+	for _, g := range w.groups {
+		resp.Groups = append(resp.Groups, proto.CloneOf(g))
+	}
+	return resp, nil
+}
+
+func (w *world) UpdateGroup(_ context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
+	w.did(fmt.Sprintf("size %s/%s %d dry=%t", req.GetTenant(), req.GetGroup(), req.GetSize(), req.GetDryRun()))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.groups, func(g *apiv1.Group) bool { return g.GetTenant() == req.GetTenant() && g.GetGroup() == req.GetGroup() })
+	if i < 0 {
+		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.GetGroup())
+	}
+	g := proto.CloneOf(w.groups[i])
+	g.Size = req.GetSize()
+	if !req.GetDryRun() {
+		w.groups[i] = g
+	}
+	return &apiv1.UpdateGroupResponse{Group: g}, nil
+}
+
+func (w *world) ListInstances(_ context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &apiv1.ListInstancesResponse{}
+	for _, i := range w.instances {
+		if i.GetState() != "deleted" && (req.GetGroup() == "" || i.GetGroup() == req.GetGroup()) {
+			resp.Instances = append(resp.Instances, proto.CloneOf(i))
+		}
+	}
+	slices.SortFunc(resp.Instances, func(a, b *apiv1.Instance) int { return slices.Compare([]byte(a.GetId()), []byte(b.GetId())) })
+	return resp, nil
+}
+
+func (w *world) find(id string) (*apiv1.Instance, error) {
+	i, ok := w.instances[id]
+	if !ok {
+		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	return i, nil
+}
+
+func (w *world) GetInstance(_ context.Context, req *apiv1.GetInstanceRequest) (*apiv1.GetInstanceResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i, err := w.find(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Events: slices.Clone(w.stories[req.GetId()])}, nil
+}
+
+func (w *world) DeleteInstance(_ context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {
+	w.did(fmt.Sprintf("delete %s drain=%t dry=%t", req.GetId(), !req.GetNoDrain(), req.GetDryRun()))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.find(req.GetId())
+	return &apiv1.DeleteInstanceResponse{}, err
+}
+
+func (w *world) DrainInstance(_ context.Context, req *apiv1.DrainInstanceRequest) (*apiv1.DrainInstanceResponse, error) {
+	w.did(fmt.Sprintf("drain %s because=%q dry=%t", req.GetId(), req.GetReason(), req.GetDryRun()))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i, err := w.find(req.GetId())
+	if err != nil || req.GetDryRun() {
+		return &apiv1.DrainInstanceResponse{}, err
+	}
+	now := time.Now()
+	return &apiv1.DrainInstanceResponse{Drain: &apiv1.Drain{
+		Instance: i.GetId(), Tenant: i.GetTenant(), Group: i.GetGroup(), Generation: 1, StartedAt: wire.Time(now),
+		Deadline: wire.Time(now.Add(5 * time.Minute)), Executor: "operator", Causes: []*apiv1.Cause{{Kind: "request", Message: req.GetReason()}},
+	}}, nil
+}
+
+func (w *world) Interrupt(_ context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
+	w.did(fmt.Sprintf("interrupt %s notice=%s dry=%t", req.GetId(), req.GetNotice().AsDuration(), req.GetDryRun()))
+	w.mu.Lock()
+	then := w.onInject
+	w.mu.Unlock()
+	resp := &apiv1.InterruptResponse{EventId: "rehearsal-1"}
+	if req.GetDryRun() {
+		resp.Plan = []string{"create (replace) for " + req.GetId(), "drain " + req.GetId()}
+	} else if then != nil {
+		then(req.GetId(), resp.GetEventId())
+	}
+	return resp, nil
+}
+
+func (w *world) GetConfigStatus(context.Context, *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return proto.CloneOf(w.config), nil
+}
+
+func (w *world) RefreshConfig(context.Context, *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
+	w.did("refresh")
+	return &apiv1.RefreshConfigResponse{Digest: "sha256:def", Changed: true}, nil
+}
+
+func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &apiv1.GetShardStatusResponse{
+		Cluster: string(cluster), Shard: string(shard), Leader: true, Epoch: 7, Groups: int32(len(w.groups)), Instances: int32(len(w.instances)),
+		AgentsConnected: 2, Version: "0.1.0", TermStartedAt: wire.Time(time.Now().Add(-150 * time.Minute)), Problems: w.problems,
+	}, nil
+}
+
+func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
+	w.mu.Lock()
+	kick, err := w.kick, w.fail["WatchInstanceEvents"]
+	w.mu.Unlock()
+	if err != nil {
+		return wire.Status(err)
+	}
+	w.did(fmt.Sprintf("watch after=%t group=%q instance=%q", req.GetAfterSeq() != 0, req.GetGroup(), req.GetInstance()))
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() { // ends with ctx, which ends with the call
+		select {
+		case <-kick:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	view := feed.View[*apiv1.Event]{Keep: func(e *apiv1.Event) bool {
+		return (req.GetGroup() == "" || e.GetGroup() == req.GetGroup()) && (req.GetInstance() == "" || e.GetInstance() == req.GetInstance())
+	}}
+	for item, err := range w.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
+		if err != nil {
+			return wire.Status(err)
+		}
+		msg := &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Synced{Synced: &apiv1.Synced{Seq: uint64(item.Seq)}}}
+		if item.Kind == feed.Event {
+			e := proto.CloneOf(item.Value)
+			e.Seq = uint64(item.Seq)
+			msg.Message = &apiv1.WatchInstanceEventsResponse_Event{Event: e}
+		}
+		if err := stream.Send(msg); err != nil {
+			return err
+		}
+	}
+	return wire.Status(nstance.Errorf(nstance.Unavailable, "this term has ended"))
+}
+
+// disconnect ends every watch.
+func (w *world) disconnect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.kick)
+	w.kick = make(chan struct{})
+}

@@ -1,0 +1,229 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// A remote is what commands need that talk to a server.
+type remote struct {
+	p       *program
+	dir     string
+	servers []string
+	timeout time.Duration
+}
+
+// remote adds the flags of such a command.
+func (p *program) remote(cmd *cobra.Command) *remote {
+	r := &remote{p: p}
+	identityFlag(cmd, &r.dir)
+	cmd.Flags().StringSliceVar(&r.servers, "server", nil, "operator API address instead of those of the identity, port 8993 by default")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", defaultTimeout, "how long an answer may take")
+	return r
+}
+
+func identityFlag(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "identity", "", "directory of the identity (default $NSTANCE_ADMIN_DIR, or nstance in the user's configuration)")
+}
+
+// identityDir returns where the identity is.
+func (p *program) identityDir(flag string) (string, error) {
+	if flag != "" {
+		return flag, nil
+	}
+	if dir := p.getenv("NSTANCE_ADMIN_DIR"); dir != "" {
+		return dir, nil
+	}
+	base, err := os.UserConfigDir()
+	if err != nil {
+		return "", nstance.FieldError("--identity", "name the directory", "there is no user configuration: %v", err)
+	}
+	return filepath.Join(base, "nstance"), nil
+}
+
+// A client is a connection to the server that leads.
+type client struct {
+	apiv1.OperatorServiceClient
+	conn *grpc.ClientConn
+	addr string
+	id   Identity
+}
+
+func (c *client) close() { _ = c.conn.Close() } // nothing is left to lose on it
+
+// with runs fn with a client.
+func (r *remote) with(ctx context.Context, fn func(c *client) error) error {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return fn(c)
+}
+
+// connect finds the server that leads, and renews the certificate if two
+// thirds of its life are over. A renewal that fails is no failure of the
+// command, as long as the certificate is good.
+func (r *remote) connect(ctx context.Context) (*client, error) {
+	dir, id, err := r.identity()
+	if err != nil {
+		return nil, err
+	}
+	renewAt, end, err := id.life()
+	if err != nil {
+		return nil, err
+	}
+	if now := r.p.now(); !now.Before(end) {
+		return nil, fault(nstance.Denied, nil, "log in again with nstance-admin login",
+			fmt.Sprintf("the certificate in %s expired at %s", dir, stamp(end)))
+	}
+	c, err := r.leader(ctx, id)
+	if err != nil || r.p.now().Before(renewAt) {
+		return c, err
+	}
+	renewed, err := renew(ctx, c, dir, r.p.now)
+	if err != nil {
+		r.p.stderr.note("warning: certificate not renewed, it ends at %s: %v", stamp(end), err)
+		return c, nil
+	}
+	next, err := r.open(c.addr, renewed)
+	if err != nil {
+		return c, nil //nolint:nilerr // the connection at hand is good
+	}
+	c.close()
+	return next, nil
+}
+
+func (r *remote) identity() (dir string, id Identity, err error) {
+	if dir, err = r.p.identityDir(r.dir); err != nil {
+		return "", id, err
+	}
+	if id, err = LoadIdentity(dir); err != nil {
+		return "", id, err
+	}
+	if len(r.servers) > 0 {
+		id.Servers = r.servers
+	}
+	id.Servers, err = withPorts("server", id.Servers, portOperator)
+	return dir, id, err
+}
+
+func (r *remote) open(addr string, id Identity) (*client, error) {
+	cfg, err := id.tls()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dialing{tls: cfg, timeout: r.timeout, stderr: r.p.stderr}.open(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &client{apiv1.NewOperatorServiceClient(conn), conn, addr, id}, nil
+}
+
+// leader returns a client of the one server that leads, wherever there is a
+// choice: standbys accept connections and refuse every call.
+func (r *remote) leader(ctx context.Context, id Identity) (*client, error) {
+	addrs := resolve(ctx, id.Servers)
+	if len(addrs) == 1 {
+		return r.open(addrs[0], id)
+	}
+	var failed error
+	for _, addr := range addrs {
+		c, err := r.open(addr, id)
+		if err != nil {
+			return nil, err
+		}
+		_, err = c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
+		if err == nil {
+			return c, nil
+		}
+		c.close()
+		if failed == nil || !errors.Is(err, nstance.Unavailable) { // a refusal says more than silence
+			failed = err
+		}
+	}
+	return nil, fmt.Errorf("none of %d addresses serves this request: %w", len(addrs), failed)
+}
+
+// resolve returns every address behind the names: one name may stand for a
+// leader and its standbys. A name that does not resolve stays, so that the
+// attempt to connect says why.
+func resolve(ctx context.Context, servers []string) []string {
+	var out []string
+	for _, addr := range servers {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || net.ParseIP(host) != nil {
+			out = append(out, addr)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		ips, err := net.DefaultResolver.LookupHost(ctx, host)
+		cancel()
+		if err != nil {
+			out = append(out, addr)
+		}
+		for _, ip := range ips {
+			out = append(out, net.JoinHostPort(ip, port))
+		}
+	}
+	return out
+}
+
+// renew exchanges the certificate that c shows for its successor, and saves
+// that. Several processes may do so at once: they find the same next key, and
+// the same key gets the same certificate.
+func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Identity, error) {
+	key, made, err := nextKey(dir)
+	if err == nil && key.Equal(c.id.Key) { // its certificate was installed, but for the last step
+		if err = os.Rename(filepath.Join(dir, fileNextKey), filepath.Join(dir, fileKey)); err == nil {
+			key, made, err = nextKey(dir)
+		}
+	}
+	if err != nil {
+		return Identity{}, err
+	}
+	if made { // then no other process is at it now, but one may just have finished
+		if id, done := renewedMeanwhile(dir, now()); done {
+			return id, os.Remove(filepath.Join(dir, fileNextKey))
+		}
+	}
+	csr, err := pki.NewCSR(key, "nstance-admin")
+	if err != nil {
+		return Identity{}, err
+	}
+	resp, err := c.RenewCertificate(ctx, &apiv1.OperatorServiceRenewCertificateRequest{Csr: csr})
+	if err != nil {
+		return Identity{}, err
+	}
+	id, cred := c.id, wire.CredentialOf(resp.GetCredential())
+	id.Key, id.Chain, id.Roots = key, cred.Chain, cred.Roots
+	if _, err := holder(id.Key, id.Chain); err != nil {
+		return Identity{}, err
+	}
+	if err := id.validate(); err != nil {
+		return Identity{}, err
+	}
+	return id, replaceCertificate(dir, id)
+}
+
+func renewedMeanwhile(dir string, now time.Time) (Identity, bool) {
+	id, err := LoadIdentity(dir)
+	if err != nil {
+		return id, false
+	}
+	renewAt, _, err := id.life()
+	return id, err == nil && now.Before(renewAt)
+}

@@ -1,0 +1,211 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// keyVariable holds the secret key where nothing else is said.
+const keyVariable = "NSTANCE_SECRET_KEY"
+
+func (p *program) clusterCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards, done in the cluster's storage"}
+	cmd.AddCommand(p.nonceCommand())
+	return cmd
+}
+
+// minting is what cluster nonce is asked for.
+type minting struct {
+	storage                string
+	keyProvider, keySource string
+	kind                   string
+	cluster, shard, tenant string
+	expiry                 time.Duration
+	output, caOutput       string
+}
+
+func (p *program) nonceCommand() *cobra.Command {
+	var m minting
+	cmd := &cobra.Command{
+		Use:   "nonce --storage URL --cluster ID",
+		Short: "Mint a nonce with which one operator or administrator registers",
+		Long: "Mint a nonce with which one operator or administrator registers. It is signed with the key in the\n" +
+			"cluster's storage, which is made, together with the cluster's authorities, if there is none yet.",
+		Args: arguments(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&m.storage, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance; also --storage-bucket")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "storage-bucket" {
+			name = "storage"
+		}
+		return pflag.NormalizedName(name)
+	})
+	choice(cmd, &m.keyProvider, "key-provider", "", "where the secret key is that seals private keys in storage", "env", "file", "none")
+	f.StringVar(&m.keySource, "key-source", "", "name of the variable (default "+keyVariable+"), or path of the file")
+	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
+	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster")
+	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
+	f.StringVar(&m.tenant, "tenant", string(nstance.DefaultTenant), "tenant")
+	f.DurationVar(&m.expiry, "expiry", 3*time.Hour, "how long it is good for")
+	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
+	f.StringVar(&m.caOutput, "ca-output", "", "file to write the identity authority's certificate to, for login --ca")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.nonce(cmd.Context(), &m) }
+	return cmd
+}
+
+func (p *program) nonce(ctx context.Context, m *minting) error {
+	claims, err := m.claims(p.now())
+	if err != nil {
+		return err
+	}
+	box, err := p.box(m.keyProvider, m.keySource)
+	if err != nil {
+		return err
+	}
+	var keys *registration.Keys
+	err = p.stderr.slow("reading the keys in storage", func() (err error) {
+		keys, err = p.keys(ctx, m.storage, box)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	token, err := keys.Nonces.Mint("", claims)
+	if err != nil {
+		return err
+	}
+	if m.caOutput != "" {
+		if err := p.deliver("ca-output", m.caOutput, keys.Identity.CertPEM()); err != nil {
+			return err
+		}
+	}
+	if err := p.deliver("output", m.output, []byte(token+"\n")); err != nil {
+		return err
+	}
+	p.stderr.note("nonce of kind %s for tenant %s in cluster %s, good for one registration until %s",
+		claims.Kind, claims.Tenant, claims.Cluster, claims.Expiry.UTC().Format(time.RFC3339))
+	return nil
+}
+
+func (m *minting) claims(now time.Time) (registration.Claims, error) {
+	c := registration.Claims{
+		Kind: nstance.Role(m.kind), Subject: m.cluster, Cluster: nstance.ClusterID(m.cluster), Shard: nstance.ShardID(m.shard),
+		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
+	}
+	if m.storage == "" {
+		return c, nstance.FieldError("--storage", "use file:///absolute/directory", "is not given")
+	}
+	if err := errors.Join(c.Cluster.Validate("--cluster"), c.Tenant.Validate("--tenant")); err != nil {
+		return c, err
+	}
+	if c.Shard != "" {
+		if err := c.Shard.Validate("--shard"); err != nil {
+			return c, err
+		}
+	}
+	if m.expiry < time.Second {
+		return c, nstance.FieldError("--expiry", "use a second or more", "is %s", m.expiry)
+	}
+	return c, nil
+}
+
+// box returns what opens the private keys; nil means that they are not sealed.
+func (p *program) box(provider, source string) (*secret.Box, error) {
+	var key secret.Key
+	var err error
+	switch provider {
+	case "none":
+		return nil, nil
+	case "file":
+		key, err = sourceFile(source)
+	default:
+		key, err = p.envKey(source)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return secret.NewBox(key)
+}
+
+// sourceFile reads a key from a file that the command line names.
+func sourceFile(path string) (secret.Key, error) {
+	if path == "" {
+		return secret.Key{}, nstance.FieldError("--key-source", "name the file that holds the secret key", "is not given")
+	}
+	key, err := secret.FromFile(path)
+	if errors.Is(err, nstance.NotFound) {
+		err = nstance.FieldError("--key-source", "name the file that holds the secret key", "%v", err)
+	}
+	return key, err
+}
+
+func (p *program) envKey(name string) (secret.Key, error) {
+	if name == "" {
+		name = keyVariable
+	}
+	text := p.getenv(name)
+	if text == "" {
+		return secret.Key{}, nstance.FieldError("--key-source", "set it to the secret key, or say --key-provider none where storage is not sealed",
+			"variable %s is not set", name)
+	}
+	key, err := secret.ParseKey(text)
+	if err != nil {
+		return key, fmt.Errorf("%s: %w", name, err)
+	}
+	return key, nil
+}
+
+// keys returns the cluster's keys, and says so when it had to make them: that
+// is rarely meant where a server has run before.
+func (p *program) keys(ctx context.Context, url string, box *secret.Box) (*registration.Keys, error) {
+	if strings.HasPrefix(url, "mem:") {
+		return nil, nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
+	}
+	store, err := storage.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	v := vault.New(store, box)
+	_, err = v.Get(ctx, registration.VaultNonceKey)
+	fresh := errors.Is(err, nstance.NotFound)
+	if fresh {
+		if err := storage.Probe(ctx, store); err != nil {
+			return nil, err
+		}
+	}
+	keys, err := registration.Bootstrap(ctx, v, p.now())
+	if err == nil && fresh {
+		p.stderr.note("there were no keys in this storage: new authorities and a new nonce key have been made")
+	}
+	return keys, err
+}
+
+// deliver writes a result to a file that only its owner can read, or to
+// standard output.
+func (p *program) deliver(flag, path string, data []byte) error {
+	if path != "-" {
+		if err := pki.WriteFile(path, data); err != nil {
+			return nstance.FieldError("--"+flag, "name a file in a folder that can be written", "%v", err)
+		}
+		return nil
+	}
+	if _, err := p.stdout.Write(data); err != nil {
+		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package admin_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// A depot is a cluster's storage in a directory, as a server would find it.
+type depot struct {
+	t   testing.TB
+	dir string
+	key secret.Key
+	env map[string]string
+}
+
+func newDepot(t testing.TB) *depot {
+	key := secret.NewKey()
+	return &depot{t, t.TempDir(), key, map[string]string{"NSTANCE_SECRET_KEY": key.Encode()}}
+}
+
+func (d *depot) url() string { return "file://" + d.dir }
+
+func (d *depot) mint(args ...string) result {
+	return run(d.t, strings.NewReader(""), d.env, append([]string{"cluster", "nonce", "--storage", d.url(), "--cluster", "prod"}, args...)...)
+}
+
+// server returns the keys that a server of this storage has.
+func (d *depot) server(box *secret.Box) *registration.Keys {
+	store, err := storage.OpenDir(d.dir, nil)
+	require.NoError(d.t, err)
+	keys, err := registration.Bootstrap(d.t.Context(), vault.New(store, box), time.Now())
+	require.NoError(d.t, err)
+	return keys
+}
+
+func (d *depot) box() *secret.Box {
+	box, err := secret.NewBox(d.key)
+	require.NoError(d.t, err)
+	return box
+}
+
+func TestNonce(t *testing.T) {
+	d := newDepot(t)
+	r := d.mint()
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.errors, "there were no keys in this storage")
+	keys := d.server(d.box())
+
+	verify := func(token string, now time.Time, kind nstance.Role) (registration.Claims, error) {
+		return keys.Nonces.Verify(strings.TrimSuffix(token, "\n"), now, registration.Expect{Cluster: "prod", Shard: "eu1a", Kind: kind})
+	}
+	t.Run("verifies at the server, for three hours", func(t *testing.T) {
+		c, err := verify(r.out, time.Now(), nstance.RoleOperator)
+		require.NoError(t, err)
+		require.Equal(t, nstance.DefaultTenant, c.Tenant)
+		require.Empty(t, c.Shard)
+		require.Equal(t, "prod", c.Subject)
+		_, err = verify(r.out, time.Now().Add(179*time.Minute), nstance.RoleOperator)
+		require.NoError(t, err)
+		_, err = verify(r.out, time.Now().Add(181*time.Minute), nstance.RoleOperator)
+		require.ErrorIs(t, err, nstance.Denied)
+	})
+	t.Run("says what it was told to", func(t *testing.T) {
+		r := d.mint("--kind", "admin", "--tenant", "blue", "--shard", "eu1a", "--expiry", "1h")
+		require.Zero(t, r.code, r.errors)
+		require.Contains(t, r.errors, "kind admin for tenant blue in cluster prod")
+		require.NotContains(t, r.errors, "new authorities", "they exist by now")
+		c, err := verify(r.out, time.Now(), nstance.RoleAdmin)
+		require.NoError(t, err)
+		require.Equal(t, nstance.TenantID("blue"), c.Tenant)
+		require.Equal(t, nstance.ShardID("eu1a"), c.Shard)
+		require.Equal(t, time.Hour, c.Expiry.Sub(c.NotBefore))
+	})
+	t.Run("is another one each time", func(t *testing.T) {
+		a, err := verify(d.mint().out, time.Now(), "")
+		require.NoError(t, err)
+		b, err := verify(d.mint().out, time.Now(), "")
+		require.NoError(t, err)
+		require.NotEqual(t, a.JTI, b.JTI)
+	})
+	t.Run("goes into files that only their owner can read", func(t *testing.T) {
+		nonce, ca := filepath.Join(t.TempDir(), "nonce.jwt"), filepath.Join(t.TempDir(), "ca.crt")
+		r := d.mint("--output", nonce, "--ca-output", ca)
+		require.Zero(t, r.code, r.errors)
+		require.Empty(t, r.out)
+		info, err := os.Stat(nonce)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+		token, err := os.ReadFile(nonce)
+		require.NoError(t, err)
+		_, err = verify(string(token), time.Now(), nstance.RoleOperator)
+		require.NoError(t, err)
+		certs, err := pki.LoadCertificates(ca)
+		require.NoError(t, err)
+		require.Equal(t, keys.Identity.Certificate(), certs[0].Raw)
+	})
+	t.Run("has --storage-bucket for --storage", func(t *testing.T) {
+		r := run(t, strings.NewReader(""), d.env, "cluster", "nonce", "--storage-bucket", d.url(), "--cluster", "prod")
+		require.Zero(t, r.code, r.errors)
+	})
+}
+
+func TestNonceFindsItsKey(t *testing.T) {
+	t.Run("in another variable", func(t *testing.T) {
+		d := newDepot(t)
+		d.server(d.box())
+		d.env = map[string]string{"OTHER": d.key.Encode()}
+		require.Zero(t, d.mint("--key-provider", "env", "--key-source", "OTHER").code)
+	})
+	t.Run("in a file", func(t *testing.T) {
+		d := newDepot(t)
+		d.server(d.box())
+		path := filepath.Join(t.TempDir(), "key")
+		require.NoError(t, os.WriteFile(path, []byte(d.key.Encode()+"\n"), 0o600))
+		require.Zero(t, d.mint("--key-provider", "file", "--key-source", path).code)
+	})
+	t.Run("needs none where keys are not sealed", func(t *testing.T) {
+		d := newDepot(t)
+		keys := d.server(nil)
+		r := d.mint("--key-provider", "none")
+		require.Zero(t, r.code, r.errors)
+		_, err := keys.Nonces.Verify(strings.TrimSpace(r.out), time.Now(), registration.Expect{Cluster: "prod", Shard: "eu1a"})
+		require.NoError(t, err)
+	})
+}
+
+func TestNonceRefuses(t *testing.T) {
+	d := newDepot(t)
+	d.server(d.box())
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		args []string
+		code int
+		says string
+	}{
+		"an unset variable":      {nil, nil, 2, "variable NSTANCE_SECRET_KEY is not set"},
+		"a key that is none":     {map[string]string{"NSTANCE_SECRET_KEY": "hunter2"}, nil, 2, "NSTANCE_SECRET_KEY: key is not base64"},
+		"another key":            {map[string]string{"NSTANCE_SECRET_KEY": secret.NewKey().Encode()}, nil, 4, "is encrypted with key " + d.key.ID()},
+		"no key for sealed keys": {nil, []string{"--key-provider", "none"}, 4, d.key.ID()},
+		"a missing key file":     {nil, []string{"--key-provider", "file", "--key-source", "/nowhere"}, 2, "/nowhere"},
+		"an unnamed key file":    {nil, []string{"--key-provider", "file"}, 2, "--key-source"},
+		"an unknown provider":    {nil, []string{"--key-provider", "kms"}, 2, "use env, file, none"},
+		"an unknown kind":        {d.env, []string{"--kind", "agent"}, 2, "use operator, admin"},
+		"a bad cluster":          {d.env, []string{"--cluster", "Prod"}, 2, "--cluster"},
+		"a bad shard":            {d.env, []string{"--shard", "eu--1"}, 2, "--shard"},
+		"a bad tenant":           {d.env, []string{"--tenant", ""}, 2, "--tenant"},
+		"no life":                {d.env, []string{"--expiry", "0s"}, 2, "--expiry"},
+		"a bare bucket":          {d.env, []string{"--storage-bucket", "my-bucket"}, 2, "storage.url"},
+		"memory":                 {d.env, []string{"--storage", "mem://"}, 2, "in memory only"},
+		"a folder that is not":   {d.env, []string{"--output", "/nowhere/nonce"}, 2, "--output"},
+		"a folder for the CA":    {d.env, []string{"--ca-output", "/nowhere/ca"}, 2, "--ca-output"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := *d
+			d.env = tc.env
+			r := d.mint(tc.args...)
+			require.Equal(t, tc.code, r.code, r.errors)
+			require.Contains(t, r.errors, tc.says)
+			require.Empty(t, r.out)
+			require.NotContains(t, r.errors, "hunter2")
+		})
+	}
+}
+
+// The whole way: storage, nonce, login, command.
+func TestFromStorageToAnswer(t *testing.T) {
+	d := newDepot(t)
+	files := t.TempDir()
+	nonce, ca, dir := filepath.Join(files, "nonce"), filepath.Join(files, "ca"), filepath.Join(files, "identity")
+	require.Zero(t, d.mint("--kind", "admin", "--output", nonce, "--ca-output", ca).code)
+	w := newWorldWith(t, d.server(d.box())).populate()
+	r := w.run("login", "--nonce", nonce, "--ca", ca, "--registration", w.registration, "--operator-addr", w.operator, "--shard", "eu1a", "--identity", dir)
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "logged in to shard eu1a of cluster prod")
+	r = w.run("group", "list", "--identity", dir)
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "web")
+}

@@ -1,0 +1,247 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// times are replaced by one of the same width, so that columns stay in place.
+var times = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+
+// seqs begin at the wall clock.
+var seqs = regexp.MustCompile(`(seq"?: )\d+`)
+
+// golden compares what a run printed with testdata/name.golden.
+func (w *world) golden(name, got string) {
+	w.t.Helper()
+	got = times.ReplaceAllString(strings.ReplaceAll(got, w.operator, "127.0.0.1:8993"), "2026-01-02T03:04:05.000Z")
+	got = seqs.ReplaceAllString(got, "${1}1")
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		require.NoError(w.t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(w.t, err)
+	require.Equal(w.t, string(want), got)
+}
+
+// populate gives the world something to show.
+func (w *world) populate() *world {
+	now := time.Now().UTC()
+	w.groups = []*apiv1.Group{
+		{Tenant: "blue", Group: "db", Template: "db", Size: 1, Ready: 1, InstanceTypes: []string{"m7i.large"}},
+		{
+			Tenant: "default", Group: "web", Template: "web", Size: 3, Ready: 1, Booting: 1, Leaving: 1, Stale: 1, IsStatic: true,
+			InfraHash: "v1:sha256:00", Vars: map[string]string{"color": "green"},
+			Holds: []*apiv1.Hold{{Kind: "budget", Reason: "1 create a second", Since: wire.Time(now.Add(-time.Minute))}},
+		},
+	}
+	w.instances[string(webA)] = &apiv1.Instance{
+		Id: string(webA), Tenant: "default", Group: "web", State: "ready", ProviderId: "i-0a1b", InstanceType: "t4g.small", Market: "spot",
+		Addresses: []string{"10.0.0.1"}, CreatedAt: wire.Time(now.Add(-5*time.Hour - 30*time.Minute)), RegisteredAt: wire.Time(now.Add(-5 * time.Hour)),
+		LastReportAt: wire.Time(now.Add(-150 * time.Second)), Connected: true, Reason: "refill", InfraHash: "v1:sha256:00",
+		LastReport: &apiv1.HealthReport{Version: "1.0.0", CpuUsage: 15.2, MemoryUsage: 45.8, DiskUsage: 20, Load: 0.5, Timestamp: wire.Time(now)},
+	}
+	w.instances[string(webB)] = &apiv1.Instance{
+		Id: string(webB), Tenant: "default", Group: "web", State: "draining", CreatedAt: wire.Time(now.Add(-75 * time.Hour)),
+		Conditions: []string{"notice:reclaim", "drifted"}, Drifted: true, Market: "spot",
+		Drain: &apiv1.Drain{
+			Instance: string(webB), Tenant: "default", Group: "web", Generation: 1, Executor: "agent", StartedAt: wire.Time(now),
+			Deadline: wire.Time(now.Add(time.Minute)), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "e1", Message: "reclaim at noon"}},
+		},
+	}
+	w.instances[string(dbA)] = &apiv1.Instance{
+		Id: string(dbA), Tenant: "blue", Group: "db", State: "ready", OnDemand: true, CreatedAt: wire.Time(now.Add(-30 * time.Minute)),
+	}
+	w.instances[string(gone)] = &apiv1.Instance{Id: string(gone), Tenant: "default", Group: "web", State: "deleted"}
+	say := func(ago time.Duration, e nstance.Event) {
+		e.Time, e.Tenant, e.Group = now.Add(-ago), "default", "web"
+		w.event(e)
+	}
+	say(6*time.Hour, nstance.Event{Type: nstance.EventDeleted, Instance: gone})
+	say(5*time.Hour, nstance.Event{Type: nstance.EventReplacementRequested, Instance: webA, Replaces: gone, Reason: "replace"})
+	say(4*time.Hour, nstance.Event{Type: nstance.EventReady, Instance: webA, Replaces: gone})
+	say(time.Minute, nstance.Event{
+		Type: nstance.EventNoticeReceived, Instance: webB,
+		Notice: &nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Deadline: now, Source: "aws/spot", EventID: "e1", DetectedAt: now},
+	})
+	w.config = &apiv1.GetConfigStatusResponse{
+		Digest: "sha256:abc", LoadedAt: wire.Time(now.Add(-3 * time.Hour)), RejectedAt: wire.Time(now.Add(-10 * time.Minute)),
+		RejectedError: "groups.default.web.siez: unknown setting",
+	}
+	w.problems = []string{"record instance/eu1a/default/web/x.json cannot be read, its group is held"}
+	return w
+}
+
+func TestWhatIsPrinted(t *testing.T) {
+	w := newWorld(t).populate()
+	for name, args := range map[string][]string{
+		"group-list":          {"group", "list"},
+		"group-list-tenant":   {"group", "list", "--tenant", "blue"},
+		"instance-list":       {"instance", "list"},
+		"instance-list-group": {"instance", "list", "--group", "db"},
+		"instance-get":        {"instance", "get", string(webA)},
+		"instance-get-drain":  {"instance", "get", string(webB)},
+		"status":              {"status"},
+		"config-status":       {"config", "status"},
+		"config-refresh":      {"config", "refresh"},
+		"events":              {"events"},
+		"events-instance":     {"events", "--instance", string(webB)},
+		"scale":               {"group", "scale", "web", "5"},
+		"delete":              {"instance", "delete", string(webA), "--yes"},
+		"drain":               {"instance", "drain", string(webA), "--yes", "--reason", "kernel update"},
+		"interrupt":           {"interrupt", string(webA), "--yes"},
+		"interrupt-dry-run":   {"interrupt", string(webA), "--dry-run"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, form := range []string{"table", "json", "yaml"} {
+				w.set(func() { w.groups[1].Size = 3 })
+				r := w.run(append(args, "-o", form)...)
+				require.Zero(t, r.code, r.errors)
+				require.Empty(t, r.errors)
+				w.golden(name+"."+form, r.out)
+			}
+		})
+	}
+}
+
+// YAML and JSON are two spellings of one thing.
+func TestFormsAgree(t *testing.T) {
+	w := newWorld(t).populate()
+	for _, args := range [][]string{{"group", "list"}, {"instance", "get", string(webB)}, {"config", "status"}} {
+		var fromJSON, fromYAML any
+		require.NoError(t, json.Unmarshal([]byte(w.run(append(args, "-o", "json")...).out), &fromJSON))
+		require.NoError(t, yaml.Unmarshal([]byte(w.run(append(args, "-o", "yaml")...).out), &fromYAML))
+		again, err := json.Marshal(fromYAML)
+		require.NoError(t, err)
+		want, err := json.Marshal(fromJSON)
+		require.NoError(t, err)
+		require.JSONEq(t, string(want), string(again))
+	}
+}
+
+func TestNothingToShow(t *testing.T) {
+	w := newWorld(t)
+	for _, args := range [][]string{{"group", "list"}, {"instance", "list"}, {"events"}} {
+		r := w.run(args...)
+		require.Zero(t, r.code)
+		require.True(t, strings.HasPrefix(r.out, "no "), r.out)
+		require.Equal(t, "[]\n", w.run(append(args, "-o", "json")...).out, "an empty list, not null")
+	}
+}
+
+// Machines say things about themselves; a terminal must not obey them.
+func TestControlCharactersDoNotReachTheTerminal(t *testing.T) {
+	w := newWorld(t).populate()
+	w.event(nstance.Event{Type: nstance.EventAlarm, Tenant: "default", Group: "web", Instance: webA, Reason: "a\x1b[2Jb\nc\u009bd"})
+	r := w.run("instance", "get", string(webA))
+	require.Contains(t, r.out, "a [2Jb c d")
+	require.NotContains(t, r.out, "\x1b")
+	w.set(func() { w.fail["ListGroups"] = nstance.Errorf(nstance.Internal, "x\x1b[2J") })
+	require.NotContains(t, w.run("group", "list").errors, "\x1b")
+}
+
+func TestScale(t *testing.T) {
+	w := newWorld(t).populate()
+	t.Run("up needs no confirmation", func(t *testing.T) {
+		require.Zero(t, w.run("group", "scale", "web", "4").code)
+		require.Equal(t, []string{"size default/web 4 dry=false"}, w.done())
+	})
+	t.Run("down needs one", func(t *testing.T) {
+		r := w.run("group", "scale", "web", "2")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "scaling group default/web from 4 to 2 drains and deletes 2 instances")
+		require.Contains(t, r.errors, "--yes")
+		require.Empty(t, w.done())
+	})
+	t.Run("down with --yes", func(t *testing.T) {
+		r := w.run("group", "scale", "web", "2", "-y", "-o", "json")
+		require.Zero(t, r.code, r.errors)
+		require.JSONEq(t, `{"tenant":"default","group":"web","size":2,"previous_size":4,"dry_run":false}`, r.out)
+		require.Equal(t, []string{"size default/web 2 dry=false"}, w.done())
+	})
+	t.Run("a dry run changes nothing and asks nothing", func(t *testing.T) {
+		r := w.run("group", "scale", "web", "0", "--dry-run")
+		require.Equal(t, "group default/web would go from size 2 to 0\n", r.out)
+		require.Equal(t, []string{"size default/web 0 dry=true"}, w.done())
+	})
+	t.Run("to the present size", func(t *testing.T) {
+		require.Equal(t, "group default/web has size 2 already\n", w.run("group", "scale", "web", "2").out)
+		w.done()
+	})
+	t.Run("of a group that two tenants have", func(t *testing.T) {
+		w.set(func() { w.groups = append(w.groups, &apiv1.Group{Tenant: "blue", Group: "web", Size: 1}) })
+		r := w.run("group", "scale", "web", "9")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "--tenant")
+		require.Empty(t, w.done())
+		require.Zero(t, w.run("group", "scale", "web", "9", "--tenant", "blue").code)
+		require.Equal(t, []string{"size blue/web 9 dry=false"}, w.done())
+	})
+	t.Run("of a group that does not exist", func(t *testing.T) {
+		r := w.run("group", "scale", "wbe", "9")
+		require.Equal(t, 3, r.code)
+		require.Contains(t, r.errors, `no group "wbe"`)
+		require.Contains(t, r.errors, "nstance-admin group list")
+	})
+}
+
+func TestRemovals(t *testing.T) {
+	w := newWorld(t).populate()
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		call string // empty: nothing was changed
+		says string
+	}{
+		"delete unconfirmed":       {[]string{"instance", "delete", string(webA)}, 2, "", "ready; this drains it, then deletes it, and its group replaces it"},
+		"delete":                   {[]string{"instance", "delete", string(webA), "-y"}, 0, "delete " + string(webA) + " drain=true dry=false", ""},
+		"delete without a drain":   {[]string{"instance", "delete", string(webA), "--no-drain", "-y"}, 0, "delete " + string(webA) + " drain=false dry=false", ""},
+		"delete on demand":         {[]string{"instance", "delete", string(dbA)}, 2, "", "this drains it, then deletes it:"},
+		"delete, dry":              {[]string{"instance", "delete", string(webA), "--dry-run"}, 0, "delete " + string(webA) + " drain=true dry=true", ""},
+		"delete what is gone":      {[]string{"instance", "delete", string(gone), "-y"}, 3, "", "deleted already"},
+		"delete what never was":    {[]string{"instance", "delete", string(webNew), "-y"}, 3, "", "nstance-admin instance list"},
+		"drain unconfirmed":        {[]string{"instance", "drain", string(webA)}, 2, "", "--yes"},
+		"drain":                    {[]string{"instance", "drain", string(webA), "-y", "--reason", "x"}, 0, "drain " + string(webA) + ` because="x" dry=false`, ""},
+		"drain, dry":               {[]string{"instance", "drain", string(webA), "--dry-run"}, 0, "drain " + string(webA) + ` because="" dry=true`, ""},
+		"interrupt unconfirmed":    {[]string{"interrupt", string(webA)}, 2, "", "--yes"},
+		"interrupt":                {[]string{"interrupt", string(webA), "-y", "--notice", "30s"}, 0, "interrupt " + string(webA) + " notice=30s dry=false", ""},
+		"interrupt, dry":           {[]string{"interrupt", string(webA), "--dry-run"}, 0, "interrupt " + string(webA) + " notice=2m0s dry=true", ""},
+		"interrupt what is going":  {[]string{"interrupt", string(webB), "-y"}, 6, "", "draining already"},
+		"interrupt what never was": {[]string{"interrupt", string(webNew), "-y"}, 3, "", "no instance"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := w.run(tc.args...)
+			require.Equal(t, tc.code, r.code, r.errors)
+			require.Contains(t, r.errors, tc.says)
+			require.Equal(t, tc.call, strings.Join(w.done(), ";"))
+		})
+	}
+}
+
+func TestStoriesReachBackToWhatWasReplaced(t *testing.T) {
+	w := newWorld(t).populate()
+	r := w.run("events", "--group", "web", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	var events []nstance.Event
+	require.NoError(t, json.Unmarshal([]byte(r.out), &events))
+	require.Equal(t, gone, events[0].Instance)
+	require.Equal(t, webA, events[1].Instance)
+	require.Len(t, events, 4)
+	require.Equal(t, 3, w.run("events", "--group", "nope").code)
+}

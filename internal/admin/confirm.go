@@ -1,0 +1,87 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+)
+
+// maxAnswer bounds what is read of an answer, in bytes.
+const maxAnswer = 64
+
+// yesFlag adds the flag that answers every question.
+func yesFlag(cmd *cobra.Command, yes *bool) {
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do it without asking")
+}
+
+func dryRunFlag(cmd *cobra.Command, dryRun *bool) {
+	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check and say what would happen, change nothing")
+}
+
+// confirm asks before something is destroyed. Where nobody can answer, it fails
+// with Invalid: a script must say --yes.
+func (p *program) confirm(ctx context.Context, yes bool, what string) error {
+	if yes {
+		return nil
+	}
+	if !p.interactive() {
+		return unasked(what)
+	}
+	fmt.Fprintf(p.stderr, "%s. Continue? [y/N] ", printable(what))
+	answer, err := p.answer(ctx)
+	switch {
+	case err == io.EOF && answer == "": // such as /dev/null, which looks like a terminal
+		p.stderr.note("")
+		return unasked(what)
+	case ctx.Err() != nil:
+		p.stderr.note("")
+		return errors.New("interrupted, nothing was changed")
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("cancelled, nothing was changed")
+}
+
+func unasked(what string) error {
+	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and nobody is there to give it", what))
+}
+
+// interactive reports whether standard input may be a terminal.
+func (p *program) interactive() bool {
+	f, ok := p.stdin.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// answer reads one line. A read from a terminal cannot be interrupted, so after
+// ctx has ended it is left behind, to end with the process.
+func (p *program) answer(ctx context.Context) (string, error) {
+	type reading struct {
+		line string
+		err  error
+	}
+	got := make(chan reading, 1)
+	go func() {
+		line, err := bufio.NewReader(io.LimitReader(p.stdin, maxAnswer)).ReadString('\n')
+		got <- reading{line, err}
+	}()
+	select {
+	case r := <-got:
+		return r.line, r.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

@@ -1,0 +1,65 @@
+package admin
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+)
+
+// patience is how long something may last before people are told about it.
+const patience = time.Second
+
+// A console is standard error: what is said there must not interleave.
+type console struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// Write implements io.Writer.
+func (c *console) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.w.Write(b)
+}
+
+// note writes one message.
+func (c *console) note(format string, args ...any) {
+	lines := strings.Split(strings.TrimRight(fmt.Sprintf(format, args...), "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	fmt.Fprintln(c, strings.Join(lines, "\n"))
+}
+
+// slow runs fn and says what is being waited for if that takes longer than
+// patience.
+func (c *console) slow(what string, fn func() error) error {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTimer(patience)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			c.note("%s ...", what)
+		case <-done:
+		}
+	})
+	defer wg.Wait()
+	defer close(done)
+	return fn()
+}
+
+// printable makes text that came from machines harmless to a terminal: one
+// that could send control characters could rewrite what stands on the screen.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}

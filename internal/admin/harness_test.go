@@ -1,0 +1,218 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/session"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+const (
+	cluster = nstance.ClusterID("prod")
+	shard   = nstance.ShardID("eu1a")
+)
+
+// Instances with IDs that stay the same.
+var (
+	webA   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 1})
+	webB   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 2})
+	webNew = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 3})
+	dbA    = nstance.FormatInstanceID("dbs", [16]byte{1, 6: 0x70, 8: 0x80, 15: 4})
+	gone   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 5})
+)
+
+// A world is a shard's server as nstance-admin sees it: its registration and
+// operator services behind real sockets and certificates, with answers that
+// the test decides.
+type world struct {
+	apiv1.UnimplementedOperatorServiceServer
+	apiv1.UnimplementedRegistrationServiceServer
+	t            testing.TB
+	keys         *registration.Keys
+	operator     string // addresses
+	registration string
+	dir          string // an identity
+	hub          *feed.Feed[*apiv1.Event]
+
+	mu        sync.Mutex
+	groups    []*apiv1.Group
+	instances map[string]*apiv1.Instance
+	stories   map[string][]*apiv1.Event
+	fail      map[string]error // by method
+	calls     []string         // what changes things
+	callers   []string         // serials of the certificates that were shown
+	used      map[string]string
+	kick      chan struct{} // closed to end all watches
+	onInject  func(id, eventID string)
+	config    *apiv1.GetConfigStatusResponse
+	problems  []string
+	standby   bool
+	hang      chan struct{} // not nil: status waits for it
+}
+
+func newWorld(t testing.TB) *world {
+	keys, err := registration.Bootstrap(t.Context(), vault.New(storage.NewMemory(), nil), time.Now().Add(-30*24*time.Hour))
+	require.NoError(t, err)
+	return newWorldWith(t, keys)
+}
+
+func newWorldWith(t testing.TB, keys *registration.Keys) *world {
+	w := &world{
+		t: t, keys: keys, hub: feed.New[*apiv1.Event](64), instances: map[string]*apiv1.Instance{},
+		stories: map[string][]*apiv1.Event{}, fail: map[string]error{}, used: map[string]string{}, kick: make(chan struct{}),
+		config: &apiv1.GetConfigStatusResponse{Digest: "sha256:abc"},
+	}
+	cert, err := keys.Identity.Server(shard, cluster, time.Hour, time.Now())
+	require.NoError(t, err)
+	get := func() (*tls.Certificate, error) { return cert, nil }
+	w.operator = w.serve(pki.ServerTLS(get, keys.Identity.Pool(), nstance.RoleAdmin, nstance.RoleOperator), func(s *grpc.Server) {
+		apiv1.RegisterOperatorServiceServer(s, w)
+	})
+	w.registration = w.serve(pki.RegistrationTLS(get), func(s *grpc.Server) { apiv1.RegisterRegistrationServiceServer(s, w) })
+	w.dir = filepath.Join(t.TempDir(), "identity")
+	require.NoError(t, admin.SaveIdentity(w.dir, w.identity(time.Now())))
+	return w
+}
+
+func (w *world) serve(cfg *tls.Config, register func(*grpc.Server)) string {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(w.t, err)
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)), grpc.UnaryInterceptor(w.unary), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
+	register(s)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.Serve(lis) })
+	w.t.Cleanup(func() { s.Stop(); wg.Wait() })
+	return lis.Addr().String()
+}
+
+// identity issues an administrator's identity as of a time.
+func (w *world) identity(at time.Time) admin.Identity {
+	key := pki.NewKey()
+	return admin.Identity{
+		Servers: []string{w.operator}, Cluster: cluster, Shard: shard, Key: key,
+		Chain: [][]byte{w.issue(key.Public().(ed25519.PublicKey), nstance.RoleAdmin, at)}, Roots: [][]byte{w.keys.Identity.Certificate()},
+	}
+}
+
+func (w *world) issue(key ed25519.PublicKey, role nstance.Role, at time.Time) []byte {
+	issued, err := w.keys.Identity.Issue(registration.Template{
+		Subject: "admin-0123456789abcdef", Tenant: nstance.DefaultTenant, Role: role, Key: key, Lifetime: 24 * time.Hour, Now: at,
+	})
+	require.NoError(w.t, err)
+	return issued.Certificate
+}
+
+func (w *world) credential(der []byte) *apiv1.Credential {
+	certs, err := pki.ParseCertificates(pki.MarshalCertificates(der))
+	require.NoError(w.t, err)
+	return wire.Credential(nstance.Credential{
+		Chain: [][]byte{der}, Roots: [][]byte{w.keys.Identity.Certificate()}, Serial: pki.SerialOf(certs[0]), NotAfter: certs[0].NotAfter,
+	})
+}
+
+// unary fails a call as the test says, and classifies errors as a server does.
+func (w *world) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
+	w.mu.Lock()
+	err, standby, hang := w.fail[method], w.standby, w.hang
+	w.callers = append(w.callers, serialOf(ctx))
+	w.mu.Unlock()
+	if standby {
+		err = nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+	}
+	if err != nil {
+		return nil, wire.Status(err)
+	}
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	resp, err := next(ctx, req)
+	return resp, wire.Status(err)
+}
+
+func (w *world) did(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, call)
+}
+
+// done returns what has been changed since the last call.
+func (w *world) done() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	calls := w.calls
+	w.calls = nil
+	return calls
+}
+
+func (w *world) set(fn func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fn()
+}
+
+// A result is how a run ended. What is said of things that take long is kept
+// apart, since a busy machine makes everything long.
+type result struct {
+	code                  int
+	out, errors, progress string
+}
+
+// run runs nstance-admin with the world's identity.
+func (w *world) run(args ...string) result { return w.runWith("", args...) }
+
+func (w *world) runWith(stdin string, args ...string) result {
+	return run(w.t, strings.NewReader(stdin), map[string]string{"NSTANCE_ADMIN_DIR": w.dir}, args...)
+}
+
+func run(t testing.TB, stdin io.Reader, env map[string]string, args ...string) result {
+	var out, errs bytes.Buffer
+	code := admin.Main(t.Context(), args, stdin, &out, &errs, func(k string) string { return env[k] })
+	r := result{code: code, out: out.String()}
+	for line := range strings.Lines(errs.String()) {
+		if strings.HasSuffix(line, " ...\n") {
+			r.progress += line
+			continue
+		}
+		r.errors += line
+	}
+	return r
+}
+
+// event publishes an event and adds it to its instance's story.
+func (w *world) event(e nstance.Event) {
+	if e.Time.IsZero() {
+		e.Time = time.Now().UTC()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := wire.Event(e)
+	m.Seq = uint64(w.hub.Publish(wire.Event(e)))
+	w.stories[m.GetInstance()] = append(w.stories[m.GetInstance()], m)
+}

@@ -1,0 +1,251 @@
+package admin
+
+import (
+	"crypto/ed25519"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// Files of an identity directory. A key and its certificate cannot be replaced
+// in one step, so a new key waits under its own name until its certificate has
+// been written: whichever of the two the certificate is for, is the key.
+const (
+	fileKey     = "key.pem"
+	fileNextKey = "key.next.pem"
+	fileCert    = "cert.pem"
+	fileRoots   = "ca.pem"
+	fileServers = "admin.json"
+)
+
+// An Identity is what an administrator shows to the server of one shard, and
+// how that server is found and recognised.
+type Identity struct {
+	Servers []string // addresses of the shard's operator API, host:port
+	Cluster nstance.ClusterID
+	Shard   nstance.ShardID
+	Key     ed25519.PrivateKey
+	Chain   [][]byte // DER, leaf first
+	Roots   [][]byte // DER, the authorities that sign servers
+}
+
+// place is the content of admin.json.
+type place struct {
+	Servers []string          `json:"servers"`
+	Shard   nstance.ShardID   `json:"shard"`
+	Cluster nstance.ClusterID `json:"cluster"`
+}
+
+// SaveIdentity writes an identity into dir, which it makes if need be, for the
+// owner's eyes only. An identity that was there is replaced; whatever happens
+// meanwhile, LoadIdentity finds the old one, the new one or none. It fails with
+// Invalid when id is incomplete, and like pki.WriteFile.
+func SaveIdentity(dir string, id Identity) error {
+	if err := id.validate(); err != nil {
+		return err
+	}
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	if err := forget(dir); err != nil {
+		return err
+	}
+	if err := pki.SaveKey(filepath.Join(dir, fileNextKey), id.Key); err != nil {
+		return err
+	}
+	return install(dir, id)
+}
+
+// forget removes an identity's certificate, without which it is none, so that
+// nobody sees a mixture of two.
+func forget(dir string) error {
+	if err := os.Remove(filepath.Join(dir, fileCert)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fileError(err)
+	}
+	return nil
+}
+
+// install writes an identity whose key waits as the next key.
+func install(dir string, id Identity) error {
+	data, err := json.MarshalIndent(place{id.Servers, id.Shard, id.Cluster}, "", "  ")
+	if err != nil {
+		return nstance.Errorf(nstance.Internal, "%s: %w", fileServers, err)
+	}
+	if err := pki.WriteFile(filepath.Join(dir, fileServers), append(data, '\n')); err != nil {
+		return err
+	}
+	return replaceCertificate(dir, id)
+}
+
+// replaceCertificate writes what a renewal changes.
+func replaceCertificate(dir string, id Identity) error {
+	if err := pki.SaveCertificates(filepath.Join(dir, fileRoots), id.Roots...); err != nil {
+		return err
+	}
+	if err := pki.SaveCertificates(filepath.Join(dir, fileCert), id.Chain...); err != nil {
+		return err
+	}
+	err := os.Rename(filepath.Join(dir, fileNextKey), filepath.Join(dir, fileKey))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // not there: another process, which had the same key, was faster
+		return fileError(err)
+	}
+	return nil
+}
+
+func (id Identity) validate() error {
+	if err := errors.Join(id.Cluster.Validate("cluster"), id.Shard.Validate("shard")); err != nil {
+		return err
+	}
+	if len(id.Servers) == 0 {
+		return nstance.FieldError("servers", "name the operator API's address", "there is none")
+	}
+	if _, err := pki.NewPool(id.Roots...); err != nil {
+		return err
+	}
+	_, err := id.pair()
+	return err
+}
+
+// LoadIdentity reads what SaveIdentity wrote. It fails with Denied when there
+// is none, Invalid when what is there cannot be used.
+func LoadIdentity(dir string) (Identity, error) {
+	var err error
+	for range 3 { // another process may be replacing the key just now
+		var id Identity
+		if id, err = loadIdentity(dir); err == nil {
+			return id, nil
+		}
+	}
+	if errors.Is(err, nstance.NotFound) {
+		return Identity{}, fault(nstance.Denied, err, "run nstance-admin login, or name the directory with --identity",
+			fmt.Sprintf("not logged in: %s holds no identity", dir))
+	}
+	return Identity{}, fmt.Errorf("identity in %s: %w", dir, err)
+}
+
+func loadIdentity(dir string) (Identity, error) {
+	var id Identity
+	certs, err := pki.LoadCertificates(filepath.Join(dir, fileCert))
+	if err != nil {
+		return id, err
+	}
+	for _, c := range certs {
+		id.Chain = append(id.Chain, c.Raw)
+	}
+	roots, err := pki.LoadCertificates(filepath.Join(dir, fileRoots))
+	if err != nil {
+		return id, err
+	}
+	for _, c := range roots {
+		id.Roots = append(id.Roots, c.Raw)
+	}
+	if err := id.locate(filepath.Join(dir, fileServers)); err != nil {
+		return id, err
+	}
+	for _, name := range []string{fileKey, fileNextKey} {
+		if id.Key, err = pki.LoadKey(filepath.Join(dir, name)); err != nil && !errors.Is(err, nstance.NotFound) {
+			return id, err
+		}
+		if _, perr := pki.Pair(id.Key, certs...); err == nil && perr == nil {
+			return id, id.validate()
+		}
+	}
+	return id, nstance.Errorf(nstance.Invalid, "the key of %s is missing: log in again", fileCert)
+}
+
+func (id *Identity) locate(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fileError(err)
+	}
+	var at place
+	if err := json.Unmarshal(data, &at); err != nil {
+		return nstance.Errorf(nstance.Invalid, "%s: %w", path, err)
+	}
+	id.Servers, id.Shard, id.Cluster = at.Servers, at.Shard, at.Cluster
+	return nil
+}
+
+func (id Identity) pair() (*tls.Certificate, error) {
+	certs, err := pki.ParseCertificates(pki.MarshalCertificates(id.Chain...))
+	if err != nil {
+		return nil, err
+	}
+	return pki.Pair(id.Key, certs...)
+}
+
+// tls returns how to connect with the identity.
+func (id Identity) tls() (*tls.Config, error) {
+	pair, err := id.pair()
+	if err != nil {
+		return nil, err
+	}
+	roots, err := pki.NewPool(id.Roots...)
+	if err != nil {
+		return nil, err
+	}
+	return pki.ClientTLS(roots, pair, id.Shard, id.Cluster), nil
+}
+
+// life returns when the certificate ends, and two thirds of the way there, when
+// it should be renewed.
+func (id Identity) life() (renew, end time.Time, err error) {
+	pair, err := id.pair()
+	if err != nil {
+		return time.Time{}, time.Time{}, err
+	}
+	from, until := pair.Leaf.NotBefore, pair.Leaf.NotAfter
+	return from.Add(until.Sub(from) * 2 / 3), until, nil
+}
+
+func makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fileError(err)
+	}
+	return nil
+}
+
+// nextKey returns the key of a request under way, making it if there is none:
+// a request that is repeated after a lost answer must carry the same key. made
+// is false when another run, or another process, has put it there.
+func nextKey(dir string) (key ed25519.PrivateKey, made bool, err error) {
+	path := filepath.Join(dir, fileNextKey)
+	if key, err = pki.LoadKey(path); !errors.Is(err, nstance.NotFound) {
+		return key, false, err
+	}
+	fresh := pki.NewKey()
+	draft, err := os.MkdirTemp(dir, ".key.*")
+	if err != nil {
+		return nil, false, fileError(err)
+	}
+	defer os.RemoveAll(draft)
+	if err := pki.SaveKey(filepath.Join(draft, fileKey), fresh); err != nil {
+		return nil, false, err
+	}
+	switch err := os.Link(filepath.Join(draft, fileKey), path); { // unlike a rename it replaces nothing
+	case errors.Is(err, fs.ErrExist):
+		key, err := pki.LoadKey(path)
+		return key, false, err
+	case err != nil:
+		return nil, false, fileError(err)
+	}
+	return fresh, true, nil
+}
+
+func fileError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nstance.Errorf(nstance.NotFound, "%w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return nstance.Errorf(nstance.Denied, "%w", err)
+	}
+	return nstance.Errorf(nstance.Internal, "%w", err)
+}

@@ -1,0 +1,188 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
+)
+
+// script publishes what a server does after a reclaim, with the times of the
+// server's clock, which is an hour behind.
+func (w *world) script(steps ...func(at func(time.Duration, nstance.Event))) func(id, eventID string) {
+	return func(id, eventID string) {
+		injected := time.Now().UTC().Add(-time.Hour).Truncate(time.Millisecond)
+		notice := &nstance.Notice{Kind: nstance.Reclaim, Source: "rehearsal/x", EventID: eventID, DetectedAt: injected}
+		at := func(after time.Duration, e nstance.Event) {
+			e.Time, e.Tenant, e.Group = injected.Add(after), "default", "web"
+			if e.Instance == "" {
+				e.Instance = nstance.InstanceID(id)
+			}
+			w.event(e)
+		}
+		at(0, nstance.Event{Type: nstance.EventNoticeDetected, Notice: notice})
+		at(3*time.Millisecond, nstance.Event{Type: nstance.EventNoticeReceived, Notice: notice})
+		for _, step := range steps {
+			step(at)
+		}
+	}
+}
+
+type at = func(time.Duration, nstance.Event)
+
+func requested(at at) {
+	at(5*time.Millisecond, nstance.Event{Type: nstance.EventReplacementRequested, Instance: webNew, Replaces: webA})
+}
+func drained(at at) {
+	at(2*time.Second, nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: "drained"})
+}
+func ready(at at) {
+	at(1500*time.Millisecond, nstance.Event{Type: nstance.EventReady, Instance: webNew, Replaces: webA})
+}
+func deleted(at at) { at(4*time.Second, nstance.Event{Type: nstance.EventDeleted}) }
+
+func rehearsed(t *testing.T, r result) admin.Rehearsal {
+	var got admin.Rehearsal
+	require.NoError(t, json.Unmarshal([]byte(r.out), &got), r.errors)
+	return got
+}
+
+func TestRehearsal(t *testing.T) {
+	w := newWorld(t).populate()
+	w.onInject = w.script(requested, drained, ready, deleted)
+	r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	got := rehearsed(t, r)
+	ms := func(n int64) *int64 { return &n }
+	require.Equal(t, admin.Rehearsal{
+		Instance: webA, EventID: "rehearsal-1", Waited: true, Complete: true, InjectedAt: got.InjectedAt, Replacement: webNew,
+		ReceivedMS: ms(3), ReplacementRequestedMS: ms(5), DrainedMS: ms(2000), DrainOutcome: "drained", ReplacementReadyMS: ms(1500), DeletedMS: ms(4000),
+	}, got)
+	t.Run("tells each stage as it comes", func(t *testing.T) {
+		require.Contains(t, r.errors, "0.003s  notice received")
+		require.Contains(t, r.errors, "4.000s  deleted")
+	})
+	t.Run("watches before it injects, and injects once", func(t *testing.T) {
+		require.Equal(t, []string{`watch after=false group="web" instance=""`, "interrupt " + string(webA) + " notice=2m0s dry=false"}, w.done())
+	})
+	t.Run("for people", func(t *testing.T) {
+		r := w.run("interrupt", string(webA), "--wait", "-y")
+		w.golden("rehearsal.table", r.out)
+	})
+}
+
+func TestRehearsalEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		id    nstance.InstanceID
+		steps []func(at at)
+		check func(t *testing.T, r admin.Rehearsal)
+	}{
+		"when the drain was cut short": {webA, []func(at){requested, func(at at) {
+			at(time.Second, nstance.Event{Type: nstance.EventDrainCutShort})
+		}, ready, deleted}, func(t *testing.T, r admin.Rehearsal) { require.Equal(t, "cut_short", r.DrainOutcome) }},
+		"without a drain": {webA, []func(at){requested, ready, deleted}, func(t *testing.T, r admin.Rehearsal) { require.Nil(t, r.DrainedMS) }},
+		"when the replacement is late": {webA, []func(at){requested, deleted, ready}, func(t *testing.T, r admin.Rehearsal) {
+			require.NotNil(t, r.ReplacementReadyMS)
+		}},
+		"with the second replacement, if the first fails": {webA, []func(at){requested, deleted, func(at at) {
+			at(time.Second, nstance.Event{Type: nstance.EventReplacementRequested, Instance: gone, Replaces: webA})
+			at(2*time.Second, nstance.Event{Type: nstance.EventReady, Instance: gone})
+		}}, func(t *testing.T, r admin.Rehearsal) {
+			require.Equal(t, gone, r.Replacement)
+			require.EqualValues(t, 5, *r.ReplacementRequestedMS)
+		}},
+		"without a replacement, if nobody wants one": {webA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) {
+			require.Empty(t, r.Replacement)
+		}},
+		"for an instance on demand": {dbA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) { require.Empty(t, r.Replacement) }},
+		"whatever happened before": {webA, []func(at){func(at at) {
+			at(-time.Minute, nstance.Event{Type: nstance.EventDrainCutShort})
+			at(-time.Minute, nstance.Event{Type: nstance.EventReplacementRequested, Instance: gone, Replaces: webA})
+		}, requested, ready, deleted}, func(t *testing.T, r admin.Rehearsal) {
+			require.Equal(t, webNew, r.Replacement)
+			require.Nil(t, r.DrainedMS)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).populate()
+			w.groups[1].Ready = 3
+			w.instances[string(dbA)].Tenant, w.instances[string(dbA)].Group = "default", "web"
+			w.onInject = w.script(tc.steps...)
+			r := w.run("interrupt", string(tc.id), "--wait", "-y", "-o", "json")
+			require.Zero(t, r.code, r.errors)
+			got := rehearsed(t, r)
+			require.True(t, got.Complete)
+			tc.check(t, got)
+		})
+	}
+}
+
+func TestRehearsalThatDoesNotEnd(t *testing.T) {
+	w := newWorld(t).populate()
+	w.onInject = w.script(requested, deleted)
+	t.Run("is unavailable after the limit, and reports what there was", func(t *testing.T) {
+		r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json", "--wait-timeout", "300ms")
+		require.Equal(t, 5, r.code)
+		require.Contains(t, r.errors, "replacement ready is still missing")
+		require.False(t, rehearsed(t, r).Complete)
+		require.EqualValues(t, 4000, *rehearsed(t, r).DeletedMS)
+	})
+	t.Run("goes on without us when interrupted", func(t *testing.T) {
+		r := w.start(t, "interrupt", string(webA), "--wait", "-y")
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "deleted") }, 10*time.Second, time.Millisecond)
+		r.stop()
+		require.Equal(t, 1, r.ended())
+		require.Contains(t, r.errs.String(), "goes on at the server")
+	})
+	t.Run("is not injected twice when the injection fails", func(t *testing.T) {
+		w.done()
+		w.set(func() { w.fail["Interrupt"] = nstance.Errorf(nstance.Unavailable, "not durable yet") })
+		r := w.run("interrupt", string(webA), "--wait", "-y")
+		require.Equal(t, 5, r.code)
+		require.Empty(t, r.out)
+	})
+}
+
+func TestRehearsalSurvivesALostStream(t *testing.T) {
+	w := newWorld(t).populate()
+	notice := w.script(requested)
+	w.onInject = func(id, eventID string) {
+		notice(id, eventID)
+		w.event(nstance.Event{Type: nstance.EventAlarm, Tenant: "default", Group: "web", Instance: webB})
+	}
+	r := w.start(t, "interrupt", string(webA), "--wait", "-y", "-o", "json")
+	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "replacement requested") }, 10*time.Second, time.Millisecond)
+	w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Unavailable, "no leader") })
+	w.disconnect()
+	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, 10*time.Second, time.Millisecond)
+
+	// What happens meanwhile is pushed out of the server's memory, but stays in
+	// its journal.
+	now := time.Now().UTC()
+	w.event(nstance.Event{Time: now, Type: nstance.EventDrainAcknowledged, Reason: "drained", Tenant: "default", Group: "web", Instance: webA})
+	w.event(nstance.Event{Time: now, Type: nstance.EventReady, Tenant: "default", Group: "web", Instance: webNew, Replaces: webA})
+	w.event(nstance.Event{Time: now, Type: nstance.EventDeleted, Tenant: "default", Group: "web", Instance: webA})
+	w.set(func() {
+		w.instances[string(webNew)] = instanceMessage(webNew, "ready")
+		w.instances[string(webA)].State = "deleted"
+	})
+	for range 100 {
+		w.event(numbered(0))
+	}
+	w.set(func() { delete(w.fail, "GetShardStatus") })
+	require.Zero(t, r.ended(), r.errs.String())
+	var got admin.Rehearsal
+	var out strings.Builder
+	for line := range r.lines {
+		out.WriteString(line)
+	}
+	require.NoError(t, json.Unmarshal([]byte(out.String()), &got))
+	require.True(t, got.Complete)
+	require.Equal(t, "drained", got.DrainOutcome)
+	require.NotNil(t, got.ReplacementReadyMS)
+}

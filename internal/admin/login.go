@@ -1,0 +1,329 @@
+package admin
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// Default ports of a server.
+const (
+	portRegistration = "8992"
+	portOperator     = "8993"
+)
+
+// maxNonce bounds a nonce, in bytes, as package registration does.
+const maxNonce = 4 << 10
+
+// LoginOptions say how an administrator gets a first certificate. Nonce, CA and
+// Registration are required.
+type LoginOptions struct {
+	Nonce        string          // of kind admin, from nstance-admin cluster nonce
+	CA           []byte          // PEM: the identity authority, ca/identity-ca.crt in storage
+	Registration []string        // registration addresses, host or host:port; the first that answers serves
+	Servers      []string        // operator API addresses; none: the hosts of Registration at the default port
+	Shard        nstance.ShardID // required when the nonce is for any shard
+	Timeout      time.Duration   // of each attempt; default 30s
+	Replace      bool            // an identity of another cluster or shard may be replaced
+}
+
+// Login exchanges a nonce for an identity and saves it in dir. It may be
+// repeated: until it has succeeded the same nonce goes with the same key. It
+// fails with Denied when the nonce is refused, Conflict when dir holds an
+// identity for another shard, Invalid for anything wrong in opts, Unavailable when
+// no address answers.
+func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error) {
+	var o LoginOptions
+	if opts != nil {
+		o = *opts
+	}
+	id, roots, err := o.prepare()
+	if err != nil {
+		return Identity{}, err
+	}
+	if err := makeDir(dir); err != nil {
+		return Identity{}, err
+	}
+	if err := o.mayReplace(dir, id); err != nil {
+		return Identity{}, err
+	}
+	if id.Key, _, err = nextKey(dir); err != nil {
+		return Identity{}, err
+	}
+	cred, err := o.register(ctx, id, roots)
+	if err != nil {
+		return Identity{}, err
+	}
+	if id.Chain, id.Roots = cred.Chain, cred.Roots; len(id.Roots) == 0 {
+		return Identity{}, nstance.Errorf(nstance.Internal, "the server sent no authority to trust")
+	}
+	if _, err := holder(id.Key, id.Chain); err != nil {
+		return Identity{}, err
+	}
+	if err := forget(dir); err != nil {
+		return Identity{}, err
+	}
+	return id, install(dir, id)
+}
+
+// prepare checks everything that can be checked without the server.
+func (o *LoginOptions) prepare() (Identity, *x509.CertPool, error) {
+	c, err := readNonce(o.Nonce)
+	if err != nil {
+		return Identity{}, nil, err
+	}
+	if o.Shard == "" {
+		o.Shard = c.Shard
+	}
+	if o.Shard == "" {
+		return Identity{}, nil, nstance.FieldError("shard", "name the shard with --shard", "the nonce is for any shard")
+	}
+	if c.Shard != "" && c.Shard != o.Shard {
+		return Identity{}, nil, nstance.FieldError("shard", "mint a nonce for this shard", "the nonce is for shard %q, not %q", c.Shard, o.Shard)
+	}
+	if o.Registration, err = withPorts("registration", o.Registration, portRegistration); err != nil {
+		return Identity{}, nil, err
+	}
+	if len(o.Servers) == 0 {
+		o.Servers = hostsOf(o.Registration)
+	}
+	if o.Servers, err = withPorts("operator-addr", o.Servers, portOperator); err != nil {
+		return Identity{}, nil, err
+	}
+	roots, err := poolOf(o.CA)
+	return Identity{Servers: o.Servers, Cluster: c.Cluster, Shard: o.Shard}, roots, err
+}
+
+func poolOf(pem []byte) (*x509.CertPool, error) {
+	certs, err := pki.ParseCertificates(pem)
+	if err != nil {
+		return nil, nstance.FieldError("ca", "use ca/identity-ca.crt from the cluster's storage", "%v", err)
+	}
+	pool := x509.NewCertPool()
+	for _, c := range certs {
+		pool.AddCert(c)
+	}
+	return pool, nil
+}
+
+// mayReplace protects an identity for another place from being overwritten by
+// mistake. One that cannot be read protects nothing.
+func (o *LoginOptions) mayReplace(dir string, id Identity) error {
+	old, err := LoadIdentity(dir)
+	if err != nil || o.Replace || old.Cluster == id.Cluster && old.Shard == id.Shard {
+		return nil
+	}
+	return fault(nstance.Conflict, nil, "choose another directory with --identity, or replace it with --yes",
+		fmt.Sprintf("%s holds an identity for shard %s of cluster %s", dir, old.Shard, old.Cluster))
+}
+
+func (o *LoginOptions) register(ctx context.Context, id Identity, roots *x509.CertPool) (nstance.Credential, error) {
+	csr, err := pki.NewCSR(id.Key, "nstance-admin")
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	req := &apiv1.RegisterOperatorRequest{Nonce: strings.TrimSpace(o.Nonce), Csr: csr}
+	for _, addr := range o.Registration {
+		var cred nstance.Credential
+		cred, err = registerAt(ctx, addr, dialing{tls: pki.ClientTLS(roots, nil, id.Shard, id.Cluster), timeout: o.Timeout}, req)
+		if nstance.CodeOf(err) != nstance.Unavailable {
+			return cred, err
+		}
+	}
+	return nstance.Credential{}, err
+}
+
+func registerAt(ctx context.Context, addr string, d dialing, req *apiv1.RegisterOperatorRequest) (nstance.Credential, error) {
+	conn, err := d.open(addr)
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left to lose on it
+	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterOperator(ctx, req)
+	return wire.CredentialOf(resp.GetCredential()), err
+}
+
+// holder checks that a chain is for key and for an administrator.
+func holder(key ed25519.PrivateKey, chain [][]byte) (nstance.Identity, error) {
+	pair, err := Identity{Key: key, Chain: chain}.pair()
+	if err != nil {
+		return nstance.Identity{}, fmt.Errorf("the server sent an unusable certificate: %w", err)
+	}
+	who, err := pki.IdentityOf(pair.Leaf)
+	if err == nil && who.Role != nstance.RoleAdmin {
+		err = nstance.Errorf(nstance.Denied, "the server sent a certificate of role %s", who.Role)
+	}
+	return who, err
+}
+
+// claims is what a nonce says that its holder needs to know. Its signature is
+// for the server to check.
+type claims struct {
+	Kind    nstance.Role      `json:"kind"`
+	Cluster nstance.ClusterID `json:"cluster_id"`
+	Shard   nstance.ShardID   `json:"shard"`
+}
+
+func readNonce(token string) (claims, error) {
+	const remedy = "pass the nonce exactly as nstance-admin cluster nonce printed it"
+	var c claims
+	parts := strings.Split(strings.TrimSpace(token), ".")
+	if len(parts) != 3 || len(token) > maxNonce {
+		return c, nstance.FieldError("nonce", remedy, "is not a signed JSON Web Token")
+	}
+	data, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(data, &c) != nil {
+		return c, nstance.FieldError("nonce", remedy, "holds no claims that can be read")
+	}
+	if c.Kind != nstance.RoleAdmin {
+		return c, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind admin", "is of kind %q, not admin", c.Kind)
+	}
+	if err := c.Cluster.Validate("nonce: cluster_id"); err != nil {
+		return c, err
+	}
+	if c.Shard != "" {
+		return c, c.Shard.Validate("nonce: shard")
+	}
+	return c, nil
+}
+
+// withPorts checks addresses and completes those without a port.
+func withPorts(field string, addrs []string, port string) ([]string, error) {
+	if len(addrs) == 0 {
+		return nil, nstance.FieldError(field, "name it with --"+field, "there is no address")
+	}
+	var out []string
+	for _, addr := range addrs {
+		host, p, err := net.SplitHostPort(addr)
+		if bare := strings.Trim(addr, "[]"); err != nil && (net.ParseIP(bare) != nil || !strings.Contains(bare, ":")) {
+			host, p, err = bare, port, nil
+		}
+		if err == nil {
+			_, err = strconv.ParseUint(p, 10, 16)
+		}
+		if err != nil || host == "" || strings.ContainsAny(host, "/ ") {
+			return nil, nstance.FieldError(field, "use host or host:port", "%q is not an address", addr)
+		}
+		out = append(out, net.JoinHostPort(host, p))
+	}
+	return out, nil
+}
+
+func hostsOf(addrs []string) []string {
+	var out []string
+	for _, addr := range addrs {
+		if host, _, err := net.SplitHostPort(addr); err == nil {
+			out = append(out, host)
+		}
+	}
+	return out
+}
+
+// LoginResult is what login prints.
+type LoginResult struct {
+	Identity string            `json:"identity"` // the directory
+	Subject  string            `json:"subject"`
+	Cluster  nstance.ClusterID `json:"cluster"`
+	Shard    nstance.ShardID   `json:"shard"`
+	Servers  []string          `json:"servers"`
+	NotAfter time.Time         `json:"not_after"`
+}
+
+func (p *program) loginCommand() *cobra.Command {
+	var o LoginOptions
+	var nonce, ca, shard, dir string
+	cmd := &cobra.Command{
+		Use:   "login --nonce FILE|- --registration ADDR --ca FILE",
+		Short: "Exchange a nonce of kind admin for a certificate",
+		Long: "Exchange a nonce of kind admin for a certificate, which every other command shows to the\n" +
+			"shard's server. It lives 24 hours and is renewed by any command that runs in its last third.",
+		Args: arguments(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&nonce, "nonce", "", "file that holds the nonce, - for standard input")
+	f.StringVar(&ca, "ca", "", "file of the cluster's identity authority, PEM: ca/identity-ca.crt in storage")
+	f.StringSliceVar(&o.Registration, "registration", nil, "registration address of the server, port 8992 by default")
+	f.StringSliceVar(&o.Servers, "operator-addr", nil, "operator API address, by default the same host at port 8993")
+	f.StringVar(&shard, "shard", "", "shard, if the nonce is for any")
+	f.DurationVar(&o.Timeout, "timeout", defaultTimeout, "how long an answer may take")
+	f.BoolVarP(&o.Replace, "yes", "y", false, "replace an identity for another shard without asking")
+	identityFlag(cmd, &dir)
+	out := p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if o.Nonce, err = p.read("nonce", nonce, maxNonce); err != nil {
+			return err
+		}
+		pem, err := p.read("ca", ca, 1<<20)
+		if err != nil {
+			return err
+		}
+		o.CA, o.Shard = []byte(pem), nstance.ShardID(shard)
+		if dir, err = p.identityDir(dir); err != nil {
+			return err
+		}
+		return p.login(cmd.Context(), dir, &o, out)
+	}
+	return cmd
+}
+
+func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *output) error {
+	var id Identity
+	err := p.stderr.slow("registering at "+strings.Join(o.Registration, ", "), func() (err error) {
+		id, err = Login(ctx, dir, o)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	who, err := holder(id.Key, id.Chain)
+	if err != nil {
+		return err
+	}
+	r := LoginResult{dir, who.Subject, id.Cluster, id.Shard, id.Servers, who.NotAfter}
+	return out.print(r, func(t *table) {
+		t.say("logged in to shard %s of cluster %s as %s, certificate until %s", r.Shard, r.Cluster, r.Subject, stamp(r.NotAfter))
+	})
+}
+
+// read returns what the file, or standard input for -, holds. A missing file is
+// a mistake in the command line, not an absent object.
+func (p *program) read(flag, path string, limit int64) (string, error) {
+	in := p.stdin
+	switch path {
+	case "":
+		return "", nstance.FieldError("--"+flag, "name the file", "is not given")
+	case "-":
+	default:
+		f, err := os.Open(path)
+		if err != nil {
+			return "", nstance.FieldError("--"+flag, "name a file that can be read", "%v", err)
+		}
+		defer f.Close() // only read from
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = errors.New("it is too large")
+	}
+	if err != nil {
+		return "", nstance.FieldError("--"+flag, "name the right file", "%s: %v", path, err)
+	}
+	return string(data), nil
+}

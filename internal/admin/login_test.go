@@ -1,0 +1,196 @@
+package admin_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+func (w *world) nonce(change func(*registration.Claims)) string {
+	c := registration.Claims{
+		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Tenant: nstance.DefaultTenant, Shard: shard,
+		JTI: "0123456789abcdef", NotBefore: time.Now(), Expiry: time.Now().Add(time.Hour),
+	}
+	if change != nil {
+		change(&c)
+	}
+	token, err := w.keys.Nonces.Mint("", c)
+	require.NoError(w.t, err)
+	return token + "\n"
+}
+
+func (w *world) caFile() string {
+	path := filepath.Join(w.t.TempDir(), "ca.crt")
+	require.NoError(w.t, os.WriteFile(path, w.keys.Identity.CertPEM(), 0o600))
+	return path
+}
+
+// login runs the command with a nonce on standard input.
+func (w *world) login(dir, nonce string, more ...string) result {
+	args := append([]string{"login", "--nonce", "-", "--registration", w.registration, "--ca", w.caFile(), "--operator-addr", w.operator}, more...)
+	return run(w.t, strings.NewReader(nonce), map[string]string{"NSTANCE_ADMIN_DIR": dir}, args...)
+}
+
+func TestLogin(t *testing.T) {
+	w := newWorld(t).populate()
+	dir := filepath.Join(t.TempDir(), "deep", "er")
+	r := w.login(dir, w.nonce(nil), "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	var got admin.LoginResult
+	require.NoError(t, json.Unmarshal([]byte(r.out), &got))
+	require.Equal(t, admin.LoginResult{
+		Identity: dir, Subject: "admin-0123456789abcdef", Cluster: cluster, Shard: shard, Servers: []string{w.operator}, NotAfter: got.NotAfter,
+	}, got)
+
+	t.Run("makes an identity that serves", func(t *testing.T) {
+		require.Zero(t, run(t, strings.NewReader(""), nil, "status", "--identity", dir).code)
+	})
+	t.Run("which only its owner can read", func(t *testing.T) {
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		var names []string
+		for _, e := range entries {
+			info, err := e.Info()
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), e.Name())
+			names = append(names, e.Name())
+		}
+		require.Equal(t, []string{"admin.json", "ca.pem", "cert.pem", "key.pem"}, names)
+		data, err := os.ReadFile(filepath.Join(dir, "admin.json"))
+		require.NoError(t, err)
+		require.JSONEq(t, `{"servers":["`+w.operator+`"],"shard":"eu1a","cluster":"prod"}`, string(data))
+	})
+	t.Run("again, with a new nonce", func(t *testing.T) {
+		again := w.nonce(func(c *registration.Claims) { c.JTI = "fedcba9876543210" })
+		require.Zero(t, w.login(dir, again).code)
+		require.Zero(t, run(t, strings.NewReader(""), nil, "status", "--identity", dir).code)
+	})
+	t.Run("not over the identity of another shard", func(t *testing.T) {
+		other := w.identity(time.Now())
+		other.Shard = "eu1b"
+		require.NoError(t, admin.SaveIdentity(dir, other))
+		again := w.nonce(func(c *registration.Claims) { c.JTI = "another-one-0123" })
+		r := w.login(dir, again)
+		require.Equal(t, 6, r.code)
+		require.Contains(t, r.errors, "shard eu1b of cluster prod")
+		require.Zero(t, w.login(dir, again, "--yes").code)
+	})
+}
+
+func TestLoginHealsALostAnswer(t *testing.T) {
+	w := newWorld(t)
+	dir, nonce := t.TempDir(), w.nonce(nil)
+	w.set(func() { w.fail["after RegisterOperator"] = nstance.Errorf(nstance.Unavailable, "lost") })
+	require.Equal(t, 5, w.login(dir, nonce).code)
+	w.set(func() { delete(w.fail, "after RegisterOperator") })
+	require.Zero(t, w.login(dir, nonce).code, "the same key again")
+	require.Equal(t, 4, w.login(t.TempDir(), nonce).code, "another key is refused")
+}
+
+func TestLoginTriesEachAddress(t *testing.T) {
+	w := newWorld(t)
+	r := w.login(t.TempDir(), w.nonce(nil), "--registration", closedPort(t))
+	require.Zero(t, r.code, r.errors)
+}
+
+func TestLoginRefuses(t *testing.T) {
+	w := newWorld(t)
+	bad := filepath.Join(t.TempDir(), "bad")
+	require.NoError(t, os.WriteFile(bad, []byte("no PEM"), 0o600))
+	other := newWorld(t)
+	for name, tc := range map[string]struct {
+		nonce string
+		more  []string
+		code  int
+		says  string
+	}{
+		"no nonce":             {"rubbish", nil, 2, "is not a signed JSON Web Token"},
+		"claims that are none": {"a." + base64.RawURLEncoding.EncodeToString([]byte("[]")) + ".b", nil, 2, "no claims"},
+		"an operator's nonce":  {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "--kind admin"},
+		"no shard at all":      {w.nonce(func(c *registration.Claims) { c.Shard = "" }), nil, 2, "--shard"},
+		"another shard":        {w.nonce(nil), []string{"--shard", "eu1b"}, 2, `for shard "eu1a"`},
+		"a bad authority":      {w.nonce(nil), []string{"--ca", bad}, 2, "ca/identity-ca.crt"},
+		"an expired nonce": {w.nonce(func(c *registration.Claims) {
+			c.NotBefore, c.Expiry = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
+		}), nil, 4, "expired"},
+		"a nonce of another key":    {other.nonce(nil), nil, 4, "unknown key"},
+		"a server that is not ours": {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
+		"a bad address":             {w.nonce(nil), []string{"--operator-addr", "http://x"}, 2, "not an address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := w.login(dir, tc.nonce, tc.more...)
+			require.Equal(t, tc.code, r.code, r.errors)
+			require.Contains(t, r.errors, tc.says)
+			require.NoFileExists(t, filepath.Join(dir, "cert.pem"))
+			if p := strings.TrimSpace(tc.nonce); len(p) > 20 {
+				require.NotContains(t, r.errors, p, "a nonce is a secret")
+			}
+		})
+	}
+}
+
+func TestDefaultsOfAddresses(t *testing.T) {
+	w := newWorld(t)
+	_, err := admin.Login(t.Context(), t.TempDir(), &admin.LoginOptions{Nonce: w.nonce(nil), CA: w.keys.Identity.CertPEM()})
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.ErrorContains(t, err, "--registration")
+	id, err := admin.Login(t.Context(), t.TempDir(), &admin.LoginOptions{
+		Nonce: w.nonce(nil), CA: w.keys.Identity.CertPEM(), Registration: []string{w.registration},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"127.0.0.1:8993"}, id.Servers)
+	_, err = admin.Login(t.Context(), t.TempDir(), nil)
+	require.ErrorIs(t, err, nstance.Invalid)
+}
+
+func TestIdentityDirectory(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	id := w.identity(time.Now())
+	require.NoError(t, admin.SaveIdentity(dir, id))
+	t.Run("gives back what was saved", func(t *testing.T) {
+		got, err := admin.LoadIdentity(dir)
+		require.NoError(t, err)
+		require.Equal(t, id, got)
+	})
+	t.Run("has either key while one is replaced", func(t *testing.T) {
+		require.NoError(t, os.Rename(filepath.Join(dir, "key.pem"), filepath.Join(dir, "key.next.pem")))
+		require.NoError(t, pki.SaveKey(filepath.Join(dir, "key.pem"), pki.NewKey()))
+		got, err := admin.LoadIdentity(dir)
+		require.NoError(t, err)
+		require.Equal(t, id, got)
+	})
+	t.Run("is invalid without its key", func(t *testing.T) {
+		require.NoError(t, os.Remove(filepath.Join(dir, "key.next.pem")))
+		_, err := admin.LoadIdentity(dir)
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+	t.Run("refuses what is incomplete", func(t *testing.T) {
+		for name, change := range map[string]func(*admin.Identity){
+			"no server":   func(i *admin.Identity) { i.Servers = nil },
+			"no cluster":  func(i *admin.Identity) { i.Cluster = "" },
+			"no roots":    func(i *admin.Identity) { i.Roots = nil },
+			"no chain":    func(i *admin.Identity) { i.Chain = nil },
+			"another key": func(i *admin.Identity) { i.Key = pki.NewKey() },
+		} {
+			broken := id
+			change(&broken)
+			require.ErrorIs(t, admin.SaveIdentity(t.TempDir(), broken), nstance.Invalid, name)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// A Group is a group as group list prints it.
+type Group struct {
+	Tenant        nstance.TenantID  `json:"tenant"`
+	Group         nstance.GroupID   `json:"group"`
+	Template      string            `json:"template"`
+	Size          int               `json:"size"`    // members wanted
+	Ready         int               `json:"ready"`   // members that are ready
+	Booting       int               `json:"booting"` // members on their way to ready
+	Leaving       int               `json:"leaving"` // members on their way out, not counted
+	Stale         int               `json:"stale"`   // members of an older definition
+	Static        bool              `json:"static"`  // from the configuration
+	InfraHash     string            `json:"infra_hash,omitempty"`
+	InstanceTypes []string          `json:"instance_types,omitempty"`
+	Vars          map[string]string `json:"vars,omitempty"`
+	Holds         []Hold            `json:"holds,omitempty"`
+}
+
+// A Hold says what a group waits for.
+type Hold struct {
+	Kind   string    `json:"kind"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since,omitzero"`
+	Until  time.Time `json:"until,omitzero"`
+}
+
+func groupOf(w *apiv1.Group) Group {
+	g := Group{
+		Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()), Template: w.GetTemplate(),
+		Size: int(w.GetSize()), Ready: int(w.GetReady()), Booting: int(w.GetBooting()), Leaving: int(w.GetLeaving()),
+		Stale: int(w.GetStale()), Static: w.GetIsStatic(), InfraHash: w.GetInfraHash(),
+		InstanceTypes: w.GetInstanceTypes(), Vars: w.GetVars(),
+	}
+	for _, h := range w.GetHolds() {
+		g.Holds = append(g.Holds, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})
+	}
+	return g
+}
+
+func (g Group) key() nstance.GroupKey { return nstance.GroupKey{Tenant: g.Tenant, Group: g.Group} }
+
+// An Instance is an instance as instance list prints it.
+type Instance struct {
+	ID           nstance.InstanceID `json:"id"`
+	Tenant       nstance.TenantID   `json:"tenant"`
+	Group        nstance.GroupID    `json:"group"`
+	State        nstance.State      `json:"state"`
+	Conditions   []string           `json:"conditions,omitempty"`
+	OnDemand     bool               `json:"on_demand"`
+	Connected    bool               `json:"connected"`        // its agent, to the server
+	Drifted      bool               `json:"drifted"`          // of an older definition than its group's
+	Reason       string             `json:"reason,omitempty"` // why it was created
+	ProviderID   string             `json:"provider_id,omitempty"`
+	InstanceType string             `json:"instance_type,omitempty"`
+	Market       nstance.MarketType `json:"market,omitempty"`
+	Addresses    []string           `json:"addresses,omitempty"`
+	InfraHash    string             `json:"infra_hash,omitempty"`
+	CreatedAt    time.Time          `json:"created_at,omitzero"`
+	RegisteredAt time.Time          `json:"registered_at,omitzero"`
+	LastReportAt time.Time          `json:"last_report_at,omitzero"`
+	LastReport   *nstance.Report    `json:"last_report,omitempty"`
+	Drain        *nstance.Drain     `json:"drain,omitempty"`
+}
+
+func instanceOf(w *apiv1.Instance) Instance {
+	i := Instance{
+		ID: nstance.InstanceID(w.GetId()), Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
+		State: nstance.State(w.GetState()), Conditions: w.GetConditions(), OnDemand: w.GetOnDemand(),
+		Connected: w.GetConnected(), Drifted: w.GetDrifted(), Reason: w.GetReason(), ProviderID: w.GetProviderId(),
+		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(),
+		InfraHash: w.GetInfraHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
+		LastReportAt: wire.TimeOf(w.GetLastReportAt()), Drain: wire.DrainOf(w.GetDrain()),
+	}
+	if w.GetLastReport() != nil {
+		r := wire.ReportOf(i.ID, 0, w.GetLastReport())
+		i.LastReport = &r
+	}
+	return i
+}
+
+func (i Instance) key() nstance.GroupKey { return nstance.GroupKey{Tenant: i.Tenant, Group: i.Group} }
+
+// A Story is an instance with what happened to it, oldest first, as instance
+// get prints it.
+type Story struct {
+	Instance
+	Events []nstance.Event `json:"events"`
+}
+
+// A ShardStatus is what status prints.
+type ShardStatus struct {
+	Cluster         nstance.ClusterID `json:"cluster"`
+	Shard           nstance.ShardID   `json:"shard"`
+	Server          string            `json:"server"` // the address that answered
+	Version         string            `json:"version"`
+	Leader          bool              `json:"leader"`
+	Epoch           uint64            `json:"epoch"`
+	TermStartedAt   time.Time         `json:"term_started_at,omitzero"`
+	Groups          int               `json:"groups"`
+	Instances       int               `json:"instances"`
+	AgentsConnected int               `json:"agents_connected"`
+	Problems        []string          `json:"problems"`
+}
+
+// A ConfigStatus is what config status prints.
+type ConfigStatus struct {
+	Digest        string    `json:"digest"`
+	LoadedAt      time.Time `json:"loaded_at,omitzero"`
+	RejectedAt    time.Time `json:"rejected_at,omitzero"` // absent: the latest configuration is in force
+	RejectedError string    `json:"rejected_error,omitempty"`
+}
+
+// A ConfigRefresh is what config refresh prints.
+type ConfigRefresh struct {
+	Digest  string `json:"digest"`
+	Changed bool   `json:"changed"`
+}
+
+// A Scaling is what group scale prints.
+type Scaling struct {
+	Tenant       nstance.TenantID `json:"tenant"`
+	Group        nstance.GroupID  `json:"group"`
+	Size         int              `json:"size"`
+	PreviousSize int              `json:"previous_size"`
+	DryRun       bool             `json:"dry_run"`
+}
+
+// A Removal is what instance delete and instance drain print.
+type Removal struct {
+	Instance nstance.InstanceID `json:"instance"`
+	Action   string             `json:"action"` // delete or drain
+	DryRun   bool               `json:"dry_run"`
+	NoDrain  bool               `json:"no_drain,omitempty"`
+	Drain    *nstance.Drain     `json:"drain,omitempty"` // the one that has begun
+}

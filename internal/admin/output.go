@@ -1,0 +1,190 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The forms of output.
+const (
+	formTable = "table"
+	formJSON  = "json"
+	formYAML  = "yaml"
+)
+
+// An output is where and how a command prints its result.
+type output struct {
+	p    *program
+	form string
+}
+
+// output adds the flag that chooses the form.
+func (p *program) output(cmd *cobra.Command) *output {
+	o := &output{p: p}
+	choice(cmd, &o.form, "output", "o", "form of the result", formTable, formJSON, formYAML)
+	return o
+}
+
+// print writes v, or for people what text writes.
+func (o *output) print(v any, text func(t *table)) error {
+	if o.form == formTable {
+		t := &table{now: o.p.now()}
+		text(t)
+		return t.flush(o.p.stdout)
+	}
+	data, err := encode(v, o.form)
+	if err != nil {
+		return err
+	}
+	return o.write(data)
+}
+
+// line writes v as one of many: one line of JSON, or one YAML document.
+func (o *output) line(v any) error {
+	if o.form == formYAML {
+		data, err := encode(v, o.form)
+		if err != nil {
+			return err
+		}
+		return o.write(append([]byte("---\n"), data...))
+	}
+	data, err := marshal(v, "")
+	if err != nil {
+		return err
+	}
+	return o.write(data)
+}
+
+func (o *output) write(data []byte) error {
+	if _, err := o.p.stdout.Write(data); err != nil {
+		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
+	}
+	return nil
+}
+
+func encode(v any, form string) ([]byte, error) {
+	data, err := marshal(v, "  ")
+	if err != nil || form == formJSON {
+		return data, err
+	}
+	return yamlOf(data)
+}
+
+func marshal(v any, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "output: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// yamlOf returns JSON as YAML: the same names in the same order. JSON is YAML
+// already, in another style.
+func yamlOf(data []byte) ([]byte, error) {
+	var n yaml.Node
+	if err := yaml.Unmarshal(data, &n); err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "output: %w", err)
+	}
+	restyle(&n)
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(&n); err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "output: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+func restyle(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		restyle(c)
+	}
+}
+
+// A table is text for people: aligned columns, ages relative to now.
+type table struct {
+	now   time.Time
+	lines []string
+}
+
+// row adds a line of columns. A line of one column does not take part in the
+// alignment of others.
+func (t *table) row(cells ...string) {
+	for i, c := range cells {
+		if cells[i] = strings.TrimSpace(printable(c)); cells[i] == "" && len(cells) > 1 {
+			cells[i] = "-"
+		}
+	}
+	t.lines = append(t.lines, strings.Join(cells, "\t"))
+}
+
+// say adds a line of its own.
+func (t *table) say(format string, args ...any) { t.row(fmt.Sprintf(format, args...)) }
+
+func (t *table) flush(w io.Writer) error {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	for _, line := range t.lines {
+		fmt.Fprintln(tw, line)
+	}
+	if err := tw.Flush(); err != nil {
+		return nstance.Errorf(nstance.Internal, "output: %w", err)
+	}
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
+	}
+	return nil
+}
+
+// age returns how long ago at was, or "" for the zero time.
+func (t *table) age(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return short(max(0, t.now.Sub(at)))
+}
+
+// short returns d in one unit, two where the first is small.
+func short(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/day)
+}
+
+// stamp returns at to the millisecond in UTC, or "" for the zero time.
+func stamp(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+func (p *program) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show the state of the shard", Args: arguments()}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.GetShardStatus(cmd.Context(), &apiv1.GetShardStatusRequest{})
+			if err != nil {
+				return err
+			}
+			s := statusOf(resp, c.addr)
+			return out.print(s, func(t *table) { t.status(s) })
+		})
+	}
+	return cmd
+}
+
+func statusOf(w *apiv1.GetShardStatusResponse, server string) ShardStatus {
+	return ShardStatus{
+		Cluster: nstance.ClusterID(w.GetCluster()), Shard: nstance.ShardID(w.GetShard()), Server: server,
+		Version: w.GetVersion(), Leader: w.GetLeader(), Epoch: w.GetEpoch(), TermStartedAt: wire.TimeOf(w.GetTermStartedAt()),
+		Groups: int(w.GetGroups()), Instances: int(w.GetInstances()), AgentsConnected: int(w.GetAgentsConnected()),
+		Problems: append([]string{}, w.GetProblems()...),
+	}
+}
+
+func (t *table) status(s ShardStatus) {
+	t.row("Shard:", string(s.Shard))
+	t.row("Cluster:", string(s.Cluster))
+	t.row("Server:", s.Server+", version "+s.Version)
+	t.row("Leader:", yesNo(s.Leader)+", epoch "+strconv.FormatUint(s.Epoch, 10)+", "+t.since("", stamp(s.TermStartedAt), t.age(s.TermStartedAt)))
+	t.row("Groups:", strconv.Itoa(s.Groups))
+	t.row("Instances:", strconv.Itoa(s.Instances))
+	t.row("Agents:", strconv.Itoa(s.AgentsConnected)+" connected")
+	if len(s.Problems) == 0 {
+		t.row("Problems:", "none")
+		return
+	}
+	t.say("Problems:")
+	for _, problem := range s.Problems {
+		t.say("- %s", problem)
+	}
+}
+
+func (p *program) configCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "The configuration that the server runs with"}
+	cmd.AddCommand(p.configStatusCommand(), p.configRefreshCommand())
+	return cmd
+}
+
+func (p *program) configStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show which configuration is in force", Args: arguments()}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.GetConfigStatus(cmd.Context(), &apiv1.GetConfigStatusRequest{})
+			if err != nil {
+				return err
+			}
+			s := ConfigStatus{resp.GetDigest(), wire.TimeOf(resp.GetLoadedAt()), wire.TimeOf(resp.GetRejectedAt()), resp.GetRejectedError()}
+			return out.print(s, func(t *table) { t.config(s) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) config(s ConfigStatus) {
+	t.row("In force:", s.Digest)
+	t.row("Since:", t.since("", stamp(s.LoadedAt), t.age(s.LoadedAt)))
+	if s.RejectedError != "" {
+		t.row("Rejected:", t.since("", stamp(s.RejectedAt), t.age(s.RejectedAt)))
+		t.row("Because:", s.RejectedError)
+	}
+}
+
+func (p *program) configRefreshCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "refresh", Short: "Make the server read its configuration again",
+		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing.",
+		Args: arguments(),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.RefreshConfig(cmd.Context(), &apiv1.RefreshConfigRequest{})
+			if err != nil {
+				return err
+			}
+			s := ConfigRefresh{resp.GetDigest(), resp.GetChanged()}
+			return out.print(s, func(t *table) { t.refresh(s) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) refresh(s ConfigRefresh) {
+	if s.Changed {
+		t.say("configuration %s is in force now", s.Digest)
+		return
+	}
+	t.say("configuration %s was in force already", s.Digest)
+}

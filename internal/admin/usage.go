@@ -1,0 +1,98 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+)
+
+// section makes commands that only hold other commands say so when they are
+// named alone, or with a command that they do not have.
+func section(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		section(sub)
+	}
+	if cmd.Runnable() || !cmd.HasSubCommands() {
+		return
+	}
+	cmd.Args, cmd.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			cmd.SetOut(cmd.ErrOrStderr())
+			_ = cmd.Help() // the error below says enough if it cannot be shown
+			return misused(cmd, errors.New("name a command"))
+		}
+		err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			err = fmt.Errorf("%w, did you mean %q?", err, near[0])
+		}
+		return misused(cmd, err)
+	}
+}
+
+// misused returns err, about the command line, with where to look it up.
+func misused(cmd *cobra.Command, err error) error {
+	if err == nil || nstance.CodeOf(err) == nstance.Invalid {
+		return err
+	}
+	msg, _, _ := strings.Cut(err.Error(), "\n")
+	return &nstance.Error{Code: nstance.Invalid, Msg: msg, Remedy: "see " + cmd.CommandPath() + " --help", Err: err}
+}
+
+// arguments demands exactly the named arguments.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return misused(cmd, fmt.Errorf("argument %s is missing", names[len(args)]))
+		case len(args) > len(names):
+			return misused(cmd, fmt.Errorf("unexpected argument %q", args[len(names)]))
+		}
+		return nil
+	}
+}
+
+// instanceArgument demands exactly one instance ID.
+func instanceArgument(cmd *cobra.Command, args []string) error {
+	if err := arguments("ID")(cmd, args); err != nil {
+		return err
+	}
+	_, err := nstance.ParseInstanceID(args[0])
+	return err
+}
+
+// oneOf is a flag that takes one of a few words.
+type oneOf struct {
+	value *string
+	words []string
+}
+
+// choice adds such a flag; the first word is the default.
+func choice(cmd *cobra.Command, value *string, name, shorthand, usage string, words ...string) {
+	*value = words[0]
+	usage += ": " + strings.Join(words, ", ")
+	cmd.Flags().VarP(&oneOf{value, words}, name, shorthand, usage)
+	// It fails only for a flag that does not exist, or twice for one.
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// String implements pflag.Value.
+func (o *oneOf) String() string { return *o.value }
+
+// Type implements pflag.Value.
+func (o *oneOf) Type() string { return "word" }
+
+// Set implements pflag.Value.
+func (o *oneOf) Set(s string) error {
+	for _, w := range o.words {
+		if s == w {
+			*o.value = s
+			return nil
+		}
+	}
+	return fmt.Errorf("use %s", strings.Join(o.words, ", "))
+}
