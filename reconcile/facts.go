@@ -37,7 +37,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.registered(m, now) })
 	case nstance.Connected:
-		r.withMember(f.ID, func(m *member) { m.connected = true; m.track.Connected(now) })
+		r.withMember(f.ID, func(m *member) { m.connected, m.brokeAt = true, time.Time{}; m.track.Connected(now) })
 	case nstance.Disconnected:
 		r.withMember(f.ID, func(m *member) { r.disconnected(m, f.Clean, now) })
 	case nstance.Reported:
@@ -75,6 +75,9 @@ func (r *Reconciler) registered(m *member, now time.Time) {
 
 func (r *Reconciler) disconnected(m *member, clean bool, now time.Time) {
 	m.connected = false
+	if !clean {
+		m.brokeAt, m.looks = now, 0
+	}
 	m.track.Disconnected(now, clean)
 	r.queue.add(m.group.key, !clean)
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -187,7 +188,11 @@ func (p *planner) passed(t time.Time) bool {
 
 func (p *planner) act(a Action) { p.out.Actions = append(p.out.Actions, a) }
 
+// hold reports what keeps the planner from acting, once of each kind.
 func (p *planner) hold(kind, reason string, until time.Time) {
+	if slices.ContainsFunc(p.out.Holds, func(h Hold) bool { return h.Kind == kind }) {
+		return
+	}
 	p.out.Holds = append(p.out.Holds, Hold{Kind: kind, Reason: reason, Until: until})
 }
 

@@ -49,6 +49,7 @@ type planWorld struct {
 	verbose bool
 	log     []string
 	events  int
+	plans   int
 	fail    string
 }
 
@@ -298,6 +299,7 @@ func (w *planWorld) plan() {
 	for range 12 {
 		v := w.snapshot()
 		d := reconcile.Plan(v, w.now)
+		w.plans++
 		w.next = d.Next
 		w.check(v, d)
 		if w.fail != "" || !w.apply(d) {
@@ -350,7 +352,7 @@ func (w *planWorld) apply(d reconcile.Decision) bool {
 		case reconcile.Create:
 			if !w.quiet && w.dice.N(8) == 0 {
 				w.note("budget used up")
-				w.next, w.partial = w.now.Add(time.Second), true
+				w.next, w.partial = w.now.Add(5*time.Second), true
 				return false
 			}
 			w.create(a, counted >= w.wanted())
@@ -610,7 +612,7 @@ func (w *planWorld) calm() {
 // history plays one history to its end and returns why it is wrong, or "".
 func (w *planWorld) history(troubles int) string {
 	w.plan()
-	for i := 0; i < troubles && w.fail == "" && w.dice.More(); i++ {
+	for i := 0; i < troubles && w.plans < 4000 && w.fail == "" && w.dice.More(); i++ {
 		w.trouble()
 		w.plan()
 	}
@@ -674,10 +676,13 @@ func FuzzPlan(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		w := newPlanWorld(&planBytes{data[:min(len(data), 2000)]})
-		w.verbose = true
-		if why := w.history(200); why != "" {
-			t.Fatalf("%s\n%s", why, strings.Join(w.log, "\n"))
+		data = data[:min(len(data), 2000)]
+		if newPlanWorld(&planBytes{data}).history(200) == "" {
+			return
 		}
+		again := newPlanWorld(&planBytes{data})
+		again.verbose = true
+		why := again.history(200)
+		t.Fatalf("%s\n%s", why, strings.Join(again.log, "\n"))
 	})
 }

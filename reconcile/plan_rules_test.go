@@ -241,6 +241,7 @@ func TestPlanRefills(t *testing.T) {
 		{"backoff over: one at a time", "r", planChanges(backoff(0)), "Create(size)", []string{"backoff"}},
 		{"backoff over: and then none", "r b", planChanges(backoff(0)), "none", []string{"backoff"}},
 		{"sold out, not failed: all at once", "r", planChanges(backoff(0), func(v *reconcile.View) { v.History.Failures = 0 }), "Create(size) Create(size)", nil},
+		{"backing off: one hold for both rules", "s s", planChanges(backoff(time.Minute), planSurge(2)), "none", []string{"backoff"}},
 		{"backing off: no surge", "s s s", planChanges(backoff(time.Minute)), "none", []string{"backoff"}},
 		{"paused: the last good definition", "s s n", planChanges(planPaused, lastGood), "StartDrain(n3) Create(replace, last good)", []string{"paused"}},
 		{"halted: the last good definition", "s s", planChanges(halted, lastGood), "Create(rollout, last good)", []string{"halted"}},

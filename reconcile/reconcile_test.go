@@ -137,6 +137,19 @@ func TestMachineThatVanishes(t *testing.T) {
 	})
 }
 
+func TestMachineThatIsSlowToStop(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		lost := w.ready()[0]
+		w.r.Observe(nstance.Disconnected{ID: lost}) // and at this moment the cloud still says running
+		w.passes(500 * time.Millisecond)
+		require.NoError(t, w.cloud.Stop(lost, nstance.StatusStopped))
+		w.passes(5 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventMachineGone, lost), "asked again before a report is missed")
+		w.passes(2 * time.Minute)
+		w.agrees(3)
+	})
+}
+
 func TestMachineThatVanishesUnseen(t *testing.T) {
 	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		lost := w.ready()[0]

@@ -51,6 +51,8 @@ type member struct {
 	report     nstance.Report
 	reportAt   time.Time
 	connected  bool
+	brokeAt    time.Time // when its stream broke without goodbye; zero while it is up
+	looks      int       // how often the provider was asked again since then
 	goodSince  time.Time
 	everReady  bool // in this term
 	graceUntil time.Time

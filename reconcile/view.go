@@ -23,6 +23,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		if verdict == health.Ask || !m.absent.IsZero() && !m.gone {
 			r.asks.add(m.id)
 		}
+		at = earliest(at, r.lookAgain(m, now))
 		v := r.memberView(m, verdict, now)
 		if r.isReady(m, g, now) {
 			ready++
@@ -44,6 +45,24 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		Group: g.spec, Hash: hash, Members: g.buffer, History: g.history.plan(),
 		Unreadable: g.unreadable, Removing: g.removing,
 	}, next
+}
+
+// looks are when to ask about a machine again whose stream broke although the
+// provider said that it runs: a cloud may take a moment to notice that it does
+// not any more.
+var looks = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
+
+// lookAgain asks again when it is time to, and returns when it is next.
+func (r *Reconciler) lookAgain(m *member, now time.Time) time.Time {
+	if m.brokeAt.IsZero() || m.gone || m.state != nstance.Booting || m.looks >= len(looks) {
+		return time.Time{}
+	}
+	if due := m.brokeAt.Add(looks[m.looks]); now.Before(due) {
+		return due
+	}
+	m.looks++
+	r.asks.add(m.id)
+	return r.lookAgain(m, now)
 }
 
 func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time) Member {
