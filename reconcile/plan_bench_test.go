@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// planFleet returns a group of n members; every fourth is of each letter given.
+// planFleet returns a group of n members, of the letters given in turn.
 func planFleet(t testing.TB, n int, letters ...string) reconcile.View {
 	var b strings.Builder
 	for i := range n {

@@ -64,7 +64,7 @@ type planMachine struct {
 	wishes                                int  // of the world when it was made
 }
 
-var planSeeds = 200
+const planSeeds = 200 // histories of the model
 
 const (
 	planBoot         = 40 * time.Second
