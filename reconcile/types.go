@@ -60,7 +60,7 @@ type History struct {
 	Paused       bool
 	HaltedHash   string    // rollout towards this hash is halted
 	Failures     int       // consecutive creations that did not become ready
-	BackoffUntil time.Time // no create but involuntary replacements and one more before
+	BackoffUntil time.Time // no create but the replacement of true losses before; then one at a time while Failures > 0
 	LastGoodHash string    // definition with which every counted member was last ready and fresh
 }
 
