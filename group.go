@@ -34,8 +34,8 @@ type Definition struct {
 	Vars                map[string]string `json:"vars,omitempty"`
 	Market              Market            `json:"market"`
 	LoadBalancers       []string          `json:"load_balancers,omitempty"`
-	LaunchTimeout       time.Duration     `json:"launch_timeout"`       // create to ready
-	RegistrationTimeout time.Duration     `json:"registration_timeout"` // machine exists to registered
+	LaunchTimeout       time.Duration     `json:"launch_timeout"`       // create to ready; 0: no limit
+	RegistrationTimeout time.Duration     `json:"registration_timeout"` // machine exists to registered; 0: no limit
 }
 
 // UserData is the template of what a machine is told at its first boot.

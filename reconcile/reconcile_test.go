@@ -365,6 +365,19 @@ func TestDrainTimeoutZero(t *testing.T) {
 	})
 }
 
+func TestNoTimeoutsNeverRunOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Constant(20 * time.Minute)})
+		defer w.close()
+		g := wanted(2)
+		g.Definition.LaunchTimeout, g.Definition.RegistrationTimeout = 0, 0
+		w.lead(g)
+		w.passes(30 * time.Minute)
+		w.agrees(2)
+		require.Equal(t, 2, w.cloud.Count(simcloud.OpCreate), "slow machines are waited for")
+	})
+}
+
 // TestStorageCallsOfALife counts what one healthy life costs: three puts and
 // one delete, no reads, one more put for a drain.
 func TestStorageCallsOfALife(t *testing.T) {

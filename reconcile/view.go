@@ -79,7 +79,7 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 	if !m.registered() {
 		v.RegisterBy = r.registerBy(m)
 	}
-	if launchBy := m.rec.CreatedAt.Add(m.rec.LaunchTimeout); !m.everReady && (launchBy.After(r.began) || !m.registered()) {
+	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.everReady && (launchBy.After(r.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
 	if !m.rec.OnDemand {
@@ -104,11 +104,22 @@ func (r *Reconciler) comparable(m *member) string {
 // registerBy is when a machine must have registered: a while after this term
 // first knew of it, but never after its nonce has expired.
 func (r *Reconciler) registerBy(m *member) time.Time {
-	last := m.rec.CreatedAt.Add(m.rec.LaunchTimeout + m.rec.RegistrationTimeout)
+	if m.rec.RegistrationTimeout <= 0 {
+		return time.Time{}
+	}
+	last := after(m.rec.CreatedAt.Add(m.rec.RegistrationTimeout), m.rec.LaunchTimeout)
 	if !m.hasMach {
 		return last
 	}
 	return earliest(last, m.machSince.Add(m.rec.RegistrationTimeout))
+}
+
+// after returns when limit has passed since t; no limit never passes.
+func after(t time.Time, limit time.Duration) time.Time {
+	if limit <= 0 {
+		return time.Time{}
+	}
+	return t.Add(limit)
 }
 
 // age returns when a member reaches limit. Up to a tenth is taken off, by its
