@@ -66,6 +66,9 @@ openssl rand -base64 32 prints one. Where it is:
 }
 
 func (r *running) run(ctx context.Context) (err error) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // from the first moment: else it would end the process
+	defer signal.Stop(hup)
 	if err := r.place(); err != nil {
 		return err
 	}
@@ -97,23 +100,20 @@ func (r *running) run(ctx context.Context) (err error) {
 		return err
 	}
 	r.log.Info("nstance-server starts", "version", version(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
-	return r.serve(ctx, s)
+	return r.serve(ctx, s, hup)
 }
 
-// serve runs s until ctx ends, and has it read its configuration on SIGHUP.
-func (r *running) serve(ctx context.Context, s *server.Server) error {
+// serve runs s until ctx ends, and has it read its configuration at each hup.
+func (r *running) serve(ctx context.Context, s *server.Server, hup <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { reload(ctx, s, r.log) })
+	wg.Go(func() { reload(ctx, hup, s, r.log) })
 	return s.Run(ctx)
 }
 
-func reload(ctx context.Context, s *server.Server, log *slog.Logger) {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func reload(ctx context.Context, hup <-chan os.Signal, s *server.Server, log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():

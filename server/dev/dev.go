@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -34,20 +33,12 @@ const stageStart = "start"
 // started has ended before, and the temporary directory is gone. Fails with
 // Invalid when an option is wrong, Denied when the directory cannot be
 // written, Conflict when another process uses it.
-func Run(ctx context.Context, o *Options) error {
-	o, err := o.complete()
+func Run(ctx context.Context, o *Options) (err error) {
+	o, err = o.complete()
 	if err != nil {
 		return err
 	}
 	out := newOutput(o)
-	err = run(ctx, o, out)
-	if o.Scenario == "" && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return nil // that is how it ends
-	}
-	return err
-}
-
-func run(ctx context.Context, o *Options, out *output) (err error) {
 	h, err := openHome(o.Data)
 	if err != nil {
 		return unplayed(o, out, err)
@@ -61,14 +52,23 @@ func run(ctx context.Context, o *Options, out *output) (err error) {
 	defer func() { err = errors.Join(err, w.close()) }()
 	work, err := w.start(ctx)
 	if err != nil {
-		return unplayed(o, out, err)
+		return unplayed(o, out, o.told(ctx, err))
 	}
-	return w.perform(work, out)
+	return o.told(ctx, w.perform(work, out))
+}
+
+// told returns nil if err only says that ctx has ended, which is how Run ends
+// where there is no scenario to be finished.
+func (o *Options) told(ctx context.Context, err error) error {
+	if o.Scenario == "" && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
 }
 
 // unplayed reports that a scenario could not begin.
 func unplayed(o *Options, out *output, err error) error {
-	if o.Scenario == "" {
+	if o.Scenario == "" || err == nil {
 		return err
 	}
 	f := &Failure{o.Scenario, stageStart, err}
@@ -117,7 +117,7 @@ func (w *shard) introduce(out *output) error {
 		return out.say("playing       scenario %s with %d machines\n\n", w.o.Scenario, w.o.size())
 	}
 	return out.say(`files         %s
-machines' log %s
+              machines.log there is what the machines print
 
 Machines are child processes here: real agents, each with a metadata service of
 its own. Try next, in another terminal:
@@ -131,7 +131,7 @@ its own. Try next, in another terminal:
 
 Ctrl-C ends it all.
 
-`, w.home.dir, filepath.Base(w.home.machineLog()), quote(w.home.identityDir()), groupID, w.o.size()+2)
+`, w.home.dir, quote(w.home.identityDir()), groupID, w.o.size()+2)
 }
 
 // quote makes a path fit for a shell.

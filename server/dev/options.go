@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -64,6 +65,8 @@ type Options struct {
 	DrainHook []string
 
 	Log *slog.Logger // of the server and the cloud; nil: discarded
+
+	patience time.Duration // for one stage, to which the machines' number adds; 20s
 }
 
 // complete returns a copy of o with the defaults filled in, or what is wrong.
@@ -78,6 +81,7 @@ func (o *Options) complete() (*Options, error) {
 	fill(&c.Protocol, "aws")
 	fill[io.Writer](&c.Out, io.Discard)
 	fill[io.Writer](&c.Err, io.Discard)
+	fill(&c.patience, 20*time.Second)
 	fill(&c.Log, slog.New(slog.DiscardHandler))
 	if err := c.commands(); err != nil {
 		return nil, err

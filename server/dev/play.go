@@ -17,7 +17,8 @@ const noticeAhead = 2 * time.Minute
 // A play is a scenario under way.
 type play struct {
 	*shard
-	size    int
+	size    int                  // of the group
+	asked   int                  // machines that were asked for to fill it
 	stage   string               // what is waited for
 	since   time.Time            // when the scenario did what it does; zero before
 	victims []nstance.InstanceID // whom it did it to
@@ -110,12 +111,27 @@ func (p *play) crash(ctx context.Context) error {
 	return p.over(ctx)
 }
 
-// full waits until the group has all its members and returns them.
+// full waits until the group has all its members and returns them. In a
+// directory that was used before, their number may have been changed.
 func (p *play) full(ctx context.Context) (members []nstance.InstanceID, err error) {
-	return members, p.await(ctx, string(nstance.EventGroupReady), func(h history) (bool, error) {
-		members = h.ready()
-		return h.has(nstance.EventGroupReady) && len(members) == p.size, nil
-	}, func(history) string { return fmt.Sprintf("%d of %d members are ready", len(members), p.size) })
+	const stage = string(nstance.EventGroupReady)
+	lacking := func(h history) string { return fmt.Sprintf("%d of %d members are ready", len(h.ready()), p.size) }
+	err = p.await(ctx, stage, func(h history) (bool, error) { return h.has(nstance.EventGroupReady), nil }, lacking)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Groups) != 1 || s.Groups[0].Size == 0 {
+		return nil, nstance.Errorf(nstance.Conflict, "there is not one group with members in %s", p.home.dir)
+	}
+	p.size = s.Groups[0].Size
+	return members, p.await(ctx, stage, func(h history) (bool, error) {
+		members, p.asked = h.ready(), len(h.requested())
+		return len(members) == p.size, nil
+	}, lacking)
 }
 
 // choose remembers whom the scenario is about.
@@ -216,8 +232,8 @@ func (p *play) over(ctx context.Context) error {
 		}
 	}
 	told, _, _ := p.story.read()
-	if n := len(told.requested()); n != p.size+len(p.victims) {
-		return nstance.Errorf(nstance.Internal, "%d machines were asked for instead of %d and one for each of %d", n, p.size, len(p.victims))
+	if n := len(told.requested()) - p.asked; n != len(p.victims) {
+		return nstance.Errorf(nstance.Internal, "%d replacements were asked for instead of %d", n, len(p.victims))
 	}
 	return nil
 }
@@ -277,14 +293,14 @@ func (p *play) summary() Summary {
 		ReplacementRequestedMS: last(nstance.EventReplacementRequested), DrainedMS: last(nstance.EventDrainAcknowledged),
 		ReplacementReadyMS: last(nstance.EventReady), DeletedMS: last(nstance.EventDeleted),
 	}
-	if p.o.Scenario == Mass || p.o.Scenario == Rollout {
+	if len(p.victims) > 0 && (p.o.Scenario == Mass || p.o.Scenario == Rollout) {
 		lost := len(p.victims)
 		for _, id := range p.victims {
 			if p.followed(x, id) {
 				lost--
 			}
 		}
-		s.Count, s.Lost = p.size, &lost
+		s.Count, s.Lost = len(p.victims), &lost
 	}
 	return s
 }

@@ -31,7 +31,8 @@ type shard struct {
 	home   *home
 	story  *story
 	conf   source
-	http   string // address of the status page
+	bind   string // where the status page is to listen
+	http   string // where it listens
 	store  storage.Store
 	cloud  *local.Cloud
 	server *server.Server
@@ -44,10 +45,10 @@ type shard struct {
 // newShard makes everything and starts nothing.
 func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err error) {
 	w := &shard{o: o, home: h, story: s, stop: func() {}}
-	if w.http, err = free(ctx, o.HTTP); err != nil {
+	if w.bind, err = free(ctx, o.HTTP); err != nil {
 		return nil, err
 	}
-	text, err := configuration(o, w.http, 1)
+	text, err := configuration(o, w.bind, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +86,7 @@ func (w *shard) start(ctx context.Context) (context.Context, error) {
 	if err := w.server.Ready(limited); err != nil {
 		return work, context.Cause(limited)
 	}
+	w.http = w.server.Addresses().HTTP
 	keys, err := registration.Bootstrap(limited, vault.New(w.store, nil), time.Now())
 	if err != nil {
 		return work, err

@@ -1,0 +1,413 @@
+//go:build linux
+
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+// build builds the program that is released, not one with a race detector in it.
+func build(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "nstance-server")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+// A run is the program, running.
+type run struct {
+	*exec.Cmd
+	tmp   string // where it makes temporary directories
+	lines chan string
+	errs  *bytes.Buffer // complete when the program has ended
+}
+
+// start starts the program; what it prints arrives in lines.
+func start(t *testing.T, bin string, args ...string) *run {
+	t.Helper()
+	r := &run{tmp: t.TempDir(), lines: make(chan string, 1000), errs: &bytes.Buffer{}}
+	r.Cmd = exec.CommandContext(t.Context(), bin, args...)
+	r.Env = append(os.Environ(), "TMPDIR="+r.tmp, "HOME="+r.tmp)
+	r.Stderr = r.errs
+	out, w := io.Pipe()
+	r.Stdout = w
+	require.NoError(t, r.Start())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(r.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			r.lines <- s.Text()
+		}
+	})
+	t.Cleanup(func() {
+		_ = r.Process.Kill()
+		_ = r.Wait() // for the second time, if the test has waited
+		_ = w.Close()
+		wg.Wait()
+	})
+	return r
+}
+
+// until returns the next line that contains text.
+func (r *run) until(t *testing.T, text string) string {
+	t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		select {
+		case line, ok := <-r.lines:
+			require.True(t, ok, "it ended without %q", text)
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-limit:
+			require.Fail(t, "not printed in time", text)
+		}
+	}
+}
+
+// end waits until the program has ended.
+func (r *run) end(t *testing.T) (code int) {
+	t.Helper()
+	err := r.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	require.NoError(t, err)
+	return 0
+}
+
+// call runs the program to its end.
+func call(t *testing.T, bin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	tmp := t.TempDir()
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp, "NSTANCE_SECRET_KEY=")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), out.String(), errs.String()
+	}
+	require.NoError(t, err)
+	require.Empty(t, left(t, tmp), "something stays behind")
+	return 0, out.String(), errs.String()
+}
+
+func left(t *testing.T, dir string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	return entries
+}
+
+// processes returns the processes whose machine's folder is below dir.
+func processes(dir string) []int {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	var pids []int
+	for _, file := range files {
+		env, _ := os.ReadFile(file) // other people's cannot be read, and some are gone
+		if strings.Contains(string(env), "\x00NSTANCE_LOCAL_DIR="+dir) || strings.HasPrefix(string(env), "NSTANCE_LOCAL_DIR="+dir) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// A line is one line of --json.
+type line struct {
+	nstance.Event
+	OK       *bool  `json:"ok"`
+	Scenario string `json:"scenario"`
+	Count    int    `json:"count"`
+	Lost     *int   `json:"lost"`
+
+	Detected    *int64 `json:"detected_ms"`
+	Received    *int64 `json:"received_ms"`
+	Replacement *int64 `json:"replacement_requested_ms"`
+	Drained     *int64 `json:"drained_ms"`
+	Ready       *int64 `json:"replacement_ready_ms"`
+	Deleted     *int64 `json:"deleted_ms"`
+}
+
+// play plays a scenario and returns its events and its summary.
+func play(t *testing.T, bin string, args ...string) (events []line, summary line) {
+	t.Helper()
+	code, out, errs := call(t, bin, append([]string{"dev", "--json", "--http", "127.0.0.1:0", "--scenario"}, args...)...)
+	require.Zero(t, code, "%s\n%s", out, errs)
+	for text := range strings.Lines(out) {
+		var l line
+		require.NoError(t, json.Unmarshal([]byte(text), &l), text)
+		require.False(t, l.Time.IsZero(), text)
+		events = append(events, l)
+	}
+	summary = events[len(events)-1]
+	require.EqualValues(t, "summary", summary.Type)
+	require.True(t, *summary.OK)
+	require.Equal(t, args[0], summary.Scenario)
+	return events[:len(events)-1], summary
+}
+
+// at returns where the first event of that type is, about id or, where
+// replaces, about the replacement of id. It must be there.
+func at(t *testing.T, events []line, typ nstance.EventType, id nstance.InstanceID, replaces bool) int {
+	t.Helper()
+	for i, e := range events {
+		if e.Type == typ && (!replaces && e.Instance == id || replaces && e.Replaces == id) {
+			return i
+		}
+	}
+	require.Fail(t, "no such event", "%s %s", typ, id)
+	return 0
+}
+
+func count(events []line, typ nstance.EventType) (n int) {
+	for _, e := range events {
+		if e.Type == typ {
+			n++
+		}
+	}
+	return n
+}
+
+func TestEndToEnd(t *testing.T) {
+	bin := build(t)
+	t.Run("interrupt", func(t *testing.T) { interrupt(t, bin) })
+	t.Run("mass", func(t *testing.T) {
+		events, s := play(t, bin, "mass", "--count", "5")
+		require.Equal(t, 5, s.Count)
+		require.Zero(t, *s.Lost)
+		require.Equal(t, 5, count(events, nstance.EventReplacementRequested))
+		require.Equal(t, 10, count(events, nstance.EventReady))
+		require.Equal(t, 5, count(events, nstance.EventDeleted))
+	})
+	t.Run("crash", func(t *testing.T) {
+		events, s := play(t, bin, "crash")
+		require.Zero(t, count(events, nstance.EventDrainStarted))
+		require.Equal(t, 1, count(events, nstance.EventMachineGone))
+		require.Equal(t, 1, count(events, nstance.EventReplacementRequested))
+		require.Nil(t, s.Drained)
+		require.NotNil(t, s.Ready)
+	})
+	t.Run("rollout", func(t *testing.T) {
+		events, s := play(t, bin, "rollout", "--instances", "2")
+		require.Equal(t, 2, s.Count)
+		require.Equal(t, 2, count(events, nstance.EventDrainAcknowledged))
+		require.Equal(t, 4, count(events, nstance.EventReady))
+		require.Equal(t, 2, count(events, nstance.EventDeleted))
+	})
+	t.Run("interactive", func(t *testing.T) { interactive(t, bin) })
+	t.Run("killed, it leaves no machine", func(t *testing.T) { killed(t, bin) })
+	t.Run("refusals", func(t *testing.T) { refusals(t, bin) })
+	t.Run("validate", func(t *testing.T) { validate(t, bin) })
+	t.Run("run", func(t *testing.T) { runs(t, bin) })
+}
+
+func interrupt(t *testing.T, bin string) {
+	events, s := play(t, bin, "interrupt")
+	published := count(events, nstance.EventNoticePublished)
+	require.Equal(t, 1, published)
+	var victim nstance.InstanceID
+	for _, e := range events {
+		if e.Type == nstance.EventNoticePublished {
+			victim = e.Instance
+		}
+	}
+	of := func(typ nstance.EventType, replaces bool) int { return at(t, events, typ, victim, replaces) }
+	order := func(first ...int) {
+		t.Helper()
+		require.IsIncreasing(t, first)
+	}
+	full := at(t, events, nstance.EventGroupReady, "", false)
+	received := of(nstance.EventNoticeReceived, false)
+	requested := of(nstance.EventReplacementRequested, true)
+	order(full, of(nstance.EventNoticePublished, false), of(nstance.EventNoticeDetected, false), received, requested, of(nstance.EventReady, true))
+	order(received, of(nstance.EventDrainStarted, false), of(nstance.EventDrainAcknowledged, false),
+		of(nstance.EventDeleteRequested, false), of(nstance.EventDeleted, false))
+	require.Equal(t, 4, count(events, nstance.EventReady))
+
+	for _, ms := range []*int64{s.Detected, s.Received, s.Replacement, s.Drained, s.Ready, s.Deleted} {
+		require.NotNil(t, ms)
+		require.GreaterOrEqual(t, *ms, int64(0))
+		require.Less(t, *ms, int64(60_000))
+	}
+	require.LessOrEqual(t, *s.Detected, *s.Received)
+	require.Less(t, *s.Drained, *s.Deleted)
+}
+
+func interactive(t *testing.T, bin string) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	r := start(t, bin, "dev", "--instances", "2", "--http", taken.Addr().String())
+	page := strings.Fields(r.until(t, "status page"))[2]
+	require.NotContains(t, page, taken.Addr().String(), "that port is taken")
+	r.until(t, "nstance-admin status")
+	r.until(t, "group_ready")
+	require.Len(t, processes(r.tmp), 2)
+	resp, err := http.Get(page + "readyz")
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+
+	require.NoError(t, r.Process.Signal(syscall.SIGINT))
+	require.Zero(t, r.end(t), r.errs.String())
+	require.Empty(t, processes(r.tmp), "a machine still runs")
+	require.Empty(t, left(t, r.tmp), "a temporary directory stays behind")
+}
+
+func killed(t *testing.T, bin string) {
+	r := start(t, bin, "dev", "--instances", "2", "--json", "--http", "127.0.0.1:0")
+	r.until(t, `"group_ready"`)
+	require.Len(t, processes(r.tmp), 2)
+	require.NoError(t, r.Process.Kill())
+	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 }, 15*time.Second, 50*time.Millisecond)
+}
+
+func refusals(t *testing.T, bin string) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, tt := range []struct {
+		name string
+		code int
+		says string
+		args []string
+	}{
+		{"unknown scenario", 2, "use interrupt, mass, crash, rollout", []string{"dev", "--scenario", "storm"}},
+		{"data that cannot be written", 1, "name a directory that you may write to", []string{"dev", "--data", file}},
+		{"count without mass", 2, "--count", []string{"dev", "--count", "7"}},
+		{"instances with mass", 2, "--instances", []string{"dev", "--scenario", "mass", "--instances", "7"}},
+		{"no machines", 2, "--instances", []string{"dev", "--instances", "0"}},
+		{"unknown level", 2, "use debug, info, warn or error", []string{"dev", "--log-level", "loud"}},
+		{"unknown flag", 2, "--help", []string{"dev", "--loud"}},
+		{"unknown command", 2, "--help", []string{"serve"}},
+		{"not started by a cloud", 2, "NSTANCE_LOCAL_DIR", []string{"machine"}},
+		{"run without a key", 2, "NSTANCE_SECRET_KEY", []string{"run", "--shard", "a"}},
+		{"run without a shard", 2, "--shard", []string{"run", "--key-provider", "none", "--storage", "mem://"}},
+		{"run with an unknown key provider", 2, "env, file or none", []string{"run", "--shard", "a", "--key-provider", "vault"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, out, errs := call(t, bin, tt.args...)
+			require.Equal(t, tt.code, code, errs)
+			require.Empty(t, out)
+			require.Contains(t, errs, tt.says)
+			require.Equal(t, 1, strings.Count(errs, "nstance-server: "), "said once: %s", errs)
+		})
+	}
+}
+
+const good = `{
+  "cluster": {"id": "demo"},
+  "shard": {"id": "a", "provider": {"kind": "sim"},
+    "bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}},
+  "templates": {"web": {"kind": "web", "arch": "amd64"}},
+  "groups": {"default": {"web": {"template": "web", "size": 0}}},
+}
+`
+
+// written returns a file with that text.
+func written(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shard.jsonc")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func validate(t *testing.T, bin string) {
+	fine, bad := written(t, good), written(t, strings.Replace(strings.Replace(good, "size", "siez", 1), `"arch"`, `"acrh"`, 1))
+	code, out, errs := call(t, bin, "validate", fine)
+	require.Zero(t, code, errs)
+	require.Equal(t, fine+": ok\n", out)
+	require.Empty(t, errs)
+
+	code, out, errs = call(t, bin, "validate", bad, fine, filepath.Join(t.TempDir(), "absent"))
+	require.Equal(t, 1, code)
+	require.Equal(t, fine+": ok\n", out)
+	require.Contains(t, errs, bad+":5:")
+	require.Contains(t, errs, bad+":6:")
+	require.Contains(t, errs, `did you mean "size"?`)
+	require.Contains(t, errs, "no such file")
+
+	code, _, errs = call(t, bin, "validate")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "--help")
+}
+
+func runs(t *testing.T, bin string) {
+	t.Run("a provider that is not there", func(t *testing.T) {
+		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://", "--config", written(t, strings.Replace(good, "sim", "aws", 1)))
+		require.Equal(t, 2, code)
+		require.Contains(t, errs, "this version has no provider aws")
+	})
+	t.Run("options that the provider does not have", func(t *testing.T) {
+		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://",
+			"--config", written(t, strings.Replace(good, `"sim"`, `"sim", "options": {"sede": 1}`, 1)))
+		require.Equal(t, 2, code)
+		require.Contains(t, errs, "shard.provider.options.sede")
+	})
+	t.Run("the wrong shard", func(t *testing.T) {
+		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://", "--config", written(t, good), "--shard", "b")
+		require.Equal(t, 2, code)
+		require.Contains(t, errs, "shard.id")
+	})
+	t.Run("it serves, reads its configuration again, and stops", func(t *testing.T) {
+		path, data := written(t, good), t.TempDir()
+		cmd := exec.CommandContext(t.Context(), bin, "run", "--config", path, "--data", data)
+		cmd.Env = append(os.Environ(), "NSTANCE_SECRET_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+		out, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		defer func() { _ = cmd.Process.Kill() }()
+		logs := bufio.NewScanner(out)
+		until := func(text string) {
+			t.Helper()
+			for logs.Scan() {
+				if strings.Contains(logs.Text(), text) {
+					return
+				}
+			}
+			require.Fail(t, "it ended without saying", text)
+		}
+		until("nstance-server starts")
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(filepath.Join(data, "storage", "lease", "a.json"))
+			return err == nil
+		}, 20*time.Second, 20*time.Millisecond)
+		require.NoError(t, os.WriteFile(path, []byte(good+"// changed\n"), 0o600))
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		until("changed=true")
+		require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		until("configuration refused")
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		for logs.Scan() {
+		}
+		require.NoError(t, cmd.Wait())
+		key, err := os.ReadFile(filepath.Join(data, "storage", "secret", "identity-ca.key"))
+		require.NoError(t, err)
+		require.NotContains(t, string(key), "PRIVATE KEY")
+	})
+}
