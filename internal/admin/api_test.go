@@ -166,6 +166,9 @@ func (w *world) RefreshConfig(context.Context, *apiv1.RefreshConfigRequest) (*ap
 func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.onStatus != nil {
+		w.onStatus()
+	}
 	return &apiv1.GetShardStatusResponse{
 		Cluster: string(cluster), Shard: string(shard), Leader: true, Epoch: 7, Groups: int32(len(w.groups)), Instances: int32(len(w.instances)),
 		AgentsConnected: 2, Version: "0.1.0", TermStartedAt: wire.Time(time.Now().Add(-150 * time.Minute)), Problems: w.problems,
@@ -179,7 +182,10 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 	if err != nil {
 		return wire.Status(err)
 	}
-	w.did(fmt.Sprintf("watch after=%t group=%q instance=%q", req.GetAfterSeq() != 0, req.GetGroup(), req.GetInstance()))
+	call := fmt.Sprintf("watch after=%t group=%q instance=%q", req.GetAfterSeq() != 0, req.GetGroup(), req.GetInstance())
+	if req.GetAfterSeq() != 0 {
+		w.did(call)
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	go func() { // ends with ctx, which ends with the call
@@ -189,7 +195,14 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 		case <-ctx.Done():
 		}
 	}()
-	view := feed.View[*apiv1.Event]{Keep: func(e *apiv1.Event) bool {
+	begin := func() ([]*apiv1.Event, nstance.Seq) {
+		seq := w.hub.Last()
+		if req.GetAfterSeq() == 0 {
+			w.did(call) // what is published from now on is not missed
+		}
+		return nil, seq
+	}
+	view := feed.View[*apiv1.Event]{Snapshot: begin, Keep: func(e *apiv1.Event) bool {
 		return (req.GetGroup() == "" || e.GetGroup() == req.GetGroup()) && (req.GetInstance() == "" || e.GetInstance() == req.GetInstance())
 	}}
 	for item, err := range w.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {

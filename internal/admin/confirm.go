@@ -38,7 +38,7 @@ func (p *program) confirm(ctx context.Context, yes bool, what string) error {
 	fmt.Fprintf(p.stderr, "%s. Continue? [y/N] ", printable(what))
 	answer, err := p.answer(ctx)
 	switch {
-	case err == io.EOF && answer == "": // such as /dev/null, which looks like a terminal
+	case errors.Is(err, io.EOF) && answer == "": // such as /dev/null, which looks like a terminal
 		p.stderr.note("")
 		return unasked(what)
 	case ctx.Err() != nil:

@@ -124,7 +124,7 @@ func (d dialing) refused(ctx context.Context, addr string, err error) error {
 	if derr != nil {
 		return err // no connection at all: it says so itself
 	}
-	defer conn.Close() //nolint:errcheck // nothing is sent on it
+	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	_, rerr := conn.Read(make([]byte, 1))
 	if alert, ok := errors.AsType[tls.AlertError](rerr); ok {

@@ -1,10 +1,12 @@
 package admin_test
 
 import (
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/pki"
 )
 
 func TestExitCodesAreThoseOfTheServersErrors(t *testing.T) {
@@ -130,6 +133,37 @@ func TestTrust(t *testing.T) {
 	})
 }
 
+// A server that refuses a certificate may break the connection before the
+// client has read why.
+func TestRefusalBehindABrokenConnection(t *testing.T) {
+	w := newWorld(t)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	cert, err := w.keys.Identity.Server(shard, cluster, time.Hour, time.Now())
+	require.NoError(t, err)
+	get := func() (*tls.Certificate, error) { return cert, nil }
+	foreign := newWorld(t).keys.Identity.Pool()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for cfg := pki.RegistrationTLS(get); ; cfg = pki.ServerTLS(get, foreign, nstance.RoleAdmin) {
+			cfg.NextProtos = []string{"h2"}
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			if err := tls.Server(conn, cfg).HandshakeContext(t.Context()); err == nil {
+				_ = conn.(*net.TCPConn).SetLinger(0) // the first one: reset, without a word
+			}
+			_ = conn.Close()
+		}
+	})
+	defer wg.Wait()
+	defer lis.Close()
+	r := w.run("status", "--server", lis.Addr().String())
+	require.Equal(t, 4, r.code, r.errors)
+	require.Contains(t, r.errors, "no trust")
+}
+
 func closedPort(t testing.TB) string {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -171,6 +205,13 @@ func TestServers(t *testing.T) {
 		r := w.run("status", "--server", nobody+","+other.operator)
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "none of 2 addresses")
+	})
+	t.Run("a refusal says more than silence", func(t *testing.T) {
+		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Denied, "revoked") })
+		r := w.run("status", "--server", nobody+","+w.operator)
+		w.set(func() { delete(w.fail, "GetShardStatus") })
+		require.Equal(t, 4, r.code)
+		require.Contains(t, r.errors, "revoked")
 	})
 	t.Run("a name may stand for several", func(t *testing.T) {
 		_, port, err := net.SplitHostPort(w.operator)

@@ -69,7 +69,8 @@ type world struct {
 	config    *apiv1.GetConfigStatusResponse
 	problems  []string
 	standby   bool
-	hang      chan struct{} // not nil: status waits for it
+	hang      chan struct{} // not nil: calls wait for it
+	onStatus  func()        // before GetShardStatus answers
 }
 
 func newWorld(t testing.TB) *world {

@@ -226,7 +226,7 @@ func nextKey(dir string) (key ed25519.PrivateKey, made bool, err error) {
 	if err != nil {
 		return nil, false, fileError(err)
 	}
-	defer os.RemoveAll(draft)
+	defer func() { _ = os.RemoveAll(draft) }() // a leftover is not used by anybody
 	if err := pki.SaveKey(filepath.Join(draft, fileKey), fresh); err != nil {
 		return nil, false, err
 	}

@@ -127,7 +127,7 @@ func poolOf(pem []byte) (*x509.CertPool, error) {
 // mistake. One that cannot be read protects nothing.
 func (o *LoginOptions) mayReplace(dir string, id Identity) error {
 	old, err := LoadIdentity(dir)
-	if err != nil || o.Replace || old.Cluster == id.Cluster && old.Shard == id.Shard {
+	if readable := err == nil; !readable || o.Replace || old.Cluster == id.Cluster && old.Shard == id.Shard {
 		return nil
 	}
 	return fault(nstance.Conflict, nil, "choose another directory with --identity, or replace it with --yes",
@@ -155,7 +155,7 @@ func registerAt(ctx context.Context, addr string, d dialing, req *apiv1.Register
 	if err != nil {
 		return nstance.Credential{}, err
 	}
-	defer conn.Close() //nolint:errcheck // nothing is left to lose on it
+	defer conn.Close()
 	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterOperator(ctx, req)
 	return wire.CredentialOf(resp.GetCredential()), err
 }

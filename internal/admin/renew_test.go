@@ -89,6 +89,21 @@ func TestRenewal(t *testing.T) {
 	})
 }
 
+func TestRenewalThatAnotherProcessHasJustDone(t *testing.T) {
+	w := newWorld(t)
+	w.ageing(17 * time.Hour)
+	next := w.identity(time.Now())
+	w.onStatus = func() { // comes between reading the identity and renewing it, where there are several addresses
+		require.NoError(t, admin.SaveIdentity(w.dir, next))
+	}
+	r := w.run("config", "status", "--server", closedPort(t)+","+w.operator)
+	require.Zero(t, r.code, r.errors)
+	require.Empty(t, r.errors)
+	require.Equal(t, next, w.saved())
+	require.Empty(t, w.done(), "the successor of the other process stands")
+	require.NoFileExists(t, filepath.Join(w.dir, "key.next.pem"))
+}
+
 func TestRenewalsAtOnceEndWithOneIdentity(t *testing.T) {
 	w := newWorld(t)
 	w.ageing(17 * time.Hour)
