@@ -37,16 +37,16 @@ func Status(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	code := nstance.CodeOf(err)
+	code := known(nstance.CodeOf(err))
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: string(code), Metadata: map[string]string{}}
 	if e, ok := errors.AsType[*nstance.Error](err); ok {
 		for k, v := range map[string]string{"field": e.Field, "remedy": e.Remedy} {
 			if v != "" {
-				info.Metadata[k] = v
+				info.Metadata[k] = valid(v)
 			}
 		}
 	}
-	st := status.New(grpcCodes[code], err.Error())
+	st := status.New(grpcCodes[code], valid(err.Error()))
 	if detailed, derr := st.WithDetails(info); derr == nil {
 		st = detailed
 	}
@@ -70,10 +70,19 @@ func ErrorOf(err error) error {
 	for _, d := range st.Details() {
 		info, ok := d.(*errdetails.ErrorInfo)
 		if ok && info.GetDomain() == domain {
-			e.Code = nstance.Code(info.GetReason()) // the message names field and remedy already
+			e.Code = known(nstance.Code(info.GetReason())) // the message names field and remedy already
 		}
 	}
 	return e
+}
+
+// known returns c, or Internal for a code outside the closed set: such an error
+// must never look like success, which is what an unknown gRPC code would be.
+func known(c nstance.Code) nstance.Code {
+	if _, ok := grpcCodes[c]; !ok {
+		return nstance.Internal
+	}
+	return c
 }
 
 func codeOf(c codes.Code) nstance.Code {

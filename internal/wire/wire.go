@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -40,17 +41,17 @@ func TimeOf(t *timestamppb.Timestamp) time.Time {
 // Report returns the wire form of r.
 func Report(r nstance.Report) *apiv1.HealthReport {
 	w := &apiv1.HealthReport{
-		Version: r.Version, Timestamp: Time(r.Timestamp),
+		Version: valid(r.Version), Timestamp: Time(r.Timestamp),
 		Uptime:   durationpb.New(time.Duration(r.UptimeSeconds * float64(time.Second))),
 		CpuUsage: r.OneMinute.CPUPercent, MemoryUsage: r.OneMinute.MemoryPercent,
 		DiskUsage: r.OneMinute.DiskPercent, Load: r.OneMinute.Load,
-		ConfigHash: r.ConfigHash, CanDrain: r.CanDrain,
+		ConfigHash: valid(r.ConfigHash), CanDrain: r.CanDrain,
 	}
 	for _, n := range r.Notices {
 		w.Notices = append(w.Notices, Notice(n))
 	}
 	for _, p := range r.Probes {
-		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: p.Name, Ok: p.OK, Message: p.Message})
+		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: valid(p.Name), Ok: p.OK, Message: valid(p.Message)})
 	}
 	return w
 }
@@ -60,10 +61,10 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
 	r := nstance.Report{
 		Version: text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
-		UptimeSeconds: w.GetUptime().AsDuration().Seconds(),
+		UptimeSeconds: amount(w.GetUptime().AsDuration().Seconds()),
 		OneMinute: nstance.Usage{
-			CPUPercent: w.GetCpuUsage(), MemoryPercent: w.GetMemoryUsage(),
-			DiskPercent: w.GetDiskUsage(), Load: w.GetLoad(),
+			CPUPercent: percent(w.GetCpuUsage()), MemoryPercent: percent(w.GetMemoryUsage()),
+			DiskPercent: percent(w.GetDiskUsage()), Load: amount(w.GetLoad()),
 		},
 		ConfigHash: text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
 	}
@@ -95,8 +96,8 @@ func Urgent(notices []nstance.Notice) *nstance.TerminationNotice {
 // Notice returns the wire form of n.
 func Notice(n nstance.Notice) *apiv1.Notice {
 	return &apiv1.Notice{
-		Kind: string(n.Kind), Action: n.Action, Deadline: Time(n.Deadline), NotBefore: Time(n.NotBefore),
-		Source: n.Source, EventId: n.EventID, DetectedAt: Time(n.DetectedAt), Cancelled: n.Cancelled,
+		Kind: valid(string(n.Kind)), Action: valid(n.Action), Deadline: Time(n.Deadline), NotBefore: Time(n.NotBefore),
+		Source: valid(n.Source), EventId: valid(n.EventID), DetectedAt: Time(n.DetectedAt), Cancelled: n.Cancelled,
 	}
 }
 
@@ -121,7 +122,7 @@ func Drain(d *nstance.Drain) *apiv1.Drain {
 		Tenant: string(d.Group.Tenant), Group: string(d.Group.Group), ProviderId: d.ProviderID,
 	}
 	for _, c := range d.Causes {
-		w.Causes = append(w.Causes, &apiv1.Cause{Kind: string(c.Kind), EventId: c.EventID, Message: c.Message})
+		w.Causes = append(w.Causes, &apiv1.Cause{Kind: string(c.Kind), EventId: valid(c.EventID), Message: valid(c.Message)})
 	}
 	return w
 }
@@ -147,7 +148,7 @@ func DrainOf(w *apiv1.Drain) *nstance.Drain {
 func Event(e nstance.Event) *apiv1.Event {
 	w := &apiv1.Event{
 		Seq: uint64(e.Seq), Time: Time(e.Time), Type: string(e.Type), Tenant: string(e.Tenant), Group: string(e.Group),
-		Instance: string(e.Instance), Replaces: string(e.Replaces), Reason: e.Reason, Code: string(e.Code), Error: e.Error,
+		Instance: string(e.Instance), Replaces: string(e.Replaces), Reason: valid(e.Reason), Code: string(e.Code), Error: valid(e.Error),
 		Drain: Drain(e.Drain),
 	}
 	if e.Notice != nil {
@@ -200,6 +201,24 @@ func AddressesOf(in []string) []netip.Addr {
 	}
 	return out
 }
+
+// valid returns s as protobuf insists on it: one message of a provider with a
+// stray byte in it must not end the streams of everybody who is told of it.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// percent returns v within 0 to 100, and amount v or 0, so that what one agent
+// makes up spoils no one's arithmetic, and no JSON, which knows no NaN.
+func percent(v float64) float64 { return min(amount(v), 100) }
+
+func amount(v float64) float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return 0
+	}
+	return v
+}
+
+// Text cuts what somebody said to 256 bytes; what is left stays valid UTF-8.
+func Text(s string) string { return text(s) }
 
 // text cuts s; what is left stays valid UTF-8, which protobuf insists on.
 func text(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }

@@ -101,7 +101,12 @@ func guard(next http.Handler) http.Handler {
 }
 
 func reply(w http.ResponseWriter, code int, v any) {
+	body, err := json.Marshal(v) // before the header: half a page would look like a whole one
+	if err != nil {
+		http.Error(w, "the page cannot be shown: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(v) // the peer is gone if this fails
+	_, _ = w.Write(append(body, '\n')) // the peer is gone if this fails
 }
