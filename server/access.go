@@ -67,8 +67,12 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.registrar.Verify(ctx, id); err != nil {
+	promote, err := t.registrar.Verify(ctx, id)
+	if err != nil {
 		return nil, err
+	}
+	if promote {
+		t.used.note(id)
 	}
 	return context.WithValue(ctx, callerKey{}, caller{id, t}), nil
 }
@@ -86,7 +90,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err != nil {
 		return nil, wire.Status(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.config().Shard.RequestTimeout)
+	ctx, cancel := callerOf(ctx).term.bound(ctx)
 	defer cancel()
 	resp, err := next(ctx, req)
 	return resp, wire.Status(err)

@@ -46,8 +46,15 @@ func (s *Server) readConfig(ctx context.Context) (*config.Config, error) {
 
 // Refresh reads the configuration again and puts it in force. A configuration
 // that is refused changes nothing: the one in force stays, and the refusal is
-// reported by GetConfigStatus. What needs a restart is refused by name.
+// reported by GetConfigStatus. What needs a restart is refused by name. One
+// call works at a time, so that the newest configuration stays.
 func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
+	select {
+	case s.refreshing <- struct{}{}:
+		defer func() { <-s.refreshing }()
+	case <-ctx.Done():
+		return false, nstance.Errorf(nstance.Unavailable, "configuration not read: %w", ctx.Err())
+	}
 	conf, err := s.readConfig(ctx)
 	if err == nil {
 		err = s.permitted(conf)
@@ -64,7 +71,7 @@ func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
 	s.conf, s.confAt = conf, s.opts.Now()
 	s.mu.Unlock()
 	if t := s.term.Load(); t != nil && changed {
-		return true, t.groups.publish(conf)
+		t.groups.publish()
 	}
 	return changed, nil
 }
@@ -79,6 +86,8 @@ func (s *Server) permitted(conf *config.Config) error {
 		{"cluster.id", now.Cluster.ID, conf.Cluster.ID},
 		{"shard.id", now.Shard.ID, conf.Shard.ID},
 		{"shard.provider.kind", now.Shard.Provider.Kind, conf.Shard.Provider.Kind},
+		{"shard.provider.region", now.Shard.Provider.Region, conf.Shard.Provider.Region},
+		{"shard.provider.zone", now.Shard.Provider.Zone, conf.Shard.Provider.Zone},
 		{"shard.provider.options", string(now.Shard.Provider.Options), string(conf.Shard.Provider.Options)},
 		{"shard.bind", now.Shard.Bind, conf.Shard.Bind},
 		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/config"
@@ -20,10 +21,11 @@ type overlays struct {
 // reconciler what is wanted.
 type groups struct {
 	t   *term
-	doc *storage.Doc[overlays]
+	doc *storage.Doc[overlays] // holds the newest overlays that are durable
 
-	mu    sync.Mutex // held only in memory work
-	known overlays
+	mu       sync.Mutex // orders publications; held only in memory work
+	read     bool       // doc says what is durable: before, nothing is wanted
+	problems []string   // overlays that make no sense
 }
 
 func newGroups(t *term) *groups {
@@ -32,55 +34,90 @@ func newGroups(t *term) *groups {
 	})}
 }
 
-// load reads the overlays and makes the reconciler want what they say.
-func (g *groups) load(ctx context.Context) error {
-	o, err := g.doc.Load(ctx)
-	if err != nil {
-		return err
+// load reads the overlays, again until that succeeds or ctx ends, and makes the
+// reconciler want what they say. Until then nothing is planned: the size of a
+// group whose overlay is unknown is unknown. tried is called after the first
+// attempt.
+func (g *groups) load(ctx context.Context, tried func()) {
+	for ctx.Err() == nil {
+		_, err := g.doc.Load(ctx)
+		g.loaded(err)
+		tried()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		g.t.log.Error("groups not read yet, nothing is planned", "code", nstance.CodeOf(err), "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
-	g.set(o)
-	return g.publish(g.t.server.config())
 }
 
-func (g *groups) set(o overlays) {
+// loaded takes note of the overlays' first reading.
+func (g *groups) loaded(err error) {
 	g.mu.Lock()
-	g.known = o
+	if g.read = g.read || err == nil; !g.read {
+		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", storage.GroupsKey(g.t.conf.Shard.ID), err)}
+	}
 	g.mu.Unlock()
+	g.publish()
 }
 
-// publish tells the reconciler what every group of conf should be.
-func (g *groups) publish(conf *config.Config) error {
+// publish tells the reconciler what every group should be, by the newest
+// configuration and the newest overlays. A group whose overlay makes no sense
+// is left as it is.
+func (g *groups) publish() {
 	g.mu.Lock()
-	over := g.known
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if !g.read {
+		return
+	}
+	known, _ := g.doc.Held()
+	conf := g.t.server.config()
+	g.problems = nil
 	var wanted []nstance.Group
 	for _, spec := range conf.Groups() {
-		if o, ok := over.Groups[spec.Key.String()]; ok {
+		if o, ok := known.Groups[spec.Key.String()]; ok {
 			laid, err := conf.Overlay(spec.Key, o)
 			if err != nil {
-				return fmt.Errorf("group %s: %w", spec.Key, err)
+				g.problems = append(g.problems, fmt.Sprintf("group %s is left as it is: what the API changed of it: %v", spec.Key, err))
+				continue
 			}
 			spec = laid
 		}
 		wanted = append(wanted, spec)
 	}
 	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
-	return nil
+}
+
+// trouble returns what a person should see.
+func (g *groups) trouble() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.problems
 }
 
 // change lays o over what the API changed of a group before; fields that o
 // leaves nil stay. It returns once that is durable, or checks it only.
 func (g *groups) change(ctx context.Context, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
 	conf := g.t.server.config()
-	g.mu.Lock()
-	spec, err := conf.Overlay(key, over(g.known.Groups[key.String()], o))
-	g.mu.Unlock()
-	if err != nil || dryRun {
+	var spec nstance.Group
+	lay := func(all overlays) (merged config.Override, err error) {
+		merged = over(all.Groups[key.String()], o)
+		spec, err = conf.Overlay(key, merged)
+		return merged, err
+	}
+	if dryRun {
+		known, err := g.known(ctx)
+		if err == nil {
+			_, err = lay(known)
+		}
 		return spec, err
 	}
-	doc, err := g.doc.Update(ctx, func(all *overlays) error {
-		merged := over(all.Groups[key.String()], o)
-		if _, err := conf.Overlay(key, merged); err != nil {
+	_, err := g.doc.Update(ctx, func(all *overlays) error {
+		merged, err := lay(*all)
+		if err != nil {
 			return err
 		}
 		if all.Groups == nil {
@@ -92,8 +129,20 @@ func (g *groups) change(ctx context.Context, key nstance.GroupKey, o config.Over
 	if err != nil {
 		return spec, err
 	}
-	g.set(doc)
-	return spec, g.publish(conf)
+	g.loaded(nil)
+	return spec, nil
+}
+
+// known returns the durable overlays, from memory once they were read.
+func (g *groups) known(ctx context.Context) (overlays, error) {
+	g.mu.Lock()
+	read := g.read
+	g.mu.Unlock()
+	if !read {
+		return g.doc.Load(ctx)
+	}
+	known, _ := g.doc.Held()
+	return known, nil
 }
 
 func over(base, o config.Override) config.Override {

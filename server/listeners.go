@@ -24,7 +24,12 @@ import (
 const (
 	maxMessage = 256 << 10 // bytes of one message
 	maxStreams = 64        // calls at the same time on one connection
+	maxHeaders = 16 << 10  // bytes of one call's headers
 	smallIO    = 4 << 10   // bytes of a connection's buffers: there may be ten thousand
+
+	// strangerIdle is how long a client without a certificate may keep a
+	// connection on which it asks nothing.
+	strangerIdle = 30 * time.Second
 )
 
 // listeners are the server's open ports with what serves them.
@@ -50,8 +55,8 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 		if err != nil {
 			return nil, listenError("shard.bind."+field, string(addr), err)
 		}
-		opened = append(opened, lis)
-		return lis, nil
+		opened = append(opened, newPatient(lis, s.log))
+		return opened[len(opened)-1], nil
 	}
 	var errs [4]error
 	l.web, errs[0] = open("http", bind.HTTP)
@@ -65,7 +70,10 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 		return nil, err
 	}
 	s.grpcServers(l)
-	l.webServer = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	l.webServer = &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
+	}
 	return l, nil
 }
 
@@ -83,13 +91,15 @@ func listenError(field, addr string, err error) error {
 func (s *Server) grpcServers(l *listeners) {
 	clients := s.keys.Identity.Pool()
 	common := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
 	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.cert.get)))
-	l.registration.grpc = grpc.NewServer(append(common, open)...)
+	short := keepalive.Server()
+	short.MaxConnectionIdle = strangerIdle
+	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short))...)
 	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrationService{s: s})
 
 	guarded := append(common, grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))

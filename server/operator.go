@@ -79,8 +79,11 @@ func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRe
 		o.Size = &size
 	}
 	o.InstanceType = req.InstanceType
-	if req.GetVars() != nil {
+	if req.GetVars() != nil { // present but empty: no variables of its own any more
 		o.Vars = req.GetVars().GetValues()
+		if o.Vars == nil {
+			o.Vars = map[string]string{}
+		}
 	}
 	spec, err := c.term.groups.change(ctx, key, o, req.GetDryRun())
 	if err != nil {
@@ -120,7 +123,7 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 	if err != nil {
 		return nil, err
 	}
-	filter := cache.Filter{Instance: id, Limit: 1000}
+	filter := cache.Filter{Instance: id, Limit: 1000, Newest: true}
 	if c.Role != nstance.RoleAdmin {
 		filter.Tenant = c.Tenant
 	}
@@ -166,7 +169,7 @@ func (operatorService) DrainInstance(ctx context.Context, req *apiv1.DrainInstan
 	if reason == "" {
 		reason = "asked for by " + c.Subject
 	}
-	d, err := c.term.reconciler.Drain(ctx, v.Record.ID, reason[:min(256, len(reason))])
+	d, err := c.term.reconciler.Drain(ctx, v.Record.ID, wire.Text(reason))
 	return &apiv1.DrainInstanceResponse{Drain: wire.Drain(&d)}, err
 }
 
@@ -218,13 +221,17 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 	}
 }
 
-// GetConfigStatus implements the RPC.
-func (o operatorService) GetConfigStatus(context.Context, *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
+// GetConfigStatus implements the RPC. What is wrong with a configuration names
+// groups of any tenant, so only an administrator is told.
+func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	resp := &apiv1.GetConfigStatusResponse{Digest: o.s.conf.Digest(), LoadedAt: wire.Time(o.s.confAt)}
 	if o.s.refused.err != nil {
-		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), o.s.refused.err.Error()
+		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), "an administrator can see why"
+		if callerOf(ctx).Role == nstance.RoleAdmin {
+			resp.RejectedError = o.s.refused.err.Error()
+		}
 	}
 	return resp, nil
 }
@@ -250,16 +257,16 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 		}
 	}
 	if c.Role == nstance.RoleAdmin {
-		resp.Problems = c.term.reconciler.Problems()
+		resp.Problems = c.term.problems()
 	}
 	return resp, nil
 }
 
-// WatchInstanceEvents implements the RPC. While an operator watches, it is the
-// one who drains its tenant's machines.
+// WatchInstanceEvents implements the RPC. While an operator watches all of its
+// tenant's instances, it is the one who drains them.
 func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
 	ctx, c := stream.Context(), callerOf(stream.Context())
-	if c.Role == nstance.RoleOperator {
+	if c.Role == nstance.RoleOperator && req.GetGroup() == "" && req.GetInstance() == "" {
 		defer c.term.drains.Attend(c.Tenant)()
 	}
 	wanted := func(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) bool {
@@ -269,6 +276,8 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.term.granted.Context(), cancel)()
+	// A watcher that does not read keeps Send waiting, which ctx does not end.
+	defer c.term.hangUpAfter(stream.Context())()
 	view := feed.View[watched]{
 		Snapshot: c.term.snapshot,
 		Keep: func(w watched) bool {

@@ -15,12 +15,12 @@ import (
 type records struct{ t *term }
 
 // Registration implements registration.Records.
-func (r records) Registration(_ context.Context, id nstance.InstanceID) (registration.Registration, error) {
+func (r records) Registration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
 	rec, ok := r.t.reconciler.Records().Get(id)
 	if !ok {
 		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
-	return registrationOf(rec), nil
+	return r.registrationOf(ctx, rec), nil
 }
 
 // RefreshRegistration implements registration.Records.
@@ -29,7 +29,7 @@ func (r records) RefreshRegistration(ctx context.Context, id nstance.InstanceID)
 	if err != nil {
 		return registration.Registration{}, err
 	}
-	return registrationOf(rec), nil
+	return r.registrationOf(ctx, rec), nil
 }
 
 // UpdateRegistration implements registration.Records.
@@ -39,7 +39,7 @@ func (r records) UpdateRegistration(ctx context.Context, id nstance.InstanceID, 
 		handle = v.Machine.ProviderID
 	}
 	rec, err := r.t.reconciler.Records().Update(ctx, id, func(rec *storage.Instance) error {
-		reg := registrationOf(*rec)
+		reg := r.registrationOf(ctx, *rec)
 		if err := change(&reg); err != nil {
 			return err
 		}
@@ -54,17 +54,33 @@ func (r records) UpdateRegistration(ctx context.Context, id nstance.InstanceID, 
 		return registration.Registration{}, err
 	}
 	r.t.reconciler.Observe(nstance.Registered{ID: id})
-	return registrationOf(rec), nil
+	return r.registrationOf(ctx, rec), nil
 }
 
-func registrationOf(rec storage.Instance) registration.Registration {
-	return registration.Registration{
-		ID: rec.ID, Kind: rec.ID.Kind(), Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand,
+func (r records) registrationOf(ctx context.Context, rec storage.Instance) registration.Registration {
+	reg := registration.Registration{
+		ID: rec.ID, Kind: r.kindOf(ctx, rec), Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand,
 		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
 		Succession: registration.Succession{
 			Current: (*registration.KeyRecord)(rec.Current), Pending: (*registration.KeyRecord)(rec.Pending),
 		},
 	}
+	r.t.used.promote(string(rec.ID), &reg.Succession)
+	return reg
+}
+
+// kindOf returns the kind of the definition that an instance was made from,
+// which its nonce is checked against. It matters at the first registration
+// only, for which the term that wrote the intent has the definition in memory.
+// Where the definition cannot be read the ID's own prefix stands in for it: the
+// leader chose one from the other, and signed a nonce for this ID alone.
+func (r records) kindOf(ctx context.Context, rec storage.Instance) nstance.Kind {
+	if rec.Current == nil && rec.Definition != "" {
+		if def, err := r.t.reconciler.Records().Definition(ctx, rec.Definition); err == nil {
+			return def.Kind
+		}
+	}
+	return rec.ID.Kind()
 }
 
 // usedNonce is what nonce/{jti} holds.
@@ -80,6 +96,9 @@ type operatorRecord struct {
 
 // ConsumeNonce implements registration.Records.
 func (r records) ConsumeNonce(ctx context.Context, jti string, op registration.OperatorRegistration) (registration.OperatorRegistration, error) {
+	if err := r.t.granted.Err(); err != nil {
+		return op, err
+	}
 	store, key := r.t.server.store, storage.NonceKey(jti)
 	data, err := json.Marshal(usedNonce{Header: storage.NewHeader(r.t.granted.Epoch()), Operator: op})
 	if err != nil {
@@ -120,7 +139,9 @@ func (r records) Operator(ctx context.Context, tenant nstance.TenantID, name str
 	if err != nil {
 		return registration.OperatorRegistration{}, err
 	}
-	return *rec.Operator, nil
+	op := *rec.Operator
+	r.t.used.promote(operatorKey(tenant, name), &op.Succession)
+	return op, nil
 }
 
 // UpdateOperator implements registration.Records.
@@ -129,6 +150,7 @@ func (r records) UpdateOperator(ctx context.Context, tenant nstance.TenantID, na
 		if rec.Operator == nil {
 			return nstance.Errorf(nstance.NotFound, "no operator %s in tenant %s", name, tenant)
 		}
+		r.t.used.promote(operatorKey(tenant, name), &rec.Operator.Succession)
 		return change(rec.Operator)
 	})
 	if err != nil {

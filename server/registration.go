@@ -44,7 +44,7 @@ func (r registrationService) register(ctx context.Context, req nstance.Registrat
 		return nstance.Credential{}, wire.Status(err)
 	}
 	req.Source = sourceOf(ctx)
-	ctx, cancel := context.WithTimeout(ctx, t.conf.Shard.RequestTimeout)
+	ctx, cancel := t.bound(ctx)
 	defer cancel()
 	c, err := t.registrar.Register(ctx, req)
 	return c, wire.Status(err)

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,8 +33,8 @@ type Source func(ctx context.Context) (name string, data []byte, err error)
 // Options configure a Server beside its required parts.
 type Options struct {
 	Secrets *secret.Box         // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
-	Cache   string              // file of the SQLite journal; empty: in memory
-	Journal func(nstance.Event) // also receives every event; must not block
+	Cache   string              // file of the SQLite journal; empty: a temporary one, gone when Run has returned
+	Journal func(nstance.Event) // also receives every event, at times concurrently; must not block
 	Elector lease.Elector       // nil: a lease that is always granted
 	Now     func() time.Time    // nil: time.Now
 	Log     *slog.Logger        // nil: discarded
@@ -47,16 +49,20 @@ type Server struct {
 	log      *slog.Logger
 	elector  lease.Elector
 	cache    *cache.Cache
+	scratch  string // directory to remove with the cache; empty: none
 
 	keys    *registration.Keys
 	cert    *serverCert
 	ports   *listeners
 	started chan struct{} // closed when the listeners are open
 
+	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
+
 	mu      sync.Mutex // guards what follows
 	conf    *config.Config
 	confAt  time.Time
 	refused refusal
+	trouble error // why the last term could not be begun, or ended
 
 	term atomic.Pointer[term] // nil while this server does not lead
 }
@@ -71,7 +77,7 @@ type refusal struct {
 // with its truth in store and its machines at p. It reads and validates the
 // configuration, and opens the journal; nothing else happens before Run.
 func New(ctx context.Context, store storage.Store, p nstance.Provider, source Source, opts *Options) (*Server, error) {
-	s := &Server{store: store, provider: p, source: source, started: make(chan struct{})}
+	s := &Server{store: store, provider: p, source: source, started: make(chan struct{}), refreshing: make(chan struct{}, 1)}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -94,17 +100,39 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.elector == nil {
 		s.elector = lease.NewSingle(store, conf.Shard.ID, &lease.Options{TTL: conf.Shard.Election.TTL, Log: s.log})
 	}
-	if s.cache, err = cache.Open(s.opts.Cache, &cache.Options{Log: s.log}); err != nil {
+	if err := s.openCache(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+func (s *Server) openCache() (err error) {
+	path := s.opts.Cache
+	if path == "" {
+		if s.scratch, err = os.MkdirTemp("", "nstance-server-"); err != nil {
+			return nstance.Errorf(nstance.Unavailable, "journal: %w", err)
+		}
+		path = filepath.Join(s.scratch, "journal.db")
+	}
+	s.cache, err = cache.Open(path, &cache.Options{Log: s.log})
+	return err
+}
+
+func (s *Server) closeCache() {
+	err := s.cache.Close()
+	if s.scratch != "" {
+		err = errors.Join(err, os.RemoveAll(s.scratch))
+	}
+	if err != nil {
+		s.log.Warn("journal not closed well", "err", err)
+	}
 }
 
 // Run serves until ctx ends and returns nil then, after everything it started
 // has stopped. It returns early when the keys cannot be read or made, or a
 // listener cannot be opened.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.cache.Close()
+	defer s.closeCache()
 	keys, err := registration.Bootstrap(ctx, vault.New(s.store, s.opts.Secrets), s.opts.Now())
 	if err != nil {
 		return err
@@ -140,42 +168,46 @@ func (s *Server) cacheLoop(ctx context.Context) {
 func (s *Server) campaign(ctx context.Context) {
 	for ctx.Err() == nil {
 		granted, err := s.elector.Campaign(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				s.log.Warn("lease not granted yet", "code", nstance.CodeOf(err), "err", err)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+		if err == nil {
+			err = s.lead(ctx, granted)
+		}
+		s.mu.Lock()
+		s.trouble = err
+		s.mu.Unlock()
+		if err == nil {
 			continue
 		}
-		s.lead(ctx, granted)
+		if granted != nil || ctx.Err() == nil {
+			s.log.Warn("not leading", "code", nstance.CodeOf(err), "err", err)
+		}
+		select { // each attempt writes to storage
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
 }
 
-// lead runs one term, then gives the lease back before it tidies up.
-func (s *Server) lead(ctx context.Context, granted *lease.Term) {
+// lead runs one term. At its end, or when ctx ends, it gives the lease back
+// before it tidies up: that ends everything that the term began, and whatever
+// takes its time to stop then keeps no successor waiting.
+func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	t, err := s.newTerm(granted)
-	if err != nil {
-		s.log.Error("term not begun", "err", err)
-	} else {
+	if err == nil {
 		s.term.Store(t)
-		err = t.run(ctx)
+		over := make(chan error, 1)
+		go func() { over <- t.run() }() // waited for below
+		defer func() { <-t.done }()
+		select {
+		case <-ctx.Done():
+		case <-granted.Context().Done():
+		case err = <-over:
+		}
 		s.term.Store(nil)
 		t.goAway()
 	}
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if rerr := s.elector.Resign(release); rerr != nil {
-		err = errors.Join(err, rerr)
-	}
-	if err != nil {
-		s.log.Error("term ended", "err", err)
-	}
-	if t != nil {
-		t.wait()
-	}
+	return errors.Join(err, s.elector.Resign(release))
 }
 
 // Ready blocks until the listeners are open, or ctx ends.

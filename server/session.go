@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -14,9 +16,20 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// maxOutbox is how many messages may wait for an agent. One that does not read
-// them is disconnected; it comes back and hears what still matters.
-const maxOutbox = 64
+// Bounds on one session.
+const (
+	// maxOutbox is how many messages may wait for an agent. One that does not
+	// read them is disconnected; it comes back and hears what still matters.
+	maxOutbox = 64
+	// patience is how long an agent may leave half of that unread.
+	patience = 10 * time.Second
+	// An agent that sends more messages than this is read no faster.
+	messagesPerSecond = 50
+	messagesAtOnce    = 100
+	// farewell is how long a session goes on that the server wants to end: time
+	// for the last words of both.
+	farewell = time.Second
+)
 
 // A session is one connected agent. It holds no truth: any failure discards it
 // whole. Messages go out through a queue that a goroutine drains only while
@@ -27,13 +40,17 @@ type session struct {
 	stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	hangUp func() // ends Recv and Send, which nothing else can
 	wg     sync.WaitGroup
+	pace   *rate.Limiter
+	last   uint64 // highest message number taken
 
 	mu      sync.Mutex
 	outbox  []*apiv1.ConnectResponse
 	sending bool
-	ending  error  // cancel with it once the outbox is empty
-	last    uint64 // highest message number taken
+	read    chan struct{} // closed when the outbox is empty; nil while nobody waits
+	ending  *time.Timer   // will cancel
+	told    hearsay
 }
 
 // errReplaced ends a session whose agent has opened another.
@@ -55,26 +72,34 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	s := &session{id: id, term: c.term, stream: stream, ctx: ctx, cancel: cancel}
-	defer context.AfterFunc(ctx, hangUp(stream.Context()))() // ends Recv and Send, which nothing else can
-	if err := c.term.sessions.begin(s); err != nil {
-		return err
+	s := &session{
+		id: id, term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
+		pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce),
 	}
+	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
+	defer s.cancel(nil)
+	keep := context.AfterFunc(s.ctx, s.hangUp)
 	s.welcome()
-	clean, err := s.serve()
-	c.term.sessions.end(s, clean)
-	cancel(err)
-	s.wg.Wait()
+	clean, err := false, c.term.sessions.begin(s)
+	if err == nil {
+		clean, err = s.serve()
+		c.term.sessions.end(s, clean)
+	}
+	keep() // whatever ended the session, its status must still get out
+	s.close(err)
 	return err
 }
 
+// welcome is the first message, said before anybody can find the session.
 func (s *session) welcome() {
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
 		ReportInterval: durationpb.New(s.term.conf.Shard.HealthInterval),
 		RuntimeHash:    s.term.runtimeHash(s.id), ServerVersion: Version,
 	}}})
+}
+
+// catchUp tells the agent how its drain stands.
+func (s *session) catchUp() {
 	if d, ok := s.term.drainFor(s.id); ok {
 		s.command(d)
 	} else if v, err := s.term.reconciler.Instance(s.id); err == nil && v.Record.Drain == nil && v.Record.Generation > 0 {
@@ -84,7 +109,12 @@ func (s *session) welcome() {
 
 // serve reads until the stream ends, and reports whether the agent said goodbye.
 func (s *session) serve() (clean bool, err error) {
+	if !s.term.live(s.id) { // marked after its certificate was checked, before the session could be found
+		return false, errDeleted
+	}
+	s.catchUp()
 	for {
+		s.waitForAgent()
 		m, err := s.stream.Recv()
 		switch {
 		case s.ctx.Err() != nil:
@@ -98,24 +128,45 @@ func (s *session) serve() (clean bool, err error) {
 	}
 }
 
+// waitForAgent keeps the pace that an agent may have, and lets it read what it
+// was sent before it is heard again.
+func (s *session) waitForAgent() {
+	_ = s.pace.Wait(s.ctx) // fails only when the session is over
+	s.mu.Lock()
+	if len(s.outbox) <= maxOutbox/2 {
+		s.mu.Unlock()
+		return
+	}
+	if s.read == nil {
+		s.read = make(chan struct{})
+	}
+	read := s.read
+	s.mu.Unlock()
+	slow := time.NewTimer(patience)
+	defer slow.Stop()
+	select {
+	case <-read:
+	case <-s.ctx.Done():
+	case <-slow.C:
+		s.cancel(errSlow)
+	}
+}
+
 // take handles one message and reports whether it was the goodbye. Numbers
 // that do not grow are replays: they refresh nothing, and no acknowledgement
 // may claim that they did. An agent that repeats itself uses a new number.
 func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	n := m.GetNumber()
-	s.mu.Lock()
-	replay := n <= s.last
-	s.last = max(s.last, n)
-	s.mu.Unlock()
-	if replay {
+	if n <= s.last {
 		return false
 	}
+	s.last = n
 	switch {
 	case m.GetReport() != nil:
-		s.term.reported(wire.ReportOf(s.id, n, m.GetReport()))
+		s.report(wire.ReportOf(s.id, n, m.GetReport()))
 		s.acknowledge(n)
 	case m.GetNotice() != nil:
-		s.term.noticed(s.id, wire.NoticeOf(m.GetNotice()), func() { s.acknowledge(n) })
+		s.notice(n, wire.NoticeOf(m.GetNotice()))
 	case m.GetDrainResult() != nil:
 		s.drainResult(m.GetDrainResult())
 		s.acknowledge(n)
@@ -171,14 +222,27 @@ func (s *session) send(m *apiv1.ConnectResponse) {
 	}
 }
 
-// finish ends the session once everything queued has been sent.
+// finish ends the session soon. What is queued, and what is acknowledged in the
+// meantime, still gets out, and an agent that was asked to go away can say
+// goodbye. It never blocks and may be called concurrently.
 func (s *session) finish(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ending = cause
-	if !s.sending {
-		s.cancel(cause)
+	if s.ending == nil && s.ctx.Err() == nil {
+		s.ending = time.AfterFunc(farewell, func() { s.cancel(cause) })
 	}
+}
+
+// close ends the session and waits for its goroutine.
+func (s *session) close(cause error) {
+	s.mu.Lock()
+	s.cancel(cause) // under the lock: nothing begins to be sent after it
+	if s.ending != nil {
+		s.ending.Stop()
+	}
+	s.mu.Unlock()
+	defer time.AfterFunc(farewell, s.hangUp).Stop() // for an agent that does not read
+	s.wg.Wait()
 }
 
 func (s *session) flush() {
@@ -186,8 +250,9 @@ func (s *session) flush() {
 		s.mu.Lock()
 		if len(s.outbox) == 0 || s.ctx.Err() != nil {
 			s.sending, s.outbox = false, nil
-			if s.ending != nil {
-				s.cancel(s.ending)
+			if s.read != nil {
+				close(s.read)
+				s.read = nil
 			}
 			s.mu.Unlock()
 			return
@@ -204,7 +269,8 @@ func (s *session) flush() {
 // sessions are the connected agents of one term, one session each.
 type sessions struct {
 	observe func(nstance.Fact)
-	mu      sync.Mutex
+	order   sync.Mutex // held from a change until it was observed, so that the last fact is the present state
+	mu      sync.Mutex // guards what follows; may be taken under the reconciler's lock
 	byID    map[nstance.InstanceID]*session
 	closed  bool
 }
@@ -215,6 +281,8 @@ func newSessions(observe func(nstance.Fact)) *sessions {
 
 // begin makes s its agent's session; an older one ends.
 func (l *sessions) begin(s *session) error {
+	l.order.Lock()
+	defer l.order.Unlock()
 	l.mu.Lock()
 	old, closed := l.byID[s.id], l.closed
 	if !closed {
@@ -233,6 +301,8 @@ func (l *sessions) begin(s *session) error {
 
 // end forgets s. A session that was replaced leaves without a trace.
 func (l *sessions) end(s *session, clean bool) {
+	l.order.Lock()
+	defer l.order.Unlock()
 	l.mu.Lock()
 	current := l.byID[s.id] == s
 	if current {

@@ -27,10 +27,13 @@ func (s *Server) status(r *http.Request) web.Status {
 	}
 	t := s.term.Load()
 	if t == nil {
+		if err := s.troubled(); err != nil {
+			out.Problems = append(out.Problems, "this server does not lead: "+err.Error())
+		}
 		return out
 	}
 	out.Leader, out.Epoch = true, t.granted.Epoch()
-	out.Problems = append(out.Problems, t.reconciler.Problems()...)
+	out.Problems = append(out.Problems, t.problems()...)
 	for _, g := range t.reconciler.Groups() {
 		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale}
 		for _, h := range g.Holds {
@@ -56,4 +59,10 @@ func (s *Server) status(r *http.Request) web.Status {
 		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())
 	}
 	return out
+}
+
+func (s *Server) troubled() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trouble
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -31,6 +32,7 @@ type term struct {
 	sessions   *sessions
 	groups     *groups
 	hub        *feed.Feed[watched]
+	used       successors
 	done       chan struct{} // closed when run has returned
 }
 
@@ -77,27 +79,48 @@ func consistency(kind string) time.Duration {
 	return time.Minute
 }
 
-// run works until the term or ctx ends.
-func (t *term) run(ctx context.Context) error {
+// run works until the term ends.
+func (t *term) run() error {
 	defer close(t.done)
-	work, stop := context.WithCancel(t.granted.Context())
+	ctx, stop := context.WithCancel(t.granted.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	defer stop()
-	defer context.AfterFunc(ctx, stop)()
-	if err := t.groups.load(work); err != nil {
-		return err
-	}
-	relayed := make(chan struct{})
-	go func() { // waited for below
-		defer close(relayed)
-		t.relayDrains(work)
-	}()
-	err := t.reconciler.Run(work)
-	stop()
-	<-relayed
-	return err
+	tried := make(chan struct{})
+	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
+	wg.Go(func() { t.relayDrains(ctx) })
+	<-tried
+	return t.reconciler.Run(ctx)
 }
 
-func (t *term) wait() { <-t.done }
+// bound returns a context for one call: it ends with the term too, so that no
+// call keeps a shutdown waiting.
+func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, t.server.config().Shard.RequestTimeout)
+	stop := context.AfterFunc(t.granted.Context(), cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// hangUpAfter closes the connection below a stream some time after the term has
+// ended, unless the function it returns is called before.
+func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
+	over := make(chan struct{})
+	stop := context.AfterFunc(t.granted.Context(), func() {
+		wait := time.NewTimer(farewell)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+			hangUp(stream)()
+		case <-over:
+		}
+	})
+	return func() { stop(); close(over) }
+}
+
+// problems returns what a person should see.
+func (t *term) problems() []string {
+	return append(t.reconciler.Problems(), t.groups.trouble()...)
+}
 
 // goAway ends the agents' sessions.
 func (t *term) goAway() { t.sessions.close(nil) }
@@ -110,10 +133,13 @@ func (t *term) journal(e nstance.Event) {
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}
-	if e.Type == nstance.EventDeleteRequested {
+	switch e.Type {
+	case nstance.EventDeleteRequested:
 		if s := t.sessions.get(e.Instance); s != nil {
 			s.finish(errDeleted)
 		}
+	case nstance.EventDeleted:
+		t.used.forget(string(e.Instance))
 	}
 }
 
@@ -148,6 +174,12 @@ func (t *term) noticed(id nstance.InstanceID, n nstance.Notice, ack func()) {
 	t.reconciler.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
 }
 
+// live reports whether the instance is there to stay.
+func (t *term) live(id nstance.InstanceID) bool {
+	rec, ok := t.reconciler.Records().Get(id)
+	return ok && rec.Deleting == nil
+}
+
 // runtimeHash is the runtime hash that the instance's group wants.
 func (t *term) runtimeHash(id nstance.InstanceID) string {
 	if v, err := t.reconciler.Instance(id); err == nil {
@@ -158,6 +190,9 @@ func (t *term) runtimeHash(id nstance.InstanceID) string {
 
 // drainFor returns the drain that the instance's own agent must carry out.
 func (t *term) drainFor(id nstance.InstanceID) (nstance.Drain, bool) {
+	if v, err := t.reconciler.Instance(id); err != nil || v.Drain == nil {
+		return nstance.Drain{}, false // the ordinary case, for thousands that come back at once
+	}
 	for _, d := range t.drains.Active() {
 		if d.Instance == id && d.Executor == nstance.ExecutorAgent {
 			return d, true

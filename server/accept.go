@@ -1,0 +1,61 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// The pause after a failed Accept doubles from first to last.
+const (
+	firstAcceptPause = 5 * time.Millisecond
+	lastAcceptPause  = time.Second
+)
+
+// A patient listener goes on after any error of Accept. Those that take it for
+// fatal, gRPC and net/http among them, would give up a port for good over what
+// passes: no buffers (ENOBUFS), no memory, a packet filter's refusal (EPERM).
+type patient struct {
+	net.Listener
+	log    *slog.Logger
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newPatient(lis net.Listener, log *slog.Logger) *patient {
+	return &patient{Listener: lis, log: log, closed: make(chan struct{})}
+}
+
+// Accept fails only with what means that the listener was closed.
+func (p *patient) Accept() (net.Conn, error) {
+	for pause := firstAcceptPause; ; pause = min(2*pause, lastAcceptPause) {
+		conn, err := p.Listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) {
+			return conn, err
+		}
+		p.log.Warn("connection not accepted, trying again", "addr", p.Addr().String(), "err", err)
+		if !p.wait(pause) {
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// wait returns false when the listener is closed first.
+func (p *patient) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.closed:
+		return false
+	}
+}
+
+// Close implements net.Listener.
+func (p *patient) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.Listener.Close()
+}

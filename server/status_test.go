@@ -1,0 +1,66 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server/web"
+)
+
+// get fetches a page. Its body has been read.
+func (w *world) get(path string) *http.Response {
+	w.Helper()
+	resp, err := http.Get("http://" + w.server.Addresses().HTTP + path)
+	require.NoError(w, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(w, err)
+	resp.Body = io.NopCloser(strings.NewReader(string(body)))
+	return resp
+}
+
+func (w *world) status() web.Status {
+	w.Helper()
+	var s web.Status
+	require.NoError(w, json.NewDecoder(w.get("/status.json").Body).Decode(&s))
+	return s
+}
+
+func TestStatusPage(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	k := w.ready(w.machine(nstance.DefaultTenant))
+
+	t.Run("groups, instances and the latest events", func(t *testing.T) {
+		require.Eventually(t, func() bool {
+			s := w.status()
+			return len(s.Events) > 0 && len(s.Instances) == 2 && s.Groups[1].Ready == 1
+		}, eventually, 20*time.Millisecond)
+		s := w.status()
+		require.True(t, s.Leader)
+		require.EqualValues(t, 1, s.Epoch)
+		require.Equal(t, "c1 s1", s.Cluster+" "+s.Shard)
+		require.Equal(t, "default web", s.Groups[1].Tenant+" "+s.Groups[1].Group)
+		require.Empty(t, s.Problems)
+	})
+	t.Run("an agent that reports nonsense spoils nothing", func(t *testing.T) {
+		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
+			CpuUsage: nan, MemoryUsage: -5, DiskUsage: 1e300, Load: nan,
+		}}}))
+		resp := w.get("/status.json")
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		require.Len(t, w.status().Instances, 2)
+	})
+	t.Run("nothing secret is on it", func(t *testing.T) {
+		body, err := io.ReadAll(w.get("/status.json").Body)
+		require.NoError(t, err)
+		require.NotContains(t, string(body), w.nonce(w.machine(nstance.DefaultTenant)))
+	})
+}
