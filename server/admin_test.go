@@ -1,0 +1,232 @@
+package server_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// An office is nstance-admin with an identity at a world's server.
+type office struct {
+	*world
+	dir string
+	key secret.Key
+}
+
+// run runs nstance-admin and returns its exit code and output.
+func (o *office) run(args ...string) (code int, out, errs string) {
+	env := map[string]string{"NSTANCE_ADMIN_DIR": o.dir, "NSTANCE_SECRET_KEY": o.key.Encode()}
+	var stdout, stderr bytes.Buffer
+	code = admin.Main(o.Context(), args, strings.NewReader(""), &stdout, &stderr, func(k string) string { return env[k] })
+	return code, stdout.String(), stderr.String()
+}
+
+// must runs nstance-admin, which must succeed, and decodes what it printed.
+func (o *office) must(into any, args ...string) {
+	o.Helper()
+	code, out, errs := o.run(append(args, "-o", "json")...)
+	require.Zero(o, code, errs)
+	require.NoError(o, json.Unmarshal([]byte(out), into), out)
+}
+
+// until looks again and again, in the test's own goroutine.
+func (o *office) until(done func() bool) {
+	o.Helper()
+	limit := time.After(eventually)
+	for !done() {
+		select {
+		case <-limit:
+			require.FailNow(o, "it does not happen")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// newOffice starts a server whose storage is a directory with sealed keys, and
+// logs in with a nonce that was minted there.
+func newOffice(t *testing.T, size int) *office {
+	t.Helper()
+	files := t.TempDir()
+	store, err := storage.OpenDir(filepath.Join(files, "storage"), nil)
+	require.NoError(t, err)
+	key := secret.NewKey()
+	box, err := secret.NewBox(key)
+	require.NoError(t, err)
+	o := &office{newWorld(t, setup{size: size, store: store, opts: server.Options{Secrets: box}}), filepath.Join(files, "identity"), key}
+	nonce, ca := filepath.Join(files, "nonce"), filepath.Join(files, "ca")
+	code, _, errs := o.run("cluster", "nonce", "--storage", "file://"+filepath.Join(files, "storage"), "--cluster", string(cluster),
+		"--shard", string(zone), "--kind", "admin", "--output", nonce, "--ca-output", ca)
+	require.Zero(t, code, errs)
+	require.NotContains(t, errs, "new authorities", "the server's keys were found")
+	at := o.server.Addresses()
+	var login admin.LoginResult
+	o.must(&login, "login", "--nonce", nonce, "--ca", ca, "--registration", at.Registration, "--operator-addr", at.Operator)
+	require.Equal(t, cluster, login.Cluster)
+	return o
+}
+
+func TestAdminAgainstRealServer(t *testing.T) {
+	o := newOffice(t, 2)
+	o.until(func() bool { return o.count(nstance.EventCreated) == 3 })
+	var list []admin.Instance
+	o.must(&list, "instance", "list", "--group", "web")
+	require.Len(t, list, 2)
+	machines := []nstance.InstanceID{list[0].ID, list[1].ID}
+	for _, id := range machines {
+		o.ready(id)
+	}
+	t.Run("status", func(t *testing.T) {
+		var s admin.ShardStatus
+		o.must(&s, "status")
+		require.True(t, s.Leader)
+		require.Equal(t, []int{2, 3, 2}, []int{s.Groups, s.Instances, s.AgentsConnected})
+	})
+	t.Run("groups", func(t *testing.T) {
+		var groups []admin.Group
+		o.must(&groups, "group", "list", "--tenant", "default")
+		require.Len(t, groups, 1)
+		require.Equal(t, 2, groups[0].Ready)
+		require.True(t, groups[0].Static)
+	})
+	t.Run("an instance and its story", func(t *testing.T) {
+		var s admin.Story
+		o.until(func() bool { // the journal is written in batches
+			s = admin.Story{}
+			o.must(&s, "instance", "get", string(machines[0]))
+			return len(s.Events) > 0 && s.Events[len(s.Events)-1].Type == nstance.EventReady
+		})
+		require.Equal(t, nstance.Ready, s.State)
+		require.True(t, s.Connected)
+		var events []nstance.Event
+		o.must(&events, "events", "--group", "web")
+		require.NotEmpty(t, events)
+	})
+	t.Run("the configuration", func(t *testing.T) {
+		var s admin.ConfigStatus
+		o.must(&s, "config", "status")
+		require.NotEmpty(t, s.Digest)
+		var r admin.ConfigRefresh
+		o.must(&r, "config", "refresh")
+		require.False(t, r.Changed)
+		before := o.conf.text
+		o.conf.set("{", nil)
+		code, _, errs := o.run("config", "refresh")
+		require.Equal(t, 2, code, errs)
+		o.must(&s, "config", "status")
+		require.NotEmpty(t, s.RejectedError)
+		o.conf.set(before, nil)
+		o.must(&r, "config", "refresh")
+	})
+	t.Run("what is not there", func(t *testing.T) {
+		id, err := nstance.NewInstanceID("web", machines[0].Time())
+		require.NoError(t, err)
+		for _, args := range [][]string{{"instance", "get", string(id)}, {"interrupt", string(id), "-y"}, {"group", "scale", "nope", "1"}} {
+			code, _, errs := o.run(args...)
+			require.Equal(t, 3, code, errs)
+		}
+	})
+	t.Run("scaling", func(t *testing.T) {
+		var s admin.Scaling
+		o.must(&s, "group", "scale", "web", "1", "--dry-run")
+		require.Equal(t, admin.Scaling{Tenant: "default", Group: "web", Size: 1, PreviousSize: 2, DryRun: true}, s)
+		code, _, _ := o.run("group", "scale", "web", "1")
+		require.Equal(t, 2, code, "without a confirmation")
+		o.must(&s, "group", "scale", "web", "3")
+		o.until(func() bool { return o.count(nstance.EventCreated) == 4 })
+	})
+	t.Run("draining", func(t *testing.T) {
+		var r admin.Removal
+		o.must(&r, "instance", "drain", string(machines[1]), "--reason", "kernel", "--yes")
+		require.Equal(t, nstance.CauseRequest, r.Drain.Causes[0].Kind)
+		require.Equal(t, "kernel", r.Drain.Causes[0].Message)
+		code, _, errs := o.run("interrupt", string(machines[1]), "--yes")
+		require.Equal(t, 6, code, errs)
+	})
+	t.Run("deleting", func(t *testing.T) {
+		var r admin.Removal
+		o.must(&r, "instance", "delete", string(o.machine("blue")), "--no-drain", "--yes")
+		require.Equal(t, "delete", r.Action)
+	})
+}
+
+func TestAdminRehearsalAgainstRealServer(t *testing.T) {
+	o := newOffice(t, 1)
+	victim := o.machine("default")
+	agent := o.ready(victim)
+	var plan admin.Rehearsal
+	o.must(&plan, "interrupt", string(victim), "--dry-run")
+	require.NotEmpty(t, plan.Plan)
+	require.Zero(t, o.count(nstance.EventNoticeReceived))
+
+	type end struct {
+		code      int
+		out, errs string
+	}
+	ended := make(chan end, 1)
+	go func() { // received below
+		code, out, errs := o.run("interrupt", string(victim), "--wait", "--yes", "-o", "json")
+		ended <- end{code, out, errs}
+	}()
+	requested := o.await(nstance.EventReplacementRequested, "")
+	require.Equal(t, victim, requested.Replaces)
+	o.await(nstance.EventCreated, requested.Instance)
+	o.ready(requested.Instance)
+	for {
+		if d := agent.hear().GetDrain(); d != nil {
+			agent.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
+				Generation: d.GetGeneration(), Outcome: string(nstance.OutcomeDrained),
+			}}})
+			break
+		}
+	}
+	got := receive(t, ended)
+	require.Zero(t, got.code, got.errs)
+	var r admin.Rehearsal
+	require.NoError(t, json.Unmarshal([]byte(got.out), &r))
+	require.True(t, r.Complete, got.out)
+	require.Equal(t, requested.Instance, r.Replacement)
+	require.Equal(t, "drained", r.DrainOutcome)
+	for _, ms := range []*int64{r.ReceivedMS, r.ReplacementRequestedMS, r.DrainedMS, r.ReplacementReadyMS, r.DeletedMS} {
+		require.NotNil(t, ms, got.out)
+	}
+}
+
+// To a server whose clock is far behind, every certificate it issues is fresh,
+// and to nstance-admin it is due for renewal.
+func TestAdminRenewsAgainstRealServer(t *testing.T) {
+	behind := func() time.Time { return time.Now().Add(-17 * time.Hour) }
+	o := &office{world: newWorld(t, setup{opts: server.Options{Now: behind}}), dir: t.TempDir()}
+	nonce, err := o.keys.Nonces.Mint("", registration.Claims{
+		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
+		JTI: rand.Text(), NotBefore: behind(), Expiry: behind().Add(time.Hour),
+	})
+	require.NoError(t, err)
+	at := o.server.Addresses()
+	id, err := admin.Login(t.Context(), o.dir, &admin.LoginOptions{
+		Nonce: nonce, CA: o.keys.Identity.CertPEM(), Registration: []string{at.Registration}, Servers: []string{at.Operator},
+	})
+	require.NoError(t, err)
+	for range 3 {
+		code, _, errs := o.run("status")
+		require.Zero(t, code, errs)
+		require.NotContains(t, errs, "warning")
+		next, err := admin.LoadIdentity(o.dir)
+		require.NoError(t, err)
+		require.NotEqual(t, id.Chain, next.Chain)
+		id = next
+	}
+}
