@@ -26,13 +26,23 @@ type Identity struct {
 	NotAfter time.Time
 }
 
-// A RegistrationRequest asks for a first certificate.
+// A RegistrationRequest asks for a first certificate, or with Recovery for the
+// successor of one that has expired.
 type RegistrationRequest struct {
 	Nonce     string // the JWT from user data or nstance-admin cluster nonce
 	CSR       []byte // PKCS#10, DER: proves possession of an Ed25519 key
 	Addresses []netip.Addr
 	Hostname  string
 	Source    netip.Addr // where the request came from, as the server saw it
+	Recovery  *Recovery  // takes the place of Nonce; for agents only
+}
+
+// A Recovery proves that whoever asks still holds the key of a certificate that
+// TLS does not accept any more, because it has expired.
+type Recovery struct {
+	Certificate []byte // DER
+	Proof       []byte // by the certificate's key, over Binding and the CSR
+	Binding     []byte // names the connection, as the server found it: a proof is good on that one only
 }
 
 // A Credential is an issued certificate with what is needed to use it.

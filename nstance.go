@@ -96,6 +96,10 @@ type Registrar interface {
 	// nonce that is expired, foreign or forged, NotFound when the instance is
 	// deleted or unknown, Throttled when asked too often, Invalid for a bad
 	// request. The registration is durable before Register returns.
+	//
+	// With a Recovery in place of the nonce it succeeds the expired certificate
+	// of an agent, as Renew does a present one, and fails with Denied for a
+	// wrong proof or a superseded certificate, both with an alarm.
 	Register(ctx context.Context, r RegistrationRequest) (Credential, error)
 
 	// Renew issues a successor for a present certificate, for the key in csr

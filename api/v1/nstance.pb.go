@@ -97,11 +97,20 @@ func (x *Credential) GetNotAfter() *timestamppb.Timestamp {
 }
 
 type RegisterAgentRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nonce         string                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"` // PKCS#10, DER, Ed25519
-	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	Hostname      string                 `protobuf:"bytes,4,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Nonce     string                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Csr       []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"` // PKCS#10, DER, Ed25519
+	Addresses []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Hostname  string                 `protobuf:"bytes,4,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// certificate (DER) takes the place of the nonce for an instance whose
+	// certificate has expired; csr is then for a new key. The caller proves that
+	// it holds the certificate's key by a signature, in the metadata
+	// nstance-recovery-proof-bin, over the concatenation of
+	//
+	//	"nstance agent recovery v1" and a zero byte,
+	//	the connection's tls-exporter channel binding (RFC 9266, 32 bytes),
+	//	the SHA-256 of csr.
+	Certificate   []byte `protobuf:"bytes,5,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +171,13 @@ func (x *RegisterAgentRequest) GetHostname() string {
 		return x.Hostname
 	}
 	return ""
+}
+
+func (x *RegisterAgentRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
 }
 
 type RegisterAgentResponse struct {
@@ -3514,12 +3530,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x14\n" +
 	"\x05roots\x18\x02 \x03(\fR\x05roots\x12\x16\n" +
 	"\x06serial\x18\x03 \x01(\tR\x06serial\x127\n" +
-	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"x\n" +
+	"\tnot_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\"\x9a\x01\n" +
 	"\x14RegisterAgentRequest\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\tR\x05nonce\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x1a\n" +
-	"\bhostname\x18\x04 \x01(\tR\bhostname\"O\n" +
+	"\bhostname\x18\x04 \x01(\tR\bhostname\x12 \n" +
+	"\vcertificate\x18\x05 \x01(\fR\vcertificate\"O\n" +
 	"\x15RegisterAgentResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.nstance.v1.CredentialR\n" +

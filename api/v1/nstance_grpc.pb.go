@@ -34,7 +34,7 @@ const (
 // RegistrationService turns one-time nonces into certificates. The server is
 // authenticated by TLS, the caller by its nonce.
 type RegistrationServiceClient interface {
-	// RegisterAgent registers one instance.
+	// RegisterAgent registers one instance, or succeeds its expired certificate.
 	RegisterAgent(ctx context.Context, in *RegisterAgentRequest, opts ...grpc.CallOption) (*RegisterAgentResponse, error)
 	// RegisterOperator registers an operator or an administrator, as the nonce says.
 	RegisterOperator(ctx context.Context, in *RegisterOperatorRequest, opts ...grpc.CallOption) (*RegisterOperatorResponse, error)
@@ -75,7 +75,7 @@ func (c *registrationServiceClient) RegisterOperator(ctx context.Context, in *Re
 // RegistrationService turns one-time nonces into certificates. The server is
 // authenticated by TLS, the caller by its nonce.
 type RegistrationServiceServer interface {
-	// RegisterAgent registers one instance.
+	// RegisterAgent registers one instance, or succeeds its expired certificate.
 	RegisterAgent(context.Context, *RegisterAgentRequest) (*RegisterAgentResponse, error)
 	// RegisterOperator registers an operator or an administrator, as the nonce says.
 	RegisterOperator(context.Context, *RegisterOperatorRequest) (*RegisterOperatorResponse, error)
