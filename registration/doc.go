@@ -20,6 +20,10 @@
 // A certificate that is neither has been superseded: whoever shows it has a
 // copy, and that too raises an alarm.
 //
+// An agent whose certificate has expired renews it all the same, without a
+// nonce: by a signature of its key over the connection and the request. A fleet
+// survives a day without servers, and a machine wakes after months.
+//
 // [Bootstrap] makes the authorities, the nonce key and the installation's ID,
 // exactly once for a cluster, however many servers try.
 package registration

@@ -106,8 +106,9 @@ func (s *Succession) holds(id nstance.Identity) (good, pending bool) {
 }
 
 // succeed puts next beside the certificate of id, which must be good. If next's
-// key already has the pending certificate, that is returned and nothing changes.
-func (s *Succession) succeed(id nstance.Identity, next *KeyRecord) (standing *KeyRecord, err error) {
+// key already has the pending certificate, that is returned and nothing
+// changes; unless it has expired, whose reply was lost before a long silence.
+func (s *Succession) succeed(id nstance.Identity, next *KeyRecord, now time.Time) (standing *KeyRecord, err error) {
 	good, _ := s.holds(id)
 	if !good {
 		return nil, errSuperseded
@@ -116,7 +117,7 @@ func (s *Succession) succeed(id nstance.Identity, next *KeyRecord) (standing *Ke
 	if s.Current.Fingerprint == next.Fingerprint {
 		return nil, nstance.FieldError("csr", "make a new key for each renewal", "is for the key of the present certificate")
 	}
-	if s.Pending != nil && s.Pending.Fingerprint == next.Fingerprint {
+	if s.Pending != nil && s.Pending.Fingerprint == next.Fingerprint && now.Before(s.Pending.NotAfter) {
 		return s.Pending, nil
 	}
 	s.Pending = next

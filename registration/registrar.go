@@ -107,6 +107,7 @@ type Registrar struct {
 	opts      Options
 	limits    *limits
 	roots     [][]byte
+	clients   *x509.CertPool // who may have signed a certificate that recovers
 }
 
 var _ nstance.Registrar = (*Registrar)(nil)
@@ -124,10 +125,14 @@ func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options
 	if err != nil {
 		return nil, err
 	}
+	roots := append([][]byte{authority.Certificate()}, o.Roots...)
+	clients, err := pki.NewPool(roots...)
+	if err != nil {
+		return nil, err
+	}
 	return &Registrar{
 		authority: authority, nonces: nonces, records: records, opts: o,
-		limits: newLimits(o.PerSource, o.Global),
-		roots:  append([][]byte{authority.Certificate()}, o.Roots...),
+		limits: newLimits(o.PerSource, o.Global), roots: roots, clients: clients,
 	}, nil
 }
 
@@ -143,19 +148,27 @@ type applicant struct {
 
 // Register implements nstance.Registrar.
 func (r *Registrar) Register(ctx context.Context, req nstance.RegistrationRequest) (nstance.Credential, error) {
-	a, err := r.admit(req)
-	if err != nil {
-		return nstance.Credential{}, err
+	register := r.exchange
+	if req.Recovery != nil {
+		register = r.recoverAgent
 	}
-	register := r.registerOperator
-	if a.claims.Kind == nstance.RoleAgent {
-		register = r.registerAgent
-	}
-	issued, err := register(ctx, a)
+	issued, err := register(ctx, req)
 	if err != nil {
 		return nstance.Credential{}, err
 	}
 	return r.credential(issued), nil
+}
+
+// exchange gives a certificate for a nonce.
+func (r *Registrar) exchange(ctx context.Context, req nstance.RegistrationRequest) (*KeyRecord, error) {
+	a, err := r.admit(req)
+	if err != nil {
+		return nil, err
+	}
+	if a.claims.Kind == nstance.RoleAgent {
+		return r.registerAgent(ctx, a)
+	}
+	return r.registerOperator(ctx, a)
 }
 
 // admit goes from cheap to dear: the limits come before any cryptography.

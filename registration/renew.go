@@ -22,19 +22,19 @@ func (r *Registrar) Renew(ctx context.Context, id nstance.Identity, csr []byte) 
 		return nstance.Credential{}, refuseField(nstance.Denied, "", "register again",
 			"certificate %s expired at %s", id.Serial, id.NotAfter.UTC().Format(time.RFC3339))
 	}
-	issued, err := r.renew(ctx, id, csr)
+	rec, err := r.holder(id)
+	if err != nil {
+		return nstance.Credential{}, err
+	}
+	issued, err := r.renew(ctx, rec, id, csr)
 	if err != nil {
 		return nstance.Credential{}, err
 	}
 	return r.credential(issued), nil
 }
 
-func (r *Registrar) renew(ctx context.Context, id nstance.Identity, csr []byte) (*KeyRecord, error) {
+func (r *Registrar) renew(ctx context.Context, rec holder, id nstance.Identity, csr []byte) (*KeyRecord, error) {
 	key, err := ParseCSR(csr)
-	if err != nil {
-		return nil, err
-	}
-	rec, err := r.holder(id)
 	if err != nil {
 		return nil, err
 	}
@@ -42,11 +42,12 @@ func (r *Registrar) renew(ctx context.Context, id nstance.Identity, csr []byte) 
 	if err != nil {
 		return nil, err
 	}
-	standing, err := s.succeed(id, &KeyRecord{Fingerprint: pki.KeyFingerprint(key)}) // on a copy: signing is worth it only if needed
+	now := r.opts.Now()
+	standing, err := s.succeed(id, &KeyRecord{Fingerprint: pki.KeyFingerprint(key)}, now) // on a copy: signing is worth it only if needed
 	if standing != nil || err != nil {
 		return standing, err
 	}
-	issued, err := r.issue(id, key, r.opts.Now())
+	issued, err := r.issue(id, key, now)
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +56,9 @@ func (r *Registrar) renew(ctx context.Context, id nstance.Identity, csr []byte) 
 
 func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Identity, issued *KeyRecord) (*KeyRecord, error) {
 	var standing *KeyRecord
+	now := r.opts.Now()
 	err := rec.update(ctx, func(s *Succession) (err error) {
-		if standing, err = s.succeed(id, issued); err == nil && standing != nil {
+		if standing, err = s.succeed(id, issued, now); err == nil && standing != nil {
 			return errStanding
 		}
 		return err
@@ -120,7 +122,7 @@ func (r *Registrar) holder(id nstance.Identity) (holder, error) {
 	switch id.Role {
 	case nstance.RoleAgent:
 		instance, err := nstance.ParseInstanceID(id.Subject)
-		return agentHolder{r.records, id, instance}, err
+		return agentHolder{r.records, id, instance, nil}, err
 	case nstance.RoleOperator, nstance.RoleAdmin:
 		return operatorHolder{r.records, id}, nil
 	}
@@ -131,6 +133,7 @@ type agentHolder struct {
 	records  Records
 	who      nstance.Identity
 	instance nstance.InstanceID
+	also     func(*Registration) // what else changes in the same write; nil: nothing
 }
 
 func (h agentHolder) live(reg Registration) error {
@@ -159,6 +162,9 @@ func (h agentHolder) update(ctx context.Context, fn func(*Succession) error) err
 	_, err := h.records.UpdateRegistration(ctx, h.instance, func(reg *Registration) error {
 		if err := h.live(*reg); err != nil {
 			return err
+		}
+		if h.also != nil {
+			h.also(reg)
 		}
 		return fn(&reg.Succession)
 	})

@@ -1,0 +1,287 @@
+package registration_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// A sleeper is an agent that finds its certificate expired.
+type sleeper struct {
+	*world
+	id    nstance.InstanceID
+	key   ed25519.PrivateKey
+	first nstance.Identity
+	cert  []byte
+}
+
+func newSleeper(t *testing.T, opts *registration.Options) *sleeper {
+	t.Helper()
+	w := newWorld(t, opts)
+	id, nonce := w.instance()
+	s := &sleeper{world: w, id: id, key: pki.NewKey()}
+	s.first = w.mustRegister(nonce, s.key)
+	s.cert = w.store.truth[id].Current.Certificate
+	w.pass(30 * time.Hour)
+	return s
+}
+
+// connection returns a channel binding.
+func connection(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
+
+// request is a good recovery for the key next.
+func (s *sleeper) request(next ed25519.PrivateKey) nstance.RegistrationRequest {
+	csr := csrOf(s.t, next)
+	return nstance.RegistrationRequest{
+		CSR: csr, Source: source, Hostname: "web-2.internal", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")},
+		Recovery: &nstance.Recovery{
+			Certificate: s.cert, Binding: connection(1), Proof: pki.ProveRecovery(s.key, connection(1), csr),
+		},
+	}
+}
+
+func (s *sleeper) recover(next ed25519.PrivateKey) (nstance.Credential, error) {
+	return s.reg.Register(s.t.Context(), s.request(next))
+}
+
+func (s *sleeper) mustRecover(next ed25519.PrivateKey) nstance.Identity {
+	cred, err := s.recover(next)
+	require.NoError(s.t, err)
+	return s.identity(cred)
+}
+
+// change changes the record, as somebody else would.
+func (s *sleeper) change(fn func(*registration.Registration)) {
+	reg := s.store.truth[s.id]
+	fn(&reg)
+	s.store.truth[s.id] = reg
+}
+
+func TestRecover(t *testing.T) {
+	t.Run("an expired certificate gets a successor, in one write", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		writes := s.store.writes
+		next := pki.NewKey()
+		second := s.mustRecover(next)
+		require.Equal(t, writes+1, s.store.writes)
+		require.Equal(t, s.first.Subject, second.Subject)
+		require.Equal(t, s.first.Tenant, second.Tenant)
+		require.Equal(t, nstance.RoleAgent, second.Role)
+		require.Equal(t, pki.KeyFingerprint(next.Public()), second.Key)
+		require.Equal(t, epoch.Add(54*time.Hour), second.NotAfter)
+		reg := s.store.truth[s.id]
+		require.Equal(t, s.first.Serial, reg.Current.Serial)
+		require.Equal(t, second.Serial, reg.Pending.Serial)
+		require.Equal(t, "web-2.internal", reg.Hostname)
+		require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.2")}, reg.Addresses)
+		require.Equal(t, epoch, reg.RegisteredAt)
+		promote, err := s.reg.Verify(t.Context(), second)
+		require.NoError(t, err)
+		require.True(t, promote)
+		require.Empty(t, s.alarms)
+	})
+	t.Run("the same new key gets the same certificate, without a write", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		next := pki.NewKey()
+		second := s.mustRecover(next)
+		writes := s.store.writes
+		require.Equal(t, second, s.mustRecover(next))
+		require.Equal(t, writes, s.store.writes)
+	})
+	t.Run("but not one that has expired meanwhile", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		next := pki.NewKey()
+		second := s.mustRecover(next)
+		s.pass(24 * time.Hour)
+		third := s.mustRecover(next)
+		require.NotEqual(t, second.Serial, third.Serial)
+		require.Equal(t, third, s.mustRecover(next))
+	})
+	t.Run("a renewal whose reply was lost before the silence is mended", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		next := pki.NewKey()
+		s.pass(-14 * time.Hour) // sixteen hours old
+		s.mustRenew(s.first, next)
+		s.pass(48 * time.Hour)
+		require.True(t, s.clock().Before(s.mustRecover(next).NotAfter))
+	})
+	t.Run("the pending key recovers, too, and becomes the current one", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		next := pki.NewKey()
+		second := s.mustRecover(next)
+		s.key, s.cert = next, s.store.truth[s.id].Pending.Certificate
+		s.pass(30 * time.Hour)
+		third := s.mustRecover(pki.NewKey())
+		reg := s.store.truth[s.id]
+		require.Equal(t, second.Serial, reg.Current.Serial)
+		require.Equal(t, third.Serial, reg.Pending.Serial)
+	})
+	t.Run("after months", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		s.pass(200 * 24 * time.Hour)
+		s.mustRecover(pki.NewKey())
+	})
+	t.Run("before it has expired: clocks differ", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		s.pass(-29 * time.Hour)
+		s.mustRecover(pki.NewKey())
+	})
+	t.Run("storage is read before a refusal", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		s.store.memory[s.id] = registration.Registration{ID: s.id, Kind: "web", Tenant: "default", Group: "web"}
+		s.mustRecover(pki.NewKey())
+		require.Empty(t, s.alarms)
+	})
+	t.Run("and when it cannot be read there is no verdict", func(t *testing.T) {
+		s := newSleeper(t, nil)
+		s.store.fail["Registration"] = nstance.Errorf(nstance.Unavailable, "storage is away")
+		_, err := s.recover(pki.NewKey())
+		require.ErrorIs(t, err, nstance.Unavailable)
+	})
+}
+
+func TestRecoverRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		arrange func(*sleeper)
+		change  func(*sleeper, *nstance.RegistrationRequest)
+		code    nstance.Code
+		alarm   bool
+	}{
+		"a proof by another key": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Proof = pki.ProveRecovery(pki.NewKey(), r.Recovery.Binding, r.CSR)
+		}, nstance.Denied, true},
+		"a proof by the new key": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+			next := pki.NewKey()
+			r.CSR = csrOf(s.t, next)
+			r.Recovery.Proof = pki.ProveRecovery(next, r.Recovery.Binding, r.CSR)
+		}, nstance.Denied, true},
+		"a proof for another connection": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Binding = connection(2)
+		}, nstance.Denied, true},
+		"a proof for another request": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+			r.CSR = csrOf(s.t, pki.NewKey())
+		}, nstance.Denied, true},
+		"no proof": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Proof = nil
+		}, nstance.Denied, true},
+		"no connection": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Binding, r.Recovery.Proof = nil, pki.ProveRecovery(s.key, nil, r.CSR)
+		}, nstance.Denied, true},
+		"an instance being deleted": {func(s *sleeper) {
+			s.change(func(reg *registration.Registration) { reg.Deleting = true })
+		}, nil, nstance.NotFound, false},
+		"an instance being deleted meanwhile": {func(s *sleeper) {
+			s.store.meanwhile = func(map[nstance.InstanceID]registration.Registration) {
+				s.change(func(reg *registration.Registration) { reg.Deleting = true })
+			}
+		}, nil, nstance.NotFound, false},
+		"an instance that is gone": {func(s *sleeper) {
+			delete(s.store.truth, s.id)
+		}, nil, nstance.NotFound, false},
+		"an instance that is not registered": {func(s *sleeper) {
+			s.change(func(reg *registration.Registration) {
+				reg.RegisteredAt, reg.Succession = time.Time{}, registration.Succession{}
+			})
+		}, nil, nstance.Denied, true},
+		"a superseded certificate": {func(s *sleeper) {
+			second := s.mustRecover(pki.NewKey())
+			s.change(func(reg *registration.Registration) { reg.Promote(second.Serial) })
+		}, nil, nstance.Denied, true},
+		"the key of the expired certificate": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+			*r = s.request(s.key)
+		}, nstance.Invalid, false},
+		"a nonce besides": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Nonce = "x"
+		}, nstance.Invalid, false},
+		"a certificate that is none": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Certificate = []byte("certificate")
+		}, nstance.Invalid, false},
+		"no certificate": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Certificate = nil
+		}, nstance.Invalid, false},
+		"a certificate of that length": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Recovery.Certificate = make([]byte, 1<<20)
+		}, nstance.Invalid, false},
+		"a hostname that is none": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+			r.Hostname = "a b"
+		}, nstance.Invalid, false},
+		"a stranger's certificate": {func(s *sleeper) {
+			s.cert = certify(s, s.template(), nil)
+		}, nil, nstance.Denied, false},
+		"an operator's certificate": {func(s *sleeper) {
+			tmpl := s.template()
+			tmpl.Role = nstance.RoleOperator
+			s.cert = certify(s, tmpl, s.keys.Identity)
+		}, nil, nstance.Denied, false},
+		"a server's certificate": {func(s *sleeper) {
+			tmpl := s.template()
+			tmpl.Role, tmpl.Shard, tmpl.Cluster = nstance.RoleServer, shard, cluster
+			s.cert = certify(s, tmpl, s.keys.Identity)
+		}, nil, nstance.Denied, false},
+		"a workload's certificate": {func(s *sleeper) {
+			tmpl := s.template()
+			tmpl.Role = ""
+			s.cert = certify(s, tmpl, s.keys.Workload)
+		}, nil, nstance.Denied, false},
+		"a certificate that no record knows": {func(s *sleeper) {
+			s.cert = certify(s, s.template(), s.keys.Identity)
+		}, nil, nstance.Denied, true},
+		"a certificate for another tenant": {func(s *sleeper) {
+			tmpl := s.template()
+			tmpl.Tenant = "acme"
+			s.cert = certify(s, tmpl, s.keys.Identity)
+		}, nil, nstance.Denied, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSleeper(t, nil)
+			if tc.arrange != nil {
+				tc.arrange(s)
+			}
+			req, writes := s.request(pki.NewKey()), s.store.writes
+			if tc.change != nil {
+				tc.change(s, &req)
+			}
+			_, err := s.reg.Register(t.Context(), req)
+			require.ErrorIs(t, err, tc.code)
+			require.Equal(t, writes, s.store.writes)
+			if !tc.alarm {
+				require.Empty(t, s.alarms)
+				return
+			}
+			require.Len(t, s.alarms, 1)
+			require.Equal(t, s.id, s.alarms[0].Instance)
+		})
+	}
+	t.Run("more than the limits permit", func(t *testing.T) {
+		s := newSleeper(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
+		s.mustRecover(pki.NewKey())
+		_, err := s.recover(pki.NewKey())
+		require.ErrorIs(t, err, nstance.Throttled)
+	})
+}
+
+func (s *sleeper) template() registration.Template {
+	return registration.Template{
+		Subject: string(s.id), Tenant: "default", Key: public(s.key), Role: nstance.RoleAgent, Lifetime: 24 * time.Hour, Now: epoch,
+	}
+}
+
+// certify returns a certificate by an authority; nil means a stranger's.
+func certify(s *sleeper, tmpl registration.Template, by *registration.Authority) []byte {
+	if by == nil {
+		var err error
+		by, err = registration.NewAuthority(registration.Identity, epoch)
+		require.NoError(s.t, err)
+	}
+	issued, err := by.Issue(tmpl)
+	require.NoError(s.t, err)
+	return issued.Certificate
+}
