@@ -1,0 +1,177 @@
+package nstance_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestLinks checks that every relative link in README and docs leads to a file,
+// and every anchor to a heading.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	for _, doc := range documents(t) {
+		text := read(t, doc)
+		for _, m := range link.FindAllStringSubmatch(withoutCode(text), -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			target := doc
+			if path != "" {
+				target = filepath.Join(filepath.Dir(doc), filepath.FromSlash(path))
+				require.FileExists(t, existing(target), "%s links to %s", doc, m[1])
+			}
+			if anchor != "" {
+				require.Contains(t, headings(read(t, target)), anchor, "%s links to %s", doc, m[1])
+			}
+		}
+	}
+}
+
+// existing returns path, or a file within it if it is a directory.
+func existing(path string) string {
+	if found, err := filepath.Glob(filepath.Join(path, "*.go")); err == nil && len(found) > 0 {
+		return found[0]
+	}
+	if found, err := filepath.Glob(filepath.Join(path, "*", "*.go")); err == nil && len(found) > 0 {
+		return found[0]
+	}
+	return path
+}
+
+// headings returns the anchors of a document's headings.
+func headings(text string) []string {
+	var out []string
+	for line := range strings.Lines(withoutCode(text)) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			title = strings.ToLower(strings.TrimSpace(title))
+			title = regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(title, "")
+			out = append(out, strings.ReplaceAll(title, " ", "-"))
+		}
+	}
+	return out
+}
+
+var fence = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
+
+func withoutCode(text string) string { return fence.ReplaceAllString(text, "") }
+
+// TestSnippets checks that the Go in README and docs/embedding.md stands, line
+// by line, in a file of this module, and so compiles.
+func TestSnippets(t *testing.T) {
+	var code []string
+	for _, path := range files(t, ".go") {
+		code = append(code, strings.Join(lines(read(t, path)), "\n"))
+	}
+	all := strings.Join(code, "\n\x00\n")
+	for _, doc := range []string{"README.md", "docs/embedding.md"} {
+		found := 0
+		for _, m := range fence.FindAllStringSubmatch(read(t, doc), -1) {
+			if m[1] == "go" {
+				found++
+				require.Contains(t, all, strings.Join(lines(m[2]), "\n"), "snippet in %s", doc)
+			}
+		}
+		require.GreaterOrEqual(t, found, 5, doc)
+	}
+}
+
+// lines returns text without indentation, blank lines and comments.
+func lines(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// bare are packages that need no Example, and why.
+var bare = map[string]string{
+	"server":     "it serves a whole shard: cmd/nstance-server and server/dev show it",
+	"server/dev": "it starts processes: cmd/nstance-server dev shows it",
+	"server/web": "it is a page",
+	"api/v1":     "it is generated",
+}
+
+// TestPackages checks that every package has a comment, and every one that
+// others use an Example.
+func TestPackages(t *testing.T) {
+	packages := map[string][]string{}
+	for _, path := range files(t, ".go") {
+		dir := filepath.ToSlash(filepath.Dir(path))
+		packages[dir] = append(packages[dir], path)
+	}
+	for dir, paths := range packages {
+		name, commented, example := survey(t, paths)
+		require.True(t, commented, "package in %s has no comment", dir)
+		if name == "main" || strings.HasPrefix(dir, "internal/") || bare[dir] != "" {
+			continue
+		}
+		require.True(t, example, "no Example in the tests of %s", dir)
+	}
+}
+
+// survey returns a package's name, and whether any of its files has a package
+// comment and any of its tests an Example.
+func survey(t *testing.T, paths []string) (name string, commented, example bool) {
+	t.Helper()
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			example = example || regexp.MustCompile(`(?m)^func Example`).MatchString(read(t, path))
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.PackageClauseOnly|parser.ParseComments)
+		require.NoError(t, err)
+		name, commented = file.Name.Name, commented || file.Doc != nil
+	}
+	return name, commented, example
+}
+
+// documents returns what people read.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, path := range files(t, ".md") {
+		if !strings.Contains(path, "/") || strings.HasPrefix(path, "docs/") || strings.HasPrefix(path, "examples/") {
+			out = append(out, path)
+		}
+	}
+	require.Contains(t, out, "README.md")
+	return out
+}
+
+// files returns this module's files of a kind.
+func files(t *testing.T, ext string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "tools" || d.Name() == "dist"):
+			return filepath.SkipDir
+		case !d.IsDir() && filepath.Ext(path) == ext:
+			out = append(out, filepath.ToSlash(path))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return out
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(data)
+}
