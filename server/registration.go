@@ -20,8 +20,13 @@ type registrationService struct {
 
 // RegisterAgent implements the RPC.
 func (r registrationService) RegisterAgent(ctx context.Context, req *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
+	recovery, err := recoveryOf(ctx, req)
+	if err != nil {
+		return nil, wire.Status(err)
+	}
 	c, err := r.register(ctx, nstance.RegistrationRequest{
 		Nonce: req.GetNonce(), CSR: req.GetCsr(), Addresses: wire.AddressesOf(req.GetAddresses()), Hostname: req.GetHostname(),
+		Recovery: recovery,
 	})
 	if err != nil {
 		return nil, err

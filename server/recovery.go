@@ -1,0 +1,34 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// recoveryOf returns what an agent shows in place of a nonce, nil if nothing.
+// The binding is this side's view of the connection, never what a peer says.
+func recoveryOf(ctx context.Context, req *apiv1.RegisterAgentRequest) (*nstance.Recovery, error) {
+	if len(req.GetCertificate()) == 0 {
+		return nil, nil
+	}
+	rec := &nstance.Recovery{Certificate: req.GetCertificate()}
+	for _, proof := range metadata.ValueFromIncomingContext(ctx, wire.RecoveryProof) {
+		rec.Proof = []byte(proof)
+	}
+	p, _ := peer.FromContext(ctx)
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil, nstance.Errorf(nstance.Internal, "the connection's TLS state is not at hand")
+	}
+	var err error
+	rec.Binding, err = pki.ChannelBinding(info.State)
+	return rec, err
+}
