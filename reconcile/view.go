@@ -160,7 +160,7 @@ func (r *Reconciler) suspect(g *group) {
 			noticed++
 		}
 	}
-	if len(g.members) < 3 || noticed*2 <= len(g.members) {
+	if g.spec.Size < 3 || noticed*2 <= g.spec.Size {
 		g.suspected = false
 		return
 	}
