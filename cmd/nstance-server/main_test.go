@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	_ "github.com/nstance-go/nstance/internal/servercmd" // so that go test knows what the program is made of, and does not repeat an old result
 )
 
 // build builds the program that is released, not one with a race detector in it.
@@ -38,18 +39,20 @@ func build(t *testing.T) string {
 // A run is the program, running.
 type run struct {
 	*exec.Cmd
-	tmp   string // where it makes temporary directories
-	lines chan string
-	errs  *bytes.Buffer // complete when the program has ended
+	tmp   string        // where it makes temporary directories
+	lines chan string   // closed when it has ended
+	ended chan struct{} // likewise
+	err   error         // how it ended
+	errs  bytes.Buffer  // what it said on standard error; to be read when it has ended
 }
 
 // start starts the program; what it prints arrives in lines.
 func start(t *testing.T, bin string, args ...string) *run {
 	t.Helper()
-	r := &run{tmp: t.TempDir(), lines: make(chan string, 1000), errs: &bytes.Buffer{}}
+	r := &run{tmp: t.TempDir(), lines: make(chan string, 1000), ended: make(chan struct{})}
 	r.Cmd = exec.CommandContext(t.Context(), bin, args...)
 	r.Env = append(os.Environ(), "TMPDIR="+r.tmp, "HOME="+r.tmp)
-	r.Stderr = r.errs
+	r.Stderr = &r.errs
 	out, w := io.Pipe()
 	r.Stdout = w
 	require.NoError(t, r.Start())
@@ -60,10 +63,13 @@ func start(t *testing.T, bin string, args ...string) *run {
 			r.lines <- s.Text()
 		}
 	})
+	wg.Go(func() {
+		defer close(r.ended)
+		r.err = r.Wait()
+		_ = w.Close()
+	})
 	t.Cleanup(func() {
 		_ = r.Process.Kill()
-		_ = r.Wait() // for the second time, if the test has waited
-		_ = w.Close()
 		wg.Wait()
 	})
 	return r
@@ -89,11 +95,15 @@ func (r *run) until(t *testing.T, text string) string {
 // end waits until the program has ended.
 func (r *run) end(t *testing.T) (code int) {
 	t.Helper()
-	err := r.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+	select {
+	case <-r.ended:
+	case <-time.After(30 * time.Second):
+		require.Fail(t, "it does not end")
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](r.err); ok {
 		return exit.ExitCode()
 	}
-	require.NoError(t, err)
+	require.NoError(t, r.err)
 	return 0
 }
 

@@ -39,7 +39,7 @@ Exit codes: 0 all are right, 1 not all are, 2 the command line is wrong.`,
 // expect it.
 func (p *program) report(file string, err error) {
 	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what Parse itself joined
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // as Parse joined them
 		all = joined.Unwrap()
 	}
 	for _, err := range all {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nstance-go/nstance"
 )
 
 // A Failure is how a scenario did not go as it should.
@@ -47,7 +49,7 @@ func Run(ctx context.Context, o *Options) (err error) {
 	s := newStory(o.Scenario == "")
 	w, err := newShard(ctx, o, h, s)
 	if err != nil {
-		return unplayed(o, out, err)
+		return unplayed(o, out, o.told(ctx, err))
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	work, err := w.start(ctx)
@@ -60,7 +62,10 @@ func Run(ctx context.Context, o *Options) (err error) {
 // told returns nil if err only says that ctx has ended, which is how Run ends
 // where there is no scenario to be finished.
 func (o *Options) told(ctx context.Context, err error) error {
-	if o.Scenario == "" && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+	if o.Scenario != "" || ctx.Err() == nil {
+		return err
+	}
+	if errors.Is(err, context.Cause(ctx)) || nstance.CodeOf(err) == nstance.Unavailable {
 		return nil
 	}
 	return err

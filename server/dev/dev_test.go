@@ -105,7 +105,7 @@ func TestFailureNamesItsStage(t *testing.T) {
 			tmp := tempDir(t)
 			var out screen
 			tt.o.Scenario, tt.o.Instances, tt.o.JSON, tt.o.Out, tt.o.HTTP = dev.Interrupt, 1, true, &out, "127.0.0.1:0"
-			err := dev.Run(t.Context(), dev.Impatient(tt.o, 5*time.Second))
+			err := dev.Run(t.Context(), dev.Impatient(tt.o, 3*time.Second))
 			var f *dev.Failure
 			require.ErrorAs(t, err, &f)
 			require.Equal(t, dev.Interrupt, f.Scenario)
@@ -206,9 +206,13 @@ func TestFree(t *testing.T) {
 	same, err := dev.Free(t.Context(), l.Addr().String())
 	require.NoError(t, err)
 	require.Equal(t, l.Addr().String(), same)
-	any, err := dev.Free(t.Context(), "127.0.0.1:0")
+	whichever, err := dev.Free(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	require.Equal(t, "127.0.0.1:0", any)
+	require.Equal(t, "127.0.0.1:0", whichever)
+	for _, wrong := range []string{"127.0.0.1", "127.0.0.1:99999", "127.0.0.1:no-such-port"} {
+		_, err := dev.Free(t.Context(), wrong)
+		require.ErrorIs(t, err, nstance.Invalid)
+	}
 }
 
 func TestMachineAlone(t *testing.T) {

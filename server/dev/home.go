@@ -106,8 +106,11 @@ func free(ctx context.Context, addr string) (string, error) {
 		return "", nstance.FieldError("http", "write host:port", "%v", err)
 	}
 	first, err := net.LookupPort("tcp", text)
-	if err != nil || first == 0 {
-		return addr, nil // the system chooses, or the server complains
+	if err != nil {
+		return "", nstance.FieldError("http", "write host:port", "%v", err)
+	}
+	if first == 0 {
+		return addr, nil // the system chooses
 	}
 	for port := first; port < first+ports && port <= 65535; port++ {
 		candidate := net.JoinHostPort(host, strconv.Itoa(port))

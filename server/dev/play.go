@@ -209,7 +209,7 @@ var errLate = errors.New("the stage took too long")
 
 // limit is how long one stage may take.
 func (p *play) limit() time.Duration {
-	return 20*time.Second + time.Duration(p.size)*300*time.Millisecond
+	return p.o.patience + time.Duration(p.size)*300*time.Millisecond
 }
 
 // over waits until the victims' processes are gone and the group is as it was,

@@ -1,0 +1,81 @@
+package servercmd_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/servercmd"
+)
+
+func call(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = servercmd.Main(t.Context(), args, &out, &errs, func(name string) string { return env[name] })
+	return code, out.String(), errs.String()
+}
+
+func TestMain_help(t *testing.T) {
+	code, out, errs := call(t, nil, "--help")
+	require.Zero(t, code)
+	require.Empty(t, errs)
+	for _, shown := range []string{"run", "dev", "validate", "version", "Exit codes"} {
+		require.Contains(t, out, shown)
+	}
+	for _, hidden := range []string{"\n  machine", "\n  drain-demo"} {
+		require.NotContains(t, out, hidden)
+	}
+}
+
+func TestWhereThingsAre(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, []byte("too short"), 0o600))
+	for _, tt := range []struct {
+		name, says string
+		env        map[string]string
+		args       []string
+	}{
+		{"no state directory", "--data: ", nil, nil},
+		{"a key that is none", "OTHER: ", map[string]string{"HOME": "/", "OTHER": "x"}, []string{"--key-source", "OTHER"}},
+		{"a key file without a name", "--key-source: ", map[string]string{"HOME": "/"}, []string{"--key-provider", "file"}},
+		{"a key file that holds none", file, map[string]string{"HOME": "/"}, []string{"--key-provider", "file", "--key-source", file}},
+		{"storage of an unknown kind", "storage.url: ", map[string]string{"HOME": "/"}, []string{"--key-provider", "none", "--storage", "ftp://x"}},
+		{"a shard that is no name", "--shard: ", map[string]string{"HOME": "/"}, []string{"--key-provider", "none", "--storage", "mem://", "--shard", "A B"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, out, errs := call(t, tt.env, append([]string{"run"}, tt.args...)...)
+			require.Equal(t, 2, code, errs)
+			require.Empty(t, out)
+			require.Contains(t, errs, tt.says)
+		})
+	}
+}
+
+func TestStateDirectory(t *testing.T) {
+	base := t.TempDir()
+	for _, env := range []map[string]string{
+		{"STATE_DIRECTORY": base + "/a", "HOME": base},
+		{"XDG_STATE_HOME": base + "/b", "HOME": base},
+		{"HOME": base + "/c"},
+	} {
+		code, _, errs := call(t, env, "run", "--key-provider", "none", "--shard", "absent")
+		require.Equal(t, 1, code, errs)
+		require.Contains(t, errs, "config/absent.jsonc")
+	}
+	for _, dir := range []string{"a/storage", "b/nstance-server/storage", "c/.local/state/nstance-server/storage"} {
+		require.DirExists(t, filepath.Join(base, dir))
+	}
+}
+
+func Example() {
+	code := servercmd.Main(context.Background(), []string{"validate", "testdata/misspelt.jsonc"}, os.Stdout, os.Stdout, os.Getenv)
+	fmt.Println("exit code", code)
+	// Output:
+	// testdata/misspelt.jsonc:3:45: shard.provider.kind: unknown word "locla" (did you mean "local"?)
+	// exit code 1
+}
