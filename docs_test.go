@@ -77,7 +77,7 @@ func TestSnippets(t *testing.T) {
 		for _, m := range fence.FindAllStringSubmatch(read(t, doc), -1) {
 			if m[1] == "go" {
 				found++
-				require.Contains(t, all, strings.Join(lines(m[2]), "\n"), "snippet in %s", doc)
+				require.True(t, strings.Contains(all, strings.Join(lines(m[2]), "\n")), "%s: no file holds\n%s", doc, m[2])
 			}
 		}
 		require.GreaterOrEqual(t, found, 5, doc)
