@@ -5,32 +5,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/nstance-go/nstance"
 )
-
-// A Summary is the last line of a scenario with Options.JSON. Durations are
-// whole milliseconds from notice_published; where nothing is published, from
-// what the scenario does instead. With several instances they are those of the
-// last. What a scenario does not have, or did not come to, is absent.
-type Summary struct {
-	Time     time.Time `json:"time"`
-	Event    string    `json:"event"` // summary
-	OK       bool      `json:"ok"`
-	Scenario string    `json:"scenario"`
-	Stage    string    `json:"stage,omitempty"` // where it failed
-	Error    string    `json:"error,omitempty"`
-	Count    int       `json:"count,omitempty"` // of the instances that the scenario was about
-	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted
-
-	DetectedMS             *int64 `json:"detected_ms,omitempty"`
-	ReceivedMS             *int64 `json:"received_ms,omitempty"`
-	ReplacementRequestedMS *int64 `json:"replacement_requested_ms,omitempty"`
-	DrainedMS              *int64 `json:"drained_ms,omitempty"`
-	ReplacementReadyMS     *int64 `json:"replacement_ready_ms,omitempty"`
-	DeletedMS              *int64 `json:"deleted_ms,omitempty"`
-}
 
 // An output prints events and summaries, for programs or for people.
 type output struct {
