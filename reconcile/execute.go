@@ -262,10 +262,7 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
 		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
 	}
-	if !m.hasMach {
-		m.hasMach, m.machSince = true, r.opts.Now()
-		r.say(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
-	}
+	r.knowMachine(m, r.opts.Now())
 	m.machine = mach
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting

@@ -206,18 +206,28 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) {
 	}
 	wasGone := m.gone
 	m.machine, m.absent = mach, time.Time{}
-	if !m.hasMach {
-		m.hasMach, m.machSince = true, now
-	}
+	r.knowMachine(m, now)
 	m.gone = mach.Status.Dead()
 	m.track.Answered(now, mach.Status)
-	if m.gone && !wasGone {
+	if m.gone && !wasGone && m.state != nstance.Deleting {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
 	}
 	if mach.Status == nstance.StatusRunning {
 		m.notices = dropStale(m.notices, now)
 	}
 	r.queue.add(m.group.key, m.gone)
+}
+
+// knowMachine notes that m's machine exists, and says so the first time that
+// this is news.
+func (r *Reconciler) knowMachine(m *member, now time.Time) {
+	if m.hasMach {
+		return
+	}
+	m.hasMach, m.machSince = true, now
+	if !m.registered() && m.rec.Deleting == nil {
+		r.say(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
+	}
 }
 
 // missing takes the provider's definite NotFound. A registered machine is gone
@@ -233,6 +243,8 @@ func (r *Reconciler) missing(m *member, now time.Time) {
 	if now.Sub(m.absent) >= r.opts.ConsistencyWindow {
 		m.gone = true
 		m.track.Answered(now, nstance.StatusDeleting)
+	}
+	if m.gone && m.state != nstance.Deleting {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider does not know it"})
 	}
 	r.queue.add(m.group.key, true)
