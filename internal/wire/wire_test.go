@@ -1,0 +1,232 @@
+package wire_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+const id = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
+
+var now = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
+
+func notice() nstance.Notice {
+	return nstance.Notice{
+		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(2 * time.Minute), NotBefore: now,
+		Source: "aws/spot", EventID: "e1", DetectedAt: now, Cancelled: true,
+	}
+}
+
+func drained() nstance.Drain {
+	return nstance.Drain{
+		Instance: id, Group: nstance.GroupKey{Tenant: "blue", Group: "web"}, ProviderID: "i-1", Generation: 3,
+		StartedAt: now, Deadline: now.Add(time.Minute), Voluntary: true, Executor: nstance.ExecutorAgent,
+		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: "e1", Message: "aws/spot"}, {Kind: nstance.CauseRollout}},
+	}
+}
+
+// sent returns m as its receiver gets it.
+func sent[M proto.Message](t testing.TB, m M) M {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	require.NoError(t, err)
+	got := m.ProtoReflect().New().Interface()
+	require.NoError(t, proto.Unmarshal(b, got))
+	return got.(M)
+}
+
+func TestThereAndBack(t *testing.T) {
+	d, n := drained(), notice()
+	t.Run("notice", func(t *testing.T) { require.Equal(t, n, wire.NoticeOf(sent(t, wire.Notice(n)))) })
+	t.Run("drain", func(t *testing.T) { require.Equal(t, &d, wire.DrainOf(sent(t, wire.Drain(&d)))) })
+	t.Run("no drain", func(t *testing.T) {
+		require.Nil(t, wire.Drain(nil))
+		require.Nil(t, wire.DrainOf(nil))
+	})
+	t.Run("event", func(t *testing.T) {
+		e := nstance.Event{
+			Seq: 9, Time: now, Type: nstance.EventDrainStarted, Tenant: "blue", Group: "web", Instance: id, Replaces: id,
+			Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n,
+		}
+		require.Equal(t, e, wire.EventOf(sent(t, wire.Event(e))))
+		require.Equal(t, nstance.Event{Type: nstance.EventReady}, wire.EventOf(sent(t, wire.Event(nstance.Event{Type: nstance.EventReady}))))
+	})
+	t.Run("report", func(t *testing.T) {
+		n.Cancelled = false
+		r := nstance.Report{
+			Version: nstance.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
+			TerminationNotice: &nstance.TerminationNotice{Action: n.Action, Deadline: n.Deadline},
+			OneMinute:         nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
+			ConfigHash:        "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
+			Probes: []nstance.ProbeResult{{Name: "p", OK: true}, {Name: "q", Message: "refused"}},
+		}
+		require.Equal(t, r, wire.ReportOf(id, 5, sent(t, wire.Report(r))))
+	})
+	t.Run("credential", func(t *testing.T) {
+		c := nstance.Credential{Chain: [][]byte{{1}, {2}}, Roots: [][]byte{{3}}, Serial: "ab", NotAfter: now}
+		require.Equal(t, c, wire.CredentialOf(sent(t, wire.Credential(c))))
+	})
+	t.Run("addresses", func(t *testing.T) {
+		addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
+		require.Equal(t, addrs, wire.AddressesOf(wire.Addresses(addrs)))
+		require.Equal(t, addrs[:1], wire.AddressesOf([]string{"10.0.0.1", "nonsense"}))
+		require.Len(t, wire.AddressesOf(strings.Fields(strings.Repeat("10.0.0.1 ", 100))), 16)
+	})
+}
+
+func TestTimes(t *testing.T) {
+	require.Nil(t, wire.Time(time.Time{}))
+	require.Zero(t, wire.TimeOf(nil))
+	require.Zero(t, wire.TimeOf(&timestamppb.Timestamp{Nanos: -1}), "nonsense")
+	require.Equal(t, now, wire.TimeOf(wire.Time(now)))
+}
+
+func TestReportIsBounded(t *testing.T) {
+	long := strings.Repeat("é", 1000)
+	w := &apiv1.HealthReport{
+		Version: long, ConfigHash: long, CpuUsage: math.NaN(), MemoryUsage: math.Inf(1), DiskUsage: 250, Load: -1,
+	}
+	for range 1000 {
+		w.Notices = append(w.Notices, &apiv1.Notice{EventId: long, Source: long, Action: long, Kind: long})
+		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: long, Message: long})
+	}
+	r := wire.ReportOf(id, 1, w)
+	require.Len(t, r.Version, 256)
+	require.Len(t, r.Notices, 16)
+	require.Len(t, r.Probes, 64)
+	require.Len(t, r.Notices[0].EventID, 256)
+	require.Len(t, r.Probes[0].Message, 256)
+	require.Equal(t, nstance.Usage{DiskPercent: 100}, r.OneMinute)
+	_, err := json.Marshal(r)
+	require.NoError(t, err, "the journal and the status page can show it")
+}
+
+func TestUrgent(t *testing.T) {
+	at := func(d time.Duration, kind nstance.NoticeKind) nstance.Notice {
+		n := nstance.Notice{Kind: kind, Action: kindAction(kind)}
+		if d > 0 {
+			n.Deadline = now.Add(d)
+		}
+		return n
+	}
+	for name, c := range map[string]struct {
+		notices []nstance.Notice
+		want    *nstance.TerminationNotice
+	}{
+		"none":                       {nil, nil},
+		"what dooms nothing":         {[]nstance.Notice{at(1, nstance.Rebalance), at(2, nstance.Maintenance)}, nil},
+		"what was withdrawn":         {[]nstance.Notice{{Kind: nstance.Reclaim, Cancelled: true}}, nil},
+		"the earliest":               {[]nstance.Notice{at(9, nstance.Reclaim), at(3, nstance.Stop), at(5, nstance.Reclaim)}, &nstance.TerminationNotice{Action: "stop", Deadline: now.Add(3)}},
+		"a known deadline first":     {[]nstance.Notice{at(0, nstance.Reclaim), at(5, nstance.Stop)}, &nstance.TerminationNotice{Action: "stop", Deadline: now.Add(5)}},
+		"and it stays first":         {[]nstance.Notice{at(5, nstance.Stop), at(0, nstance.Reclaim)}, &nstance.TerminationNotice{Action: "stop", Deadline: now.Add(5)}},
+		"an unknown one if it's all": {[]nstance.Notice{at(0, nstance.Reclaim)}, &nstance.TerminationNotice{Action: "reclaim"}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, wire.Urgent(c.notices)) })
+	}
+}
+
+func kindAction(k nstance.NoticeKind) string { return string(k) }
+
+// TestStrayBytes: what is sent on to many must not break their streams.
+func TestStrayBytes(t *testing.T) {
+	bad := "half \xc3"
+	d, n := drained(), notice()
+	d.Causes[0].Message, n.Source = bad, bad
+	r := nstance.Report{Version: bad, ConfigHash: bad, Notices: []nstance.Notice{n}, Probes: []nstance.ProbeResult{{Name: bad, Message: bad}}}
+	sent(t, wire.Event(nstance.Event{Reason: bad, Error: bad, Drain: &d, Notice: &n}))
+	sent(t, wire.Report(r))
+	st, _ := status.FromError(wire.Status(&nstance.Error{Code: nstance.Capacity, Msg: bad, Field: bad, Remedy: bad}))
+	sent(t, st.Proto())
+	require.Equal(t, strings.Repeat("x", 255), wire.Text(strings.Repeat("x", 255)+"é"))
+}
+
+func TestErrors(t *testing.T) {
+	all := map[nstance.Code]codes.Code{
+		nstance.Invalid: codes.InvalidArgument, nstance.NotFound: codes.NotFound, nstance.Conflict: codes.Aborted,
+		nstance.Capacity: codes.ResourceExhausted, nstance.Quota: codes.ResourceExhausted, nstance.Throttled: codes.ResourceExhausted,
+		nstance.Denied: codes.PermissionDenied, nstance.Ambiguous: codes.Unknown, nstance.Unavailable: codes.Unavailable,
+		nstance.Internal: codes.Internal,
+	}
+	for code, want := range all {
+		t.Run(string(code), func(t *testing.T) {
+			err := wire.Status(fmt.Errorf("list: %w", nstance.Errorf(code, "no")))
+			require.Equal(t, want, status.Code(err))
+			st, _ := status.FromError(err)
+			back := wire.ErrorOf(status.FromProto(sent(t, st.Proto())).Err())
+			require.Equal(t, code, nstance.CodeOf(back), "each code comes back as itself")
+			require.EqualError(t, back, "list: no")
+		})
+	}
+	t.Run("nil is success", func(t *testing.T) {
+		require.NoError(t, wire.Status(nil))
+		require.NoError(t, wire.ErrorOf(nil))
+	})
+	t.Run("field and remedy arrive", func(t *testing.T) {
+		err := wire.ErrorOf(wire.Status(nstance.FieldError("size", "use 0 or more", "is -1")))
+		require.EqualError(t, err, "size: is -1 (use 0 or more)")
+	})
+	t.Run("a status stays as it is", func(t *testing.T) {
+		err := status.Error(codes.DataLoss, "x")
+		require.Equal(t, err, wire.Status(err))
+	})
+	t.Run("errors without a code are internal, those of a context are not", func(t *testing.T) {
+		require.Equal(t, codes.Internal, status.Code(wire.Status(io.EOF)))
+		require.Equal(t, codes.Unavailable, status.Code(wire.Status(context.Canceled)))
+		require.ErrorIs(t, wire.ErrorOf(context.DeadlineExceeded), nstance.Unavailable)
+		require.ErrorIs(t, wire.ErrorOf(io.EOF), io.EOF)
+	})
+	t.Run("a code that nobody knows never looks like success", func(t *testing.T) {
+		err := wire.Status(nstance.Errorf("odd", "x"))
+		require.Equal(t, codes.Internal, status.Code(err))
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Internal)
+	})
+	t.Run("statuses of others are classified by their code", func(t *testing.T) {
+		for c, want := range map[codes.Code]nstance.Code{
+			codes.InvalidArgument: nstance.Invalid, codes.FailedPrecondition: nstance.Invalid, codes.NotFound: nstance.NotFound,
+			codes.AlreadyExists: nstance.Conflict, codes.ResourceExhausted: nstance.Throttled, codes.Unauthenticated: nstance.Denied,
+			codes.DeadlineExceeded: nstance.Unavailable, codes.Unimplemented: nstance.Internal,
+		} {
+			err := wire.ErrorOf(status.Error(c, "x"))
+			require.Equal(t, want, nstance.CodeOf(err), c)
+			var e *nstance.Error
+			require.True(t, errors.As(err, &e))
+		}
+	})
+}
+
+// FuzzReport: whatever an agent sends becomes something that can be kept,
+// shown, and sent on.
+func FuzzReport(f *testing.F) {
+	b, err := proto.Marshal(wire.Report(nstance.Report{Version: "1", Notices: []nstance.Notice{notice()}}))
+	require.NoError(f, err)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var w apiv1.HealthReport
+		if proto.Unmarshal(b, &w) != nil {
+			return
+		}
+		r := wire.ReportOf(id, 1, &w)
+		_, err := json.Marshal(r)
+		require.NoError(t, err)
+		again := wire.ReportOf(id, 1, sent(t, wire.Report(r)))
+		require.Equal(t, r.OneMinute, again.OneMinute)
+		require.Len(t, again.Notices, len(r.Notices))
+	})
+}
