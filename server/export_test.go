@@ -1,14 +1,33 @@
 package server
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
 )
 
 // Access is the table of who may call what.
 func Access() map[string][]nstance.Role { return access }
+
+// Admit is what stands before every call: it admits the holder of a verified
+// certificate (DER), or not.
+func Admit(s *Server, der []byte, method string) error {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return err
+	}
+	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
+	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: connection{TLSInfo: credentials.TLSInfo{State: state}}})
+	_, err = s.admit(ctx, method)
+	return err
+}
 
 // NewPatient is how every port listens.
 func NewPatient(lis net.Listener, log *slog.Logger) net.Listener { return newPatient(lis, log) }

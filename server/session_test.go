@@ -1,19 +1,245 @@
 package server_test
 
 import (
+	"crypto/ed25519"
+	"fmt"
 	"math"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 var nan = math.NaN()
 
+// instance returns the instance as an administrator sees it.
+func (w *world) instance(api apiv1.OperatorServiceClient, id nstance.InstanceID) *apiv1.Instance {
+	w.Helper()
+	resp, err := api.GetInstance(w.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+	require.NoError(w, err)
+	return resp.GetInstance()
+}
+
+// A dam holds back storage's writes to instance records.
+type dam struct {
+	*storagetest.Faulty
+	once sync.Once
+	open chan struct{}
+}
+
+func newDam() *dam {
+	return &dam{Faulty: storagetest.NewFaulty(storage.NewMemory()), open: make(chan struct{})}
+}
+
+func (d *dam) hold(prefix string) {
+	d.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: prefix, Times: -1, Pass: true, Do: func() { <-d.open }})
+}
+
+func (d *dam) release() { d.once.Do(func() { close(d.open) }) }
+
+// TestNotice follows one notice from the agent's message to the deleted machine.
+func TestNotice(t *testing.T) {
+	store := newDam()
+	w := newWorld(t, setup{size: 1, store: store})
+	t.Cleanup(store.release)
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+
+	store.hold(storage.InstancePrefix(zone))
+	n := reclaim("e1", 2*time.Minute)
+	number := k.notice(n)
+	replacement := w.await(nstance.EventReplacementRequested, "")
+	require.Equal(t, id, replacement.Replaces, "the create does not wait for the drain's record")
+
+	t.Run("acknowledged only when its consequence is durable", func(t *testing.T) {
+		again := k.notice(n) // it is repeated meanwhile
+		report := k.report()
+		require.Equal(t, report, k.hear().GetAcknowledgement().GetNumber(), "and neither before")
+		require.Nil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
+		store.release()
+		var acked []uint64
+		for len(acked) < 2 {
+			if a := k.hear().GetAcknowledgement(); a != nil {
+				require.NotNil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
+				acked = append(acked, a.GetNumber())
+			}
+		}
+		require.Equal(t, []uint64{number, again}, acked)
+	})
+	t.Run("told once, however often it is said", func(t *testing.T) {
+		k.acked(k.notice(n))
+		require.Equal(t, 1, w.count(nstance.EventNoticeDetected))
+		require.Equal(t, 1, w.count(nstance.EventNoticeReceived))
+		require.Equal(t, 1, w.count(nstance.EventDrainStarted))
+	})
+	t.Run("the agent is told to drain, within the notice", func(t *testing.T) {
+		d := w.record(nstance.DefaultTenant, "web", id).Drain
+		require.Equal(t, nstance.ExecutorAgent, d.Executor)
+		require.True(t, d.Deadline.Before(n.Deadline))
+		next := k.holder.connect() // a new session hears it again
+		command := next.hear().GetDrain()
+		require.Equal(t, d.Generation, command.GetGeneration())
+		require.True(t, d.Deadline.Equal(command.GetDeadline().AsTime()))
+		k = next
+	})
+	t.Run("its result ends the drain and the machine", func(t *testing.T) {
+		number := k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
+			Generation: 1, Outcome: string(nstance.OutcomeDrained),
+		}}})
+		k.acked(number)
+		w.await(nstance.EventDrainAcknowledged, id)
+		w.await(nstance.EventDeleteRequested, id)
+		require.Error(t, k.ends(), "the session of a deleted instance ends")
+		w.await(nstance.EventDeleted, id)
+		_, known := w.cloud.Spec(id)
+		require.False(t, known)
+	})
+	t.Run("and its story remains", func(t *testing.T) {
+		api := w.admin()
+		require.Eventually(t, func() bool { return w.instance(api, id).GetState() == string(nstance.Deleted) }, eventually, 20*time.Millisecond)
+	})
+}
+
 func TestSession(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	id := w.machine(nstance.DefaultTenant)
+	h := w.agent(id)
+	api := w.admin()
+	k := h.connect()
+	k.acked(k.report())
+
+	t.Run("a newer session takes the older one's place", func(t *testing.T) {
+		next := h.connect()
+		require.Error(t, k.ends())
+		next.acked(next.report())
+		require.True(t, w.instance(api, id).GetConnected(), "the end of the older one is no disconnection")
+		k = next
+	})
+	t.Run("many at once leave one, and it counts as connected", func(t *testing.T) {
+		var wg sync.WaitGroup
+		talks := make(chan *talk, 8)
+		for range cap(talks) {
+			wg.Go(func() { talks <- h.open(t.Context()) })
+		}
+		wg.Wait()
+		close(talks)
+		for other := range talks {
+			select {
+			case <-other.over:
+			case <-other.heard: // a welcome, if only for a moment
+			}
+		}
+		k = h.connect()
+		k.acked(k.report())
+		require.True(t, w.instance(api, id).GetConnected())
+	})
+	t.Run("messages whose number does not grow are dropped", func(t *testing.T) {
+		k.number = 0
+		k.notice(reclaim("replayed", time.Minute))
+		k.number = 100
+		k.acked(k.report())
+		require.Zero(t, w.count(nstance.EventNoticeReceived))
+	})
+	t.Run("a goodbye ends it cleanly", func(t *testing.T) {
+		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Goodbye{Goodbye: &apiv1.Goodbye{}}})
+		require.NoError(t, k.stream.CloseSend())
+		require.EqualError(t, receive(t, k.over), "EOF")
+		require.False(t, w.instance(api, id).GetConnected())
+	})
+	t.Run("an unregistered key cannot connect", func(t *testing.T) {
+		thief := w.holder()
+		forged, err := w.keys.Identity.Issue(registration.Template{
+			Subject: string(id), Tenant: nstance.DefaultTenant, Role: nstance.RoleAgent,
+			Key: thief.key.Public().(ed25519.PublicKey), Lifetime: time.Hour, Now: time.Now(),
+		})
+		require.NoError(t, err)
+		thief.use(thief.key, nstance.Credential{Chain: [][]byte{forged.Certificate}})
+		require.ErrorIs(t, thief.open(t.Context()).ends(), nstance.Denied)
+	})
+}
+
+// TestFlood is about an agent that has fallen into wrong hands.
+func TestFlood(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
 	k := w.ready(id)
-	require.NotNil(t, k)
+	n := reclaim("", time.Hour)
+	n.Kind = nstance.Maintenance // which dooms nothing, so that the instance stays
+
+	t.Run("more announcements than make sense are acknowledged and dropped", func(t *testing.T) {
+		for i := range 50 {
+			n.EventID = fmt.Sprint("e", i)
+			k.acked(k.notice(n))
+		}
+		require.Equal(t, 32, w.count(nstance.EventNoticeDetected))
+		require.Equal(t, 32, w.count(nstance.EventNoticeIgnored))
+	})
+	t.Run("those in reports, too", func(t *testing.T) {
+		var notices []*apiv1.Notice
+		for i := range 100 {
+			notices = append(notices, wire.Notice(reclaim(fmt.Sprint("r", i), time.Hour)))
+		}
+		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Notices: notices}}}))
+		require.Zero(t, w.count(nstance.EventNoticeReceived))
+	})
+	t.Run("what is too long is refused", func(t *testing.T) {
+		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: strings.Repeat("x", 300<<10)}}})
+		require.ErrorIs(t, k.ends(), nstance.Throttled) // gRPC's ResourceExhausted
+	})
+}
+
+func TestInterrupt(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+
+	t.Run("pretended", func(t *testing.T) {
+		resp, err := api.Interrupt(t.Context(), &apiv1.InterruptRequest{Id: string(id), DryRun: true})
+		require.NoError(t, err)
+		require.Len(t, resp.GetPlan(), 2)
+		require.Contains(t, strings.Join(resp.GetPlan(), "\n"), "start_drain "+string(id))
+		require.Zero(t, w.count(nstance.EventNoticeReceived))
+	})
+	t.Run("for real", func(t *testing.T) {
+		resp, err := api.Interrupt(t.Context(), &apiv1.InterruptRequest{Id: string(id)})
+		require.NoError(t, err)
+		drain := w.record(nstance.DefaultTenant, "web", id).Drain
+		require.NotNil(t, drain, "it is durable when the call returns")
+		require.Equal(t, resp.GetEventId(), drain.Causes[0].EventID)
+		require.Equal(t, id, w.await(nstance.EventReplacementRequested, "").Replaces)
+	})
+}
+
+func TestDrainRequest(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	api := w.admin()
+	reason := strings.Repeat("x", 255) + "é" // whose middle is at the limit
+
+	_, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason, DryRun: true})
+	require.NoError(t, err)
+	require.Nil(t, w.instance(api, id).GetDrain())
+	resp, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason})
+	require.NoError(t, err)
+	require.NotZero(t, resp.GetDrain().GetGeneration())
+	list, err := api.ListInstances(t.Context(), &apiv1.ListInstancesRequest{Group: "web"})
+	require.NoError(t, err)
+	for _, i := range list.GetInstances() {
+		for _, c := range i.GetDrain().GetCauses() {
+			require.True(t, utf8.ValidString(c.GetMessage()))
+		}
+	}
+	require.NotNil(t, w.instance(api, id).GetDrain())
 }

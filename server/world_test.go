@@ -293,6 +293,7 @@ func (w *world) agent(id nstance.InstanceID) *holder {
 // A talk is an agent's session, as the agent sees it.
 type talk struct {
 	*testing.T
+	holder *holder
 	stream grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
 	number uint64
 	heard  chan *apiv1.ConnectResponse
@@ -311,7 +312,7 @@ func (h *holder) open(ctx context.Context) *talk {
 	h.w.Helper()
 	stream, err := apiv1.NewAgentServiceClient(h.dial(h.w.server.Addresses().Agent)).Connect(ctx)
 	require.NoError(h.w, err)
-	k := &talk{T: h.w.T, stream: stream, heard: make(chan *apiv1.ConnectResponse, 1000), over: make(chan error, 1)}
+	k := &talk{T: h.w.T, holder: h, stream: stream, heard: make(chan *apiv1.ConnectResponse, 1000), over: make(chan error, 1)}
 	go func() {
 		for {
 			m, err := stream.Recv()

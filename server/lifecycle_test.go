@@ -1,0 +1,281 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// TestShutdown: the configuration permits 30 s, longer than the test waits.
+func TestShutdown(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	watcher := w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{})
+	watcher.snapshot()
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.stop() }()
+	require.NotNil(t, k.hear().GetGoAway(), "agents are sent away before their connection ends")
+	require.NoError(t, receive(t, stopped), "an agent that stays all the same, and a watcher, keep nothing waiting")
+	require.Error(t, k.ends())
+
+	t.Run("the lease was given back", func(t *testing.T) { require.True(t, released(t, w.store)) })
+	t.Run("the next server takes over where this one was", func(t *testing.T) {
+		second := newWorld(t, setup{size: 1, store: w.store, over: w.cloud})
+		require.EqualValues(t, 2, second.status().Epoch)
+		k.holder.w = second
+		again := k.holder.connect()
+		again.acked(again.report())
+		require.Equal(t, string(nstance.Ready), second.instance(second.admin(), id).GetState())
+		require.Zero(t, second.count(nstance.EventCreateRequested))
+	})
+}
+
+func released(t *testing.T, store storage.Store) bool {
+	lease := storage.NewDoc[struct {
+		Released bool `json:"released"`
+	}](store, storage.LeaseKey(zone), nil)
+	o, err := lease.Load(t.Context())
+	require.NoError(t, err)
+	return o.Released
+}
+
+// A stubborn provider does not stop when it is told to.
+type stubborn struct {
+	nstance.Provider
+	entered, leave chan struct{}
+}
+
+func (s *stubborn) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	s.entered <- struct{}{}
+	<-s.leave
+	return s.Provider.Create(ctx, spec)
+}
+
+func TestLeaseIsReleasedBeforeAnythingIsWaitedFor(t *testing.T) {
+	store := storage.NewMemory()
+	cloud := simcloud.New(nil)
+	t.Cleanup(cloud.Close)
+	p := &stubborn{Provider: cloud, entered: make(chan struct{}, 10), leave: make(chan struct{})}
+	w := newWorld(t, setup{size: 1, store: store, over: p})
+	receive(t, p.entered)
+	k := w.client(nstance.RoleAdmin, nstance.DefaultTenant)
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.stop() }()
+	require.Eventually(t, func() bool { return released(t, store) }, eventually, time.Millisecond)
+	require.Empty(t, stopped, "the call is still under way")
+	_, err := k.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable, "nobody is served any more")
+	close(p.leave)
+	require.NoError(t, receive(t, stopped))
+}
+
+func TestCallsEndWithTheTerm(t *testing.T) {
+	store := newDam()
+	w := newWorld(t, setup{size: 1, store: store})
+	t.Cleanup(store.release)
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	api := w.admin()
+	held := make(chan struct{}, 10)
+	store.Inject(storagetest.Fault{
+		Op: storagetest.PutIfMatch, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
+		Do: func() { held <- struct{}{}; <-store.open },
+	})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := api.DrainInstance(context.Background(), &apiv1.DrainInstanceRequest{Id: string(id)})
+		failed <- wire.ErrorOf(err)
+	}()
+	receive(t, held)
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.stop() }()
+	require.ErrorIs(t, receive(t, failed), nstance.Unavailable)
+	store.release()
+	require.NoError(t, receive(t, stopped))
+}
+
+// TestReading: whoever asks while the shard is being read is not told that he
+// does not exist.
+func TestReading(t *testing.T) {
+	inner := storage.NewMemory()
+	first := newWorld(t, setup{size: 1, store: inner})
+	id := first.machine(nstance.DefaultTenant)
+	k := first.ready(id)
+	require.NoError(t, first.stop())
+
+	store := storagetest.NewFaulty(inner)
+	reading, read := make(chan struct{}, 10), make(chan struct{})
+	store.Inject(storagetest.Fault{
+		Op: storagetest.List, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
+		Do: func() { reading <- struct{}{}; <-read },
+	})
+	w := newWorld(t, setup{size: 1, store: store, over: first.cloud, quiet: true})
+	receive(t, reading)
+	k.holder.w = w
+	require.ErrorIs(t, k.holder.open(t.Context()).ends(), nstance.Unavailable)
+	_, err := k.holder.register(first.nonce(id))
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.Equal(t, 503, w.get("/readyz").StatusCode)
+	require.Equal(t, 200, w.get("/healthz").StatusCode)
+	close(read)
+	w.leads()
+	k.holder.connect()
+}
+
+func TestStartsThatFail(t *testing.T) {
+	start := func(t *testing.T, store storage.Store, text string) error {
+		t.Helper()
+		var conf source
+		conf.set(text, nil)
+		cloud := simcloud.New(nil)
+		defer cloud.Close()
+		s, err := server.New(t.Context(), store, cloud, conf.read, nil)
+		if err != nil {
+			return err
+		}
+		return s.Run(t.Context())
+	}
+	good := ordinary(1)
+
+	t.Run("a port in use", func(t *testing.T) {
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer taken.Close()
+		err = start(t, storage.NewMemory(), replace(t, good, `"agent": "127.0.0.1:0"`, `"agent": "`+taken.Addr().String()+`"`))
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, "shard.bind.agent")
+		require.ErrorContains(t, err, taken.Addr().String())
+		require.ErrorContains(t, err, "choose another port")
+	})
+	t.Run("an address of another machine", func(t *testing.T) {
+		err := start(t, storage.NewMemory(), replace(t, good, `"http": "127.0.0.1:0"`, `"http": "192.0.2.1:0"`))
+		require.ErrorContains(t, err, "shard.bind.http")
+		require.ErrorContains(t, err, "use an address of this machine")
+	})
+	t.Run("a bad configuration", func(t *testing.T) {
+		err := start(t, storage.NewMemory(), replace(t, good, `"cluster"`, `"clutser"`))
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, "cluster")
+	})
+	t.Run("a store that cannot be written", func(t *testing.T) {
+		store := storagetest.NewFaulty(storage.NewMemory())
+		store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: -1, Err: nstance.Errorf(nstance.Denied, "put: permission denied")})
+		err := start(t, store, good)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.ErrorContains(t, err, "probe the storage")
+	})
+	t.Run("a directory that vanishes under the store", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "store")
+		store, err := storage.OpenDir(dir, nil)
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(dir))
+		require.NoError(t, os.WriteFile(dir, nil, 0o600))
+		require.ErrorContains(t, start(t, store, good), "store")
+	})
+	t.Run("keys that are sealed with a key it lacks", func(t *testing.T) {
+		store := storage.NewMemory()
+		_, err := store.PutIfAbsent(t.Context(), storage.SecretKey("identity-ca.key"), []byte("damaged"))
+		require.NoError(t, err)
+		err = start(t, store, good)
+		require.ErrorContains(t, err, "identity-ca.key")
+		_, err = store.Get(t.Context(), storage.CACertKey("identity-ca"))
+		require.ErrorIs(t, err, nstance.NotFound, "and makes no others")
+	})
+}
+
+// TestCorruptRecord: what cannot be read exists all the same.
+func TestCorruptRecord(t *testing.T) {
+	store := storage.NewMemory()
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(t, err)
+	key := storage.InstanceKey(zone, nstance.DefaultTenant, "web", id)
+	_, err = store.PutIfAbsent(t.Context(), key, []byte(`{"format": "1`))
+	require.NoError(t, err)
+
+	w := newWorld(t, setup{size: 1, store: store})
+	w.machine("blue") // planning goes on elsewhere
+	w.await(nstance.EventRecordUnreadable, id)
+	api := w.admin()
+	shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	require.NoError(t, err)
+	require.Len(t, shard.GetProblems(), 1)
+	require.Contains(t, shard.GetProblems()[0], key)
+	require.Contains(t, w.status().Problems[0], key)
+	theirs, err := w.client(nstance.RoleOperator, "blue").api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	require.NoError(t, err)
+	require.Empty(t, theirs.GetProblems())
+
+	groups, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "unreadable", groups.GetGroups()[1].GetHolds()[0].GetKind())
+	require.Len(t, w.cloud.Machines(), 1, "it was not replaced")
+	obj, err := store.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, `{"format": "1`, string(obj.Data))
+}
+
+// A moody listener fails a number of times before it accepts.
+type moody struct {
+	net.Listener
+	errs []error
+}
+
+func (m *moody) Accept() (net.Conn, error) {
+	if len(m.errs) > 0 {
+		err := m.errs[0]
+		m.errs = m.errs[1:]
+		return nil, err
+	}
+	return m.Listener.Accept()
+}
+
+func TestAcceptGoesOn(t *testing.T) {
+	open := func(errs ...error) net.Listener {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		return server.NewPatient(&moody{lis, errs}, slog.New(slog.DiscardHandler))
+	}
+	t.Run("after errors that pass, fatal as they look", func(t *testing.T) {
+		lis := open(syscall.EMFILE, syscall.ENOBUFS, errors.New("who knows"))
+		defer lis.Close()
+		conn, err := net.Dial("tcp", lis.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		accepted, err := lis.Accept()
+		require.NoError(t, err)
+		accepted.Close()
+	})
+	t.Run("until it is closed", func(t *testing.T) {
+		var many []error
+		for range 100 {
+			many = append(many, syscall.ENOMEM)
+		}
+		lis := open(many...)
+		done := make(chan error, 1)
+		go func() {
+			_, err := lis.Accept()
+			done <- err
+		}()
+		require.NoError(t, lis.Close())
+		require.ErrorIs(t, receive(t, done), net.ErrClosed)
+	})
+}

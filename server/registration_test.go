@@ -1,0 +1,197 @@
+package server_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+func TestRegistration(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	h := w.agent(id)
+
+	t.Run("the record says so, durably", func(t *testing.T) {
+		rec := w.record(nstance.DefaultTenant, "web", id)
+		require.Equal(t, "web-1", rec.Hostname)
+		require.Len(t, rec.Addresses, 1)
+		require.NotEmpty(t, rec.ProviderID)
+		require.Equal(t, h.cert.Certificate[0], rec.Current.Certificate)
+		require.Equal(t, nstance.GroupID("web"), w.await(nstance.EventRegistered, id).Group)
+	})
+	t.Run("the same key gets the same certificate", func(t *testing.T) {
+		again, err := (&holder{w: w, key: h.key}).register(w.nonce(id))
+		require.NoError(t, err)
+		require.Equal(t, h.cert.Certificate, again.Chain)
+	})
+	t.Run("another key is refused, with an alarm", func(t *testing.T) {
+		_, err := w.holder().register(w.nonce(id))
+		require.ErrorIs(t, err, nstance.Denied)
+		alarm := w.await(nstance.EventAlarm, id)
+		require.Equal(t, "default/web", nstance.GroupKey{Tenant: alarm.Tenant, Group: alarm.Group}.String())
+	})
+
+	other := w.machine("blue")
+	claims := registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(other), Cluster: cluster, Shard: zone, Tenant: "blue", Group: "db",
+		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
+	}
+	for name, change := range map[string]func(c *registration.Claims){
+		"an expired nonce":              func(c *registration.Claims) { c.Expiry = time.Now().Add(-time.Second) },
+		"a nonce of another cluster":    func(c *registration.Claims) { c.Cluster = "c2" },
+		"a nonce of another shard":      func(c *registration.Claims) { c.Shard = "s2" },
+		"a nonce for another group":     func(c *registration.Claims) { c.Group = "web" },
+		"a nonce for another tenant":    func(c *registration.Claims) { c.Tenant = "default" },
+		"a nonce that is not valid yet": func(c *registration.Claims) { c.NotBefore = time.Now().Add(30 * time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claims
+			change(&c)
+			nonce, err := w.keys.Nonces.Mint("", c)
+			require.NoError(t, err)
+			_, err = w.holder().register(nonce)
+			require.ErrorIs(t, err, nstance.Denied)
+		})
+	}
+	t.Run("a forged nonce", func(t *testing.T) {
+		forged, err := registration.NewNonceKey().Mint(claims)
+		require.NoError(t, err)
+		_, err = w.holder().register(forged)
+		require.ErrorIs(t, err, nstance.Denied)
+	})
+	t.Run("no nonce at all", func(t *testing.T) {
+		_, err := w.holder().register("")
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+	t.Run("an instance that nobody made", func(t *testing.T) {
+		c := claims
+		unknown, err := nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+		c.Subject = string(unknown)
+		nonce, err := w.keys.Nonces.Mint("", c)
+		require.NoError(t, err)
+		_, err = w.holder().register(nonce)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("an instance that is deleted, with its own nonce and key", func(t *testing.T) {
+		nonce := w.nonce(id)
+		_, err := w.admin().DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
+		require.NoError(t, err)
+		_, err = h.register(nonce) // at once: it is marked already
+		require.ErrorIs(t, err, nstance.NotFound)
+		w.await(nstance.EventDeleted, id)
+		_, err = h.register(nonce)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+}
+
+// record reads an instance's record as storage has it.
+func (w *world) record(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) storage.Instance {
+	w.Helper()
+	records := storage.NewRecords(w.store, zone, nil)
+	_, problems, err := records.Load(w.Context())
+	require.NoError(w, err)
+	require.Empty(w, problems)
+	rec, ok := records.Get(id)
+	require.True(w, ok)
+	require.Equal(w, nstance.GroupKey{Tenant: tenant, Group: group}, nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
+	return rec
+}
+
+// TestNonceOfAnotherKind forges what a leader never writes: an instance whose
+// ID has another prefix than its definition.
+func TestNonceOfAnotherKind(t *testing.T) {
+	store := storage.NewMemory()
+	records := storage.NewRecords(store, zone, &storage.RecordsOptions{Epoch: 1})
+	digest, err := records.PutDefinition(t.Context(), nstance.Definition{
+		Kind: "web", Arch: nstance.AMD64, LaunchTimeout: time.Hour, RegistrationTimeout: time.Hour,
+	})
+	require.NoError(t, err)
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	id, err := nstance.NewInstanceID("foo", now)
+	require.NoError(t, err)
+	_, err = records.Create(t.Context(), storage.Instance{
+		ID: id, Tenant: nstance.DefaultTenant, Group: "web", CreatedAt: now, CreatedEpoch: 1, Definition: digest,
+		LaunchTimeout: time.Hour, RegistrationTimeout: time.Hour, Token: "t",
+	})
+	require.NoError(t, err)
+
+	w := newWorld(t, setup{size: 1, store: store})
+	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant, Group: "web",
+		NotBefore: now, Expiry: now.Add(time.Hour),
+	})
+	require.NoError(t, err)
+	_, err = w.holder().register(nonce)
+	require.ErrorIs(t, err, nstance.Denied)
+	require.ErrorContains(t, err, "kind foo")
+}
+
+func TestRenewal(t *testing.T) {
+	store := storagetest.NewFaulty(storage.NewMemory())
+	w := newWorld(t, setup{size: 1, store: store})
+	id := w.machine(nstance.DefaultTenant)
+	old := w.agent(id)
+
+	renew := func(h *holder) *holder {
+		t.Helper()
+		key := pki.NewKey()
+		resp, err := apiv1.NewAgentServiceClient(h.dial(w.server.Addresses().Agent)).RenewCertificate(t.Context(), &apiv1.RenewCertificateRequest{Csr: h.csr(key)})
+		require.NoError(t, err)
+		next := &holder{w: w}
+		next.use(key, wire.CredentialOf(resp.GetCredential()))
+		return next
+	}
+	var puts atomic.Int32
+	store.Inject(storagetest.Fault{
+		Op: storagetest.PutIfMatch, Prefix: storage.InstancePrefix(zone) + "default/web/", Times: -1, Pass: true,
+		Do: func() { puts.Add(1) },
+	})
+	next := renew(old)
+	old.connect()
+	t.Run("until the new certificate is used both are good", func(t *testing.T) {
+		old.connect()
+		next.connect()
+	})
+	t.Run("then the old one is refused, with an alarm", func(t *testing.T) {
+		require.ErrorIs(t, old.open(t.Context()).ends(), nstance.Denied)
+		require.Contains(t, w.await(nstance.EventAlarm, id).Reason, "superseded")
+	})
+	t.Run("the next renewal makes that durable", func(t *testing.T) {
+		last := renew(next)
+		rec := w.record(nstance.DefaultTenant, "web", id)
+		require.Equal(t, next.cert.Certificate[0], rec.Current.Certificate)
+		require.Equal(t, last.cert.Certificate[0], rec.Pending.Certificate)
+		last.connect()
+	})
+	t.Run("each renewal costs one write", func(t *testing.T) {
+		require.EqualValues(t, 2, puts.Load())
+	})
+}
+
+func TestRenewalOfAnOperator(t *testing.T) {
+	w := newWorld(t, setup{})
+	old := w.client(nstance.RoleOperator, "blue")
+	key := pki.NewKey()
+	resp, err := old.api().RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: old.csr(key)})
+	require.NoError(t, err)
+	next := &holder{w: w}
+	next.use(key, wire.CredentialOf(resp.GetCredential()))
+
+	_, err = old.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.NoError(t, err, "the new one has not been used yet")
+	_, err = next.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.NoError(t, err)
+	_, err = old.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// These tests are inside the package because peers that do not read are made
+// of streams here: over a socket they first have to fill buffers of megabytes.
+
+// A deaf stream takes a message only when told to.
+type deaf[Req, Res any] struct {
+	grpc.ServerStream
+	ctx  context.Context
+	take chan struct{} // one message each; closed: all of them
+	gone chan struct{} // closed: the connection is
+	sent []*Res
+}
+
+func (d *deaf[Req, Res]) Context() context.Context { return d.ctx }
+func (d *deaf[Req, Res]) Recv() (*Req, error)      { <-d.gone; return nil, io.ErrUnexpectedEOF }
+func (d *deaf[Req, Res]) Send(m *Res) error {
+	select {
+	case <-d.take:
+		d.sent = append(d.sent, m)
+		return nil
+	case <-d.gone:
+		return io.ErrUnexpectedEOF
+	}
+}
+
+type deafAgent = deaf[apiv1.ConnectRequest, apiv1.ConnectResponse]
+
+func newDeafAgent(t *testing.T) (*session, *deafAgent) {
+	d := &deafAgent{ctx: t.Context(), take: make(chan struct{}), gone: make(chan struct{})}
+	s := &session{stream: d, hangUp: func() { close(d.gone) }, pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce)}
+	s.ctx, s.cancel = context.WithCancelCause(d.ctx)
+	return s, d
+}
+
+func TestAgentThatDoesNotRead(t *testing.T) {
+	t.Run("is left when too much waits for it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, d := newDeafAgent(t)
+			context.AfterFunc(s.ctx, s.hangUp)
+			for i := range uint64(maxOutbox) + 1 { // one is on its way
+				s.acknowledge(i)
+				synctest.Wait()
+			}
+			require.NoError(t, s.ctx.Err())
+			s.acknowledge(0)
+			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
+			s.acknowledge(0) // harmless
+			<-d.gone
+			s.wg.Wait()
+		})
+	})
+	t.Run("is not heard meanwhile, and left when that lasts", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, d := newDeafAgent(t)
+			context.AfterFunc(s.ctx, s.hangUp)
+			for i := range uint64(maxOutbox) {
+				s.acknowledge(i)
+			}
+			began := time.Now()
+			time.AfterFunc(patience/2, func() { close(d.take) })
+			s.waitForAgent()
+			require.Equal(t, patience/2, time.Since(began), "it has caught up")
+			require.Len(t, d.sent, maxOutbox)
+
+			d.take = make(chan struct{})
+			for i := range uint64(maxOutbox) {
+				s.acknowledge(i)
+			}
+			began = time.Now()
+			s.waitForAgent()
+			require.Equal(t, patience, time.Since(began))
+			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
+			s.wg.Wait()
+		})
+	})
+	t.Run("keeps no end of a session waiting", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, d := newDeafAgent(t)
+			s.acknowledge(1)
+			synctest.Wait() // stuck in Send
+			began := time.Now()
+			s.close(io.EOF)
+			require.Equal(t, farewell, time.Since(began))
+			<-d.gone
+		})
+	})
+}
+
+func TestPaceOfAnAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newDeafAgent(t)
+		close(d.take)
+		began := time.Now()
+		for range messagesAtOnce {
+			s.waitForAgent()
+		}
+		require.Zero(t, time.Since(began), "a burst is not slowed down")
+		for range messagesPerSecond {
+			s.waitForAgent()
+		}
+		require.InDelta(t, 1, time.Since(began).Seconds(), 0.001)
+		s.cancel(nil)
+	})
+}
+
+func TestFinishLetsLastWordsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, d := newDeafAgent(t)
+		close(d.take)
+		s.finish(errDeleted)
+		s.finish(errTermEnded) // the first reason counts
+		s.acknowledge(7)
+		<-time.After(farewell - time.Millisecond)
+		synctest.Wait()
+		require.NoError(t, s.ctx.Err())
+		require.EqualValues(t, 7, d.sent[0].GetAcknowledgement().GetNumber())
+		<-s.ctx.Done()
+		require.ErrorIs(t, context.Cause(s.ctx), errDeleted)
+		s.wg.Wait()
+	})
+}
+
+type deafWatcher = deaf[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse]
+
+// quietTerm returns a term in which nothing happens, and a watcher's stream.
+func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
+	store := storage.NewMemory()
+	elector := lease.NewSingle(store, "s1", nil)
+	granted, err := elector.Campaign(t.Context())
+	require.NoError(t, err)
+	cloud := simcloud.New(nil)
+	t.Cleanup(cloud.Close)
+	r, err := reconcile.New(cloud, store, &reconcile.Options{Owner: nstance.Owner{Installation: "i", Cluster: "c1", Shard: "s1"}})
+	require.NoError(t, err)
+	tm := &term{granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), log: slog.New(slog.DiscardHandler)}
+	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: connection{conn: closing{closed: d.gone}}})
+	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin}, tm})
+	return tm, d, elector
+}
+
+// closing is a connection of which nothing is known but its end.
+type closing struct {
+	net.Conn
+	closed chan struct{}
+}
+
+func (c closing) Close() error { close(c.closed); return nil }
+
+func TestWatcherThatDoesNotRead(t *testing.T) {
+	t.Run("is dropped, and holds nobody up", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			tm, d, elector := quietTerm(t)
+			ended := make(chan error, 1)
+			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			d.take <- struct{}{} // the end of the snapshot
+			synctest.Wait()
+			for range 20 { // more than are kept
+				tm.hub.Publish(watched{event: nstance.Event{Type: nstance.EventAlarm}})
+			}
+			synctest.Wait()
+			close(d.take)
+			err := <-ended
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorContains(t, err, "behind")
+			require.NoError(t, elector.Resign(t.Context()))
+		})
+	})
+	t.Run("keeps no shutdown waiting", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			tm, d, elector := quietTerm(t)
+			ended := make(chan error, 1)
+			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			d.take <- struct{}{}
+			tm.hub.Publish(watched{event: nstance.Event{Type: nstance.EventAlarm}})
+			synctest.Wait() // it is stuck in Send now
+			began := time.Now()
+			require.NoError(t, elector.Resign(t.Context()))
+			require.Error(t, <-ended)
+			require.Equal(t, farewell, time.Since(began))
+		})
+	})
+}
