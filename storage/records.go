@@ -29,10 +29,12 @@ type Records struct {
 	width int
 	log   *slog.Logger
 	defs  definitions
+	snap  snapshots
 
-	mu     sync.RWMutex // guards the maps, never held over I/O
-	byID   map[nstance.InstanceID]*record
-	strays []Problem // objects under the prefix that are no record of their own
+	mu          sync.RWMutex // guards what follows, never held over I/O
+	byID        map[nstance.InstanceID]*record
+	strays      []Problem // objects under the prefix that are no record of their own
+	snapTrouble error     // what was wrong with the snapshot
 }
 
 // RecordsOptions adjust NewRecords. Nil and zero mean the defaults.
@@ -76,7 +78,7 @@ func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
 	}
 	return &Records{
 		store: s, shard: shard, fence: fence{opts.Epoch, opts.Check}, width: opts.Width, log: opts.Log,
-		byID: map[nstance.InstanceID]*record{},
+		byID: map[nstance.InstanceID]*record{}, snap: snapshots{turn: make(chan struct{}, 1)},
 	}
 }
 

@@ -10,13 +10,14 @@ import (
 )
 
 // Load brings memory up to date: it lists the shard's keys and reads what has
-// changed, many at a time, without a limit on its duration. It returns every
-// record, and a Problem for each that exists and cannot be read. An error
-// means that the whole is not known; nothing may be decided then. Load may be
-// repeated at any time, beside all other calls.
+// changed, many at a time, without a limit on its duration. The first time it
+// takes from the shard's snapshot what has not changed since that was written.
+// It returns every record, and a Problem for each that exists and cannot be
+// read. An error means that the whole is not known; nothing may be decided
+// then. Load may be repeated at any time, beside all other calls.
 func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 	known := r.entries()
-	listed, strays, err := r.list(ctx)
+	listed, strays, snap, err := r.survey(ctx, len(known) == 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the records of shard %s: %w", r.shard, err)
 	}
@@ -32,10 +33,26 @@ func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 	for _, p := range strays {
 		r.log.Error("object is no instance record", "key", p.Key, "err", p.Err)
 	}
+	r.restore(ctx, snap, listed)
 	if err := r.readAll(ctx, listed); err != nil {
 		return nil, nil, fmt.Errorf("load the records of shard %s: %w", r.shard, err)
 	}
 	return r.All(), r.Problems(), nil
+}
+
+// survey lists the shard's keys, and reads its snapshot meanwhile if asked to.
+func (r *Records) survey(ctx context.Context, fresh bool) (listed map[Ref]Version, strays []Problem, snap snapshot, err error) {
+	aside, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	if fresh {
+		wg.Go(func() { snap = r.findSnapshot(aside) })
+	}
+	if listed, strays, err = r.list(ctx); err != nil {
+		stop() // nobody wants the snapshot any more
+	}
+	wg.Wait()
+	stop()
+	return listed, strays, snap, err
 }
 
 func (r *Records) list(ctx context.Context) (map[Ref]Version, []Problem, error) {

@@ -51,7 +51,7 @@ func TestLoad(t *testing.T) {
 	bubble(t, "reads 64 at a time", func(t *testing.T) {
 		b := filled(t, 200)
 		var now, most atomic.Int32
-		b.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Pass: true, Do: func() {
+		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "instance/", Times: -1, Pass: true, Do: func() {
 			if n := now.Add(1); n > most.Load() {
 				most.Store(n)
 			}
