@@ -29,6 +29,7 @@ func TestShutdown(t *testing.T) {
 	k := w.ready(id)
 	watcher := w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{})
 	watcher.snapshot()
+	k.stays.Store(true)
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.stop() }()

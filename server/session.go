@@ -78,7 +78,11 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
 	defer s.cancel(nil)
-	keep := context.AfterFunc(s.ctx, s.hangUp)
+	keep := context.AfterFunc(s.ctx, func() {
+		if stream.Context().Err() == nil { // else the stream has ended by itself, and its status is on its way
+			s.hangUp()
+		}
+	})
 	s.welcome()
 	clean, err := false, c.term.sessions.begin(s)
 	if err == nil {

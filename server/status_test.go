@@ -35,15 +35,18 @@ func (w *world) status() web.Status {
 }
 
 func TestStatusPage(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+	w := newWorld(t, setup{size: 30}) // which is more events than are shown
+	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 31 }, eventually, time.Millisecond)
 	k := w.ready(w.machine(nstance.DefaultTenant))
 
 	t.Run("groups, instances and the latest events", func(t *testing.T) {
 		require.Eventually(t, func() bool {
 			s := w.status()
-			return len(s.Events) > 0 && len(s.Instances) == 2 && s.Groups[1].Ready == 1
+			return len(s.Events) == 50 && s.Events[49].Type == nstance.EventReady
 		}, eventually, 20*time.Millisecond)
 		s := w.status()
+		require.Len(t, s.Instances, 31)
+		require.Equal(t, 1, s.Groups[1].Ready)
 		require.True(t, s.Leader)
 		require.EqualValues(t, 1, s.Epoch)
 		require.Equal(t, "c1 s1", s.Cluster+" "+s.Shard)
@@ -56,7 +59,7 @@ func TestStatusPage(t *testing.T) {
 		}}}))
 		resp := w.get("/status.json")
 		require.Equal(t, http.StatusOK, resp.StatusCode)
-		require.Len(t, w.status().Instances, 2)
+		require.Len(t, w.status().Instances, 31)
 	})
 	t.Run("nothing secret is on it", func(t *testing.T) {
 		body, err := io.ReadAll(w.get("/status.json").Body)

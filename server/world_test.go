@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,7 +298,8 @@ type talk struct {
 	stream grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
 	number uint64
 	heard  chan *apiv1.ConnectResponse
-	over   chan error // why nothing more is heard
+	over   chan error  // why nothing more is heard
+	stays  atomic.Bool // when asked to go away
 }
 
 // connect opens a session and waits for the welcome.
@@ -310,6 +312,8 @@ func (h *holder) connect() *talk {
 
 func (h *holder) open(ctx context.Context) *talk {
 	h.w.Helper()
+	ctx, leave := context.WithCancel(ctx)
+	h.w.Cleanup(leave)
 	stream, err := apiv1.NewAgentServiceClient(h.dial(h.w.server.Addresses().Agent)).Connect(ctx)
 	require.NoError(h.w, err)
 	k := &talk{T: h.w.T, holder: h, stream: stream, heard: make(chan *apiv1.ConnectResponse, 1000), over: make(chan error, 1)}
@@ -321,6 +325,9 @@ func (h *holder) open(ctx context.Context) *talk {
 				return
 			}
 			k.heard <- m
+			if m.GetGoAway() != nil && !k.stays.Load() {
+				leave()
+			}
 		}
 	}()
 	return k
