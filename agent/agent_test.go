@@ -141,21 +141,6 @@ func TestRegistration(t *testing.T) {
 			require.LessOrEqual(t, time.Since(late), 5*time.Second)
 		})
 	})
-	t.Run("an expired identity does not present its spent nonce", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			_, stop := m.start()
-			s.next()
-			stop()
-			after(lifetime + time.Minute)
-			a, stop := m.start()
-			defer stop()
-			after(5 * time.Minute)
-			require.Equal(t, 1, s.count("register"))
-			require.Zero(t, s.alarms.Load())
-			require.Contains(t, a.Status().Error, "certificate expired")
-			require.Contains(t, a.Status().Error, "new one")
-		})
-	})
 	t.Run("an identity that cannot be read is no reason to register", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			_, stop := m.start()

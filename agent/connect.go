@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -17,17 +18,19 @@ const dialTimeout = 4 * time.Second
 func (a *Agent) connect(ctx context.Context) error {
 	registration := &route{addrs: a.o.RegistrationAddrs}
 	sessions := &route{addrs: a.o.AgentAddrs}
+	expired := false // in the server's eyes
 	for ctx.Err() == nil {
 		id, err := a.certs.vault.load()
 		switch {
-		case err == nil && !id.expired(time.Now()):
-			a.session(ctx, sessions, id)
+		case err != nil:
+			a.register(ctx, registration, err)
+		case expired || id.expired(time.Now()):
+			a.recover(ctx, registration, id)
+			expired = false // if that was of no use, the server is asked again
+		default:
+			expired = calledExpired(a.session(ctx, sessions, id))
 			registration = &route{addrs: a.o.RegistrationAddrs}
-			continue
-		case err == nil:
-			err = nstance.Errorf(nstance.Denied, "certificate expired at %v", id.pair.Leaf.NotAfter)
 		}
-		a.register(ctx, registration, err)
 	}
 	return nil
 }
@@ -36,31 +39,51 @@ func (a *Agent) connect(ctx context.Context) error {
 // is none. A directory that cannot be read is no reason to register: the
 // identity may well be in it, and a nonce is good for one key only.
 func (a *Agent) register(ctx context.Context, r *route, missing error) {
+	a.obtain(ctx, r, "registered", func(addr string) error {
+		switch nstance.CodeOf(missing) {
+		case nstance.NotFound, nstance.Invalid, nstance.Denied:
+			return a.certs.register(ctx, addr, missing)
+		}
+		return missing
+	})
+}
+
+// recover makes one attempt to have an expired identity succeeded. Its nonce
+// would not help: the instance has been registered with it.
+func (a *Agent) recover(ctx context.Context, r *route, id *identity) {
+	a.obtain(ctx, r, "recovered", func(addr string) error {
+		err := a.certs.recover(ctx, addr, id)
+		if err != nil {
+			return fmt.Errorf("recover from the certificate that ends at %v: %w", id.pair.Leaf.NotAfter, err)
+		}
+		return nil
+	})
+}
+
+// obtain makes one attempt to obtain an identity at the route's next address.
+func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(addr string) error) {
 	addr, wait := r.step()
 	if !sleep(ctx, wait) {
 		return
 	}
-	err := missing
-	switch nstance.CodeOf(missing) {
-	case nstance.NotFound, nstance.Invalid, nstance.Denied:
-		err = a.certs.register(ctx, addr, missing)
-	}
+	err := attempt(addr)
 	if err == nil {
-		a.o.Log.Info("registered", "instance_id", a.o.InstanceID, "addr", addr)
+		a.o.Log.Info(done, "instance_id", a.o.InstanceID, "addr", addr)
 		return
 	}
 	r.failed(0, refused(err))
-	a.lament(ctx, "not registered", addr, err, false)
+	a.lament(ctx, "not "+done, addr, err, false)
 }
 
-// session makes one attempt to hold a session, and returns when it is over.
-func (a *Agent) session(ctx context.Context, r *route, id *identity) {
+// session makes one attempt to hold a session, and returns when it is over and
+// why.
+func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 	addr, wait := r.step()
 	a.mu.Lock()
 	a.registered = true
 	a.mu.Unlock()
 	if !sleep(ctx, wait) {
-		return
+		return nil
 	}
 	var began time.Time
 	err := a.hold(ctx, addr, id, func() {
@@ -83,6 +106,7 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) {
 		r.failed(lived, refused(err))
 		a.lament(ctx, "session ended", addr, err, true)
 	}
+	return err
 }
 
 // hold connects to addr and talks until the session ends.

@@ -10,7 +10,9 @@
 // cert.pem, ca.pem, server.json and config.hash there. From then on the nonce
 // does not matter. Two thirds of the way through its life the certificate is
 // exchanged for a new one, with a new key; both change together, and whoever
-// reads the directory sees the old pair or the new. A nonce that the server
+// reads the directory sees the old pair or the new. A certificate that has
+// expired, since no server answered or the machine slept, is exchanged by proof
+// of its key, as long as the instance exists. A nonce that the server
 // refuses is tried again about once a minute and is seen in GET /healthz; it
 // does not end the program.
 //

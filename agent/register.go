@@ -99,14 +99,19 @@ func (r *registrant) exchange(ctx context.Context, addr string, c claims, req *a
 	if err != nil {
 		return nstance.Credential{}, err
 	}
-	conn, err := r.open(addr, pki.ClientTLS(roots, nil, c.Shard, c.Cluster))
+	return r.call(ctx, addr, pki.ClientTLS(roots, nil, c.Shard, c.Cluster), req)
+}
+
+// call makes one call for a certificate, on a connection of its own.
+func (r *registrant) call(ctx context.Context, addr string, cfg *tls.Config, req *apiv1.RegisterAgentRequest, opts ...grpc.CallOption) (nstance.Credential, error) {
+	conn, err := r.open(addr, cfg)
 	if err != nil {
 		return nstance.Credential{}, err
 	}
 	defer conn.Close() // nothing is left to lose on it
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, req)
+	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, req, opts...)
 	if err != nil {
 		return nstance.Credential{}, fmt.Errorf("register at %s: %w", addr, wire.ErrorOf(err))
 	}

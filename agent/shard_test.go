@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
@@ -122,7 +123,10 @@ func (s *shard) serveRegistration(ln net.Listener, cert func() (*tls.Certificate
 }
 
 func (s *shard) serveAgents(addr string, ln net.Listener, cert func() (*tls.Certificate, error)) {
-	cfg := pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent)
+	s.serveAgentsWith(addr, ln, pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent))
+}
+
+func (s *shard) serveAgentsWith(addr string, ln net.Listener, cfg *tls.Config) {
 	s.serve(ln, cfg, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, &door{shard: s, addr: addr}) })
 }
 
@@ -164,14 +168,29 @@ func (s *shard) note(call string, csr []byte) (lost bool) {
 }
 
 func (s *shard) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
-	lost := s.note("register", r.GetCsr())
-	c, err := s.registrar.Register(ctx, nstance.RegistrationRequest{
+	req := nstance.RegistrationRequest{
 		Nonce: r.GetNonce(), CSR: r.GetCsr(), Addresses: wire.AddressesOf(r.GetAddresses()), Hostname: r.GetHostname(),
-	})
+	}
+	call := "register"
+	if len(r.GetCertificate()) > 0 {
+		call, req.Recovery = "recover", recoveryOf(ctx, r)
+	}
+	lost := s.note(call, r.GetCsr())
+	c, err := s.registrar.Register(ctx, req)
 	if lost {
 		return nil, status.Error(codes.Unavailable, "the reply was lost")
 	}
 	return &apiv1.RegisterAgentResponse{Credential: wire.Credential(c)}, wire.Status(err)
+}
+
+func recoveryOf(ctx context.Context, r *apiv1.RegisterAgentRequest) *nstance.Recovery {
+	rec := &nstance.Recovery{Certificate: r.GetCertificate()}
+	for _, proof := range metadata.ValueFromIncomingContext(ctx, wire.RecoveryProof) {
+		rec.Proof = []byte(proof)
+	}
+	p, _ := peer.FromContext(ctx)
+	rec.Binding, _ = pki.ChannelBinding(p.AuthInfo.(credentials.TLSInfo).State)
+	return rec
 }
 
 // A door is the agent service at one address.
@@ -362,12 +381,16 @@ type network struct {
 	listeners map[string]*bufconn.Listener
 	lines     []*line
 	dials     []string
+	down      bool // nobody is there
 }
 
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	n.dials = append(n.dials, addr)
 	ln := n.listeners[addr]
+	if n.down {
+		ln = nil
+	}
 	n.mu.Unlock()
 	if ln == nil {
 		return nil, fmt.Errorf("no route to %s", addr)
@@ -381,6 +404,18 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	defer n.mu.Unlock()
 	n.lines = append(n.lines, l)
 	return l, nil
+}
+
+// away takes all servers away, hanging up, or brings them back.
+func (n *network) away(down bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down = down; !down {
+		return
+	}
+	for _, l := range n.lines {
+		l.Close()
+	}
 }
 
 // cut makes every present line a black hole.
