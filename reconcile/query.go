@@ -130,7 +130,7 @@ func (r *Reconciler) Loaded() bool {
 }
 
 // Problems lists what a person should look at: records that could not be read,
-// and machines with our marks that have no record.
+// machines with our marks that have no record, and a snapshot of no use.
 func (r *Reconciler) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,6 +140,9 @@ func (r *Reconciler) Problems() []string {
 	}
 	for id, mach := range r.orphans {
 		out = append(out, fmt.Sprintf("machine %s (%s) carries our marks but has no record", mach.ProviderID, id))
+	}
+	if err := r.records.SnapshotTrouble(); err != nil {
+		out = append(out, fmt.Sprintf("the snapshot was not used, every record was read: %v", err))
 	}
 	slices.Sort(out)
 	return out

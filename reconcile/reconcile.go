@@ -54,6 +54,7 @@ type Options struct {
 
 	HealthInterval    time.Duration // between two reports of an agent; 60 s
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
+	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
 	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
 	Workers           int           // groups planned at the same time; 4
 	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
@@ -123,6 +124,7 @@ func withDefaults(opts *Options) Options {
 	o.Owner.Tenant = ""
 	o.HealthInterval = orElse(o.HealthInterval, time.Minute)
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
+	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
 	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)
 	o.Workers = orElse(o.Workers, 4)
 	o.Width = orElse(o.Width, 128)
@@ -184,6 +186,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.ordinary.run(ctx) })
 	wg.Go(func() { r.asks.run(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
+	wg.Go(func() { r.saveSnapshots(ctx) })
 	r.passes(ctx)
 	return nil
 }
