@@ -100,18 +100,23 @@ func run(ctx context.Context, n int, latency time.Duration, out string) error {
 	if obj, err := b.store.Get(ctx, storage.SnapshotKey(owner.Shard)); err == nil {
 		rep.Snapshot = len(obj.Data)
 	}
-	rep.print()
+	if err := rep.print(); err != nil {
+		return err
+	}
 	return rep.write(out)
 }
 
-func (r report) print() {
+func (r report) print() error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "case\trecords\tread\tready\tfloor\tratio\ttarget\tok\t")
 	for _, c := range r.Results {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%.0f ms\t%.0f ms\t%.2f\t%.0f ms\t%t\t\n", c.Case, c.Records, c.Reads, c.ReadyMS, c.FloorMS, c.Ratio, c.TargetMS, c.OK)
 	}
-	w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
 	fmt.Printf("\n%s, %d processors, %.0f ms latency; the snapshot has %d KiB\n", r.Go, r.CPUs, r.LatencyMS, r.Snapshot>>10)
+	return nil
 }
 
 func (r report) write(path string) error {
