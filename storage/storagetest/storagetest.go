@@ -6,6 +6,7 @@ package storagetest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -98,7 +99,7 @@ func race(t *testing.T, write func(data []byte) (storage.Version, error)) (winne
 	for i := range errs {
 		wg.Go(func() {
 			<-start
-			data := "writer " + strconv.Itoa(i)
+			data := "writer " + strconv.Itoa(i) + " " + rand.Text() // equal bytes may have equal versions
 			got, err := write([]byte(data))
 			if errs[i] = err; err == nil {
 				winners.Add(1)

@@ -1,0 +1,84 @@
+package bucket
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"strings"
+
+	"gocloud.dev/blob"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+const pageSize = 1000 // keys; the most that S3 gives
+
+// List implements storage.Store.
+func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		last := ""
+		for token := blob.FirstPageToken; len(token) > 0; {
+			page, next, err := s.page(ctx, prefix, after, token)
+			if err != nil {
+				yield(storage.Entry{}, err)
+				return
+			}
+			token = next
+			for _, e := range page {
+				if err := misfit(ctx, prefix, last, e.Key); err != nil {
+					yield(storage.Entry{}, err)
+					return
+				}
+				if last = e.Key; e.Key > after && !yield(e, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// page returns the entries of one page, in order, some of which may not be
+// after after.
+func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([]storage.Entry, []byte, error) {
+	c, err := s.start(ctx, "list", cmp.Or(prefix, "everything"))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.cancel()
+	full := s.prefix + prefix
+	if after != "" {
+		after = s.prefix + after
+	}
+	objects, next, err := s.bucket.ListPage(c.ctx, token, pageSize, &blob.ListOptions{
+		Prefix: full,
+		BeforeList: func(as func(any) bool) error {
+			s.driver.Query(as, full, after)
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, nil, s.failed(c, err)
+	}
+	entries := make([]storage.Entry, len(objects))
+	for i, o := range objects {
+		entries[i] = s.driver.Entry(o)
+		entries[i].Key = strings.TrimPrefix(entries[i].Key, s.prefix)
+	}
+	slices.SortFunc(entries, func(a, b storage.Entry) int { return cmp.Compare(a.Key, b.Key) })
+	return entries, next, nil
+}
+
+// misfit checks what a reader of the listing relies on.
+func misfit(ctx context.Context, prefix, last, key string) error {
+	switch err := ctx.Err(); {
+	case err != nil:
+		return nstance.Errorf(nstance.Unavailable, "list %s: %w", prefix, err)
+	case !strings.HasPrefix(key, prefix):
+		return nstance.Errorf(nstance.Internal, "list %s: the store lists %q, which has another prefix", prefix, key)
+	case last != "" && key <= last:
+		return nstance.Errorf(nstance.Internal, "list %s: the store lists %q after %q, which is not the order of keys", prefix, key, last)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+// Package azure keeps objects in a container of Azure Blob Storage.
+// docs/storage.md has the details.
+//
+// A version is the blob's ETag, from the write's own answer, and is never
+// used twice. All conditions, those of deletions too, are checked by the
+// service.
+package azure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
+	azblob "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/azureblob"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bucket"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// Scheme is the scheme of the URLs that Open reads.
+const Scheme = "azblob"
+
+// Options of a store. Nil and zero fields mean the defaults.
+type Options struct {
+	// Prefix goes before every key, as segments joined by slashes. Open takes
+	// it from the URL. Default: none.
+	Prefix string
+
+	// Timeout bounds each call, and each page of a listing. Default: 30 s.
+	Timeout time.Duration
+}
+
+// Open opens azblob://container. Parameters, each with a default from the
+// environment as gocloud.dev/blob/azureblob documents it:
+//
+//   - prefix: folder within the container
+//   - storage_account: name of the account
+//   - domain, protocol, localemu: where it is, if not at blob.core.windows.net
+//
+// Credentials come from AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN,
+// AZURE_STORAGE_CONNECTION_STRING, or else from Azure's default chain, which
+// finds the machine's managed identity. Nothing is asked of the container yet.
+func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
+	u, err := bucket.ParseURL(rawURL, Scheme, "storage_account", "domain", "protocol", "localemu")
+	if err != nil {
+		return nil, err
+	}
+	service, err := serviceURL(u)
+	if err != nil {
+		return nil, err
+	}
+	client, err := azureblob.NewDefaultClient(service, azureblob.ContainerName(u.Bucket))
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	return New(client, &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+}
+
+func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
+	so := azureblob.NewDefaultServiceURLOptions()
+	for name, p := range map[string]*string{"storage_account": &so.AccountName, "domain": &so.StorageDomain, "protocol": &so.Protocol} {
+		if !u.Params.Has(name) {
+			continue
+		}
+		if so.SASToken != "" {
+			return "", u.Invalid(name, "leave it out: the token in AZURE_STORAGE_SAS_TOKEN must go nowhere else")
+		}
+		*p = u.Params.Get(name)
+	}
+	if u.Params.Has("localemu") {
+		emulator, err := strconv.ParseBool(u.Params.Get("localemu"))
+		if err != nil {
+			return "", u.Invalid("localemu", "use true or false")
+		}
+		so.IsLocalEmulator = emulator
+	}
+	service, err := azureblob.NewServiceURL(so)
+	if err != nil {
+		return "", nstance.FieldError("storage.url", "add storage_account=... or set AZURE_STORAGE_ACCOUNT; protocol is http or https", "does not name an Azure service")
+	}
+	return service, nil
+}
+
+// New returns a store over a container, for those who have a client.
+func New(client *container.Client, o *Options) (storage.Store, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	b, err := azureblob.OpenBucket(context.Background(), client, nil)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
+	}
+	return bucket.New(b, &driver{client: client}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+}
+
+type driver struct {
+	client *container.Client
+}
+
+// once keeps the client from repeating a write by itself.
+func once(ctx context.Context) context.Context {
+	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: -1})
+}
+
+func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
+	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	return out.Body, version(out.ETag), nil
+}
+
+func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
+	body := streaming.NopCloser(bytes.NewReader(data))
+	out, err := d.client.NewBlockBlobClient(key).Upload(once(ctx), body, &blockblob.UploadOptions{AccessConditions: only(match)})
+	if err != nil {
+		return "", err
+	}
+	return version(out.ETag), nil
+}
+
+func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
+	_, err := d.client.NewBlobClient(key).Delete(once(ctx), &azblob.DeleteOptions{AccessConditions: only(v)})
+	return err
+}
+
+// only is the condition that the blob has this version, or none if v is empty.
+func only(v storage.Version) *azblob.AccessConditions {
+	c := &azblob.ModifiedAccessConditions{}
+	if v == "" {
+		any := azcore.ETagAny
+		c.IfNoneMatch = &any
+	} else {
+		tag := azcore.ETag(`"` + v + `"`)
+		c.IfMatch = &tag
+	}
+	return &azblob.AccessConditions{ModifiedAccessConditions: c}
+}
+
+func (d *driver) Looks() bool { return false }
+
+// Query cannot say where to begin: the service has no such parameter in the
+// versions that the client speaks, so a listing always starts at the prefix.
+func (d *driver) Query(as func(any) bool, prefix, _ string) {
+	var o *container.ListBlobsHierarchyOptions
+	if as(&o) {
+		o.Prefix = &prefix // blob would escape some keys
+	}
+}
+
+func (d *driver) Entry(o *blob.ListObject) storage.Entry {
+	var line container.BlobItem
+	if !o.As(&line) || line.Name == nil || line.Properties == nil {
+		return storage.Entry{Key: o.Key, Size: o.Size}
+	}
+	return storage.Entry{Key: *line.Name, Version: version(line.Properties.ETag), Size: o.Size}
+}
+
+func (d *driver) Fault(err error) (bucket.Fault, bool) {
+	answer, ok := errors.AsType[*azcore.ResponseError](err)
+	if !ok {
+		return bucket.Fault{}, false
+	}
+	return bucket.Fault{Status: answer.StatusCode, Code: answer.ErrorCode}, true
+}
+
+// A version is an ETag without its quotes, which listings leave out.
+// https://learn.microsoft.com/en-us/rest/api/storageservices/list-blobs
+func version(etag *azcore.ETag) storage.Version {
+	if etag == nil {
+		return ""
+	}
+	return storage.Version(strings.Trim(string(*etag), `"`))
+}

@@ -1,0 +1,30 @@
+// Package blob opens any store by its URL: what programs use that leave the
+// choice to their configuration. It links the clients of all clouds; a program
+// that needs one only imports storage/s3, storage/gcs or storage/azure.
+package blob
+
+import (
+	"context"
+	"strings"
+
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/azure"
+	"github.com/nstance-go/nstance/storage/gcs"
+	"github.com/nstance-go/nstance/storage/s3"
+)
+
+// Open opens s3://bucket, gs://bucket and azblob://container, with the
+// parameters that those packages document, and whatever storage.Open does.
+// It asks nothing of a bucket: storage.Probe tells whether it can be used.
+func Open(ctx context.Context, rawURL string) (storage.Store, error) {
+	scheme, _, _ := strings.Cut(rawURL, ":")
+	switch strings.ToLower(scheme) {
+	case s3.Scheme:
+		return s3.Open(ctx, rawURL, nil)
+	case gcs.Scheme:
+		return gcs.Open(ctx, rawURL, nil)
+	case azure.Scheme:
+		return azure.Open(ctx, rawURL, nil)
+	}
+	return storage.Open(ctx, rawURL)
+}

@@ -1,0 +1,54 @@
+package s3_test
+
+import (
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/s3"
+)
+
+const bucket = "nstance-test"
+
+// service starts an S3 server in this process and returns its URL.
+func service(t *testing.T) string {
+	t.Helper()
+	back := s3mem.New()
+	require.NoError(t, back.CreateBucket(bucket))
+	srv := httptest.NewServer(gofakes3.New(back, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// proxied puts a proxy in front of a service and returns its URL.
+func proxied(t *testing.T, target string) (*faultproxy.Proxy, string) {
+	t.Helper()
+	p, err := faultproxy.New(target)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	srv := httptest.NewServer(p)
+	t.Cleanup(srv.Close)
+	return p, srv.URL
+}
+
+// open opens the bucket at a service, with a short time limit, as a client of
+// its own.
+func open(t *testing.T, endpoint, more string) storage.Store {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+	u := "s3://" + bucket + "?region=eu-west-1&use_path_style=true&endpoint=" + url.QueryEscape(endpoint) + more
+	s, err := s3.Open(t.Context(), u, &s3.Options{Timeout: 5 * time.Second})
+	require.NoError(t, err)
+	return s
+}
