@@ -23,10 +23,9 @@ func recoveryOf(ctx context.Context, req *apiv1.RegisterAgentRequest) (*nstance.
 	for _, proof := range metadata.ValueFromIncomingContext(ctx, wire.RecoveryProof) {
 		rec.Proof = []byte(proof)
 	}
-	p, _ := peer.FromContext(ctx)
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return nil, nstance.Errorf(nstance.Internal, "the connection's TLS state is not at hand")
+	var info credentials.TLSInfo
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(credentials.TLSInfo) // or nothing, which has no binding
 	}
 	var err error
 	rec.Binding, err = pki.ChannelBinding(info.State)
