@@ -15,6 +15,10 @@
 //
 // Image, instance type and subnet are labels: they choose nothing. The package
 // needs a Unix.
+//
+// Machines end with the process that has the cloud. Where they shall outlive
+// their server, another process has it and lets the server in: [Listen],
+// [Serve], and [Dial] on the other side.
 package local
 
 import (

@@ -1,0 +1,212 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// maxPath is the longest path of a socket: sun_path of macOS has 104 bytes
+	// with the final zero, that of Linux 108 (unix(4), unix(7)).
+	maxPath = 103
+
+	// maxCalls is how many calls are answered at the same time.
+	maxCalls = 512
+
+	// lastCalls is how long calls have to end when Serve does.
+	lastCalls = time.Second
+)
+
+// Listen opens a socket at path for [Serve], for the owner only, and takes the
+// place of one that nobody listens on any more. Closing the listener removes
+// it. Fails with Invalid when the path is too long or cannot be used, Conflict
+// when somebody listens there.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	if err := vacate(ctx, path); err != nil {
+		return nil, err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, nstance.FieldError("endpoint", "name a file in a folder that can be written to", "%v", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(nstance.FieldError("endpoint", "name a file in a folder of your own", "%v", err), l.Close())
+	}
+	return l, nil
+}
+
+func checkPath(path string) error {
+	switch {
+	case path == "":
+		return nstance.FieldError("endpoint", "name the socket's file", "is empty")
+	case len(path) > maxPath:
+		return nstance.FieldError("endpoint", "use a folder with a shorter path", "%d bytes are more than the %d that a socket's path may have", len(path), maxPath)
+	}
+	return nil
+}
+
+// vacate removes a socket that nobody listens on.
+func vacate(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || info.Mode()&fs.ModeSocket == 0 {
+		return nstance.FieldError("endpoint", "name a file that does not exist", "%s is no socket", path)
+	}
+	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+		return errors.Join(nstance.Errorf(nstance.Conflict, "somebody listens on %s", path), conn.Close())
+	}
+	if err := os.Remove(path); err != nil {
+		return nstance.FieldError("endpoint", "name a file in a folder of your own", "%v", err)
+	}
+	return nil
+}
+
+// Serve lets other processes call p, which a [Cloud] of this process usually
+// is, through their [Remote]s, until ctx ends. Then it returns nil, after the
+// calls in progress; those that take longer than a second are cut off, and
+// their callers know that they do not know. A call whose caller goes away has
+// its context ended. Who may connect to l may do everything: use [Listen].
+// Serve closes l.
+func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
+	f := &front{p: p, slots: make(chan struct{}, maxCalls)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+pathCreate, f.single(f.create))
+	mux.HandleFunc("POST "+pathGet, f.single(f.get))
+	mux.HandleFunc("POST "+pathDelete, f.single(f.delete))
+	mux.HandleFunc("POST "+pathList, f.list)
+	s := &http.Server{
+		Handler:           f.limit(mux),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute, // and no ReadTimeout: it would end the context of a call that takes longer
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // a caller that dies in the middle of a call is no news
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastCalls)
+		defer cancel()
+		if s.Shutdown(limited) != nil {
+			_ = s.Close() // whatever it says, the listener is closed
+		}
+	})
+	err := s.Serve(l)
+	if stop() { // ctx has not ended: it ended by itself
+		return nstance.Errorf(nstance.Unavailable, "the local cloud's socket: %w", err)
+	}
+	<-stopped
+	f.calls() // until the last one that was cut off has noticed
+	return nil
+}
+
+// A front answers calls with what its provider says.
+type front struct {
+	p     nstance.Provider
+	slots chan struct{} // one for each call in progress
+}
+
+// calls waits until no call is in progress, and lets none begin.
+func (f *front) calls() {
+	for range maxCalls {
+		f.slots <- struct{}{}
+	}
+}
+
+func (f *front) limit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case f.slots <- struct{}{}:
+			defer func() { <-f.slots }()
+			next.ServeHTTP(w, r)
+		default:
+			reply(w, answer{Error: failureOf(nstance.Errorf(nstance.Throttled, "%d calls are in progress", maxCalls))})
+		}
+	})
+}
+
+// single serves a call that has one answer.
+func (f *front) single(call func(context.Context, request) (answer, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		req, err := read(w, r)
+		var a answer
+		if err == nil {
+			a, err = call(r.Context(), req)
+		}
+		if err != nil {
+			a = answer{Error: failureOf(err)}
+		}
+		reply(w, a)
+	}
+}
+
+func (f *front) create(ctx context.Context, req request) (answer, error) {
+	if req.Spec == nil {
+		return answer{}, nstance.FieldError("spec", "", "is missing")
+	}
+	spec := *req.Spec
+	spec.Args = req.Args
+	m, err := f.p.Create(ctx, spec)
+	return answer{Machine: &m}, err
+}
+
+func (f *front) get(ctx context.Context, req request) (answer, error) {
+	m, err := f.p.Get(ctx, req.ID)
+	return answer{Machine: &m}, err
+}
+
+func (f *front) delete(ctx context.Context, req request) (answer, error) {
+	if req.Machine == nil {
+		return answer{}, nstance.FieldError("machine", "", "is missing")
+	}
+	return answer{Done: true}, f.p.Delete(ctx, *req.Machine)
+}
+
+func (f *front) list(w http.ResponseWriter, r *http.Request) {
+	req, err := read(w, r)
+	if err != nil {
+		reply(w, answer{Error: failureOf(err)})
+		return
+	}
+	for m, err := range f.p.List(r.Context(), req.Owner) {
+		if err != nil {
+			reply(w, answer{Error: failureOf(err)})
+			return
+		}
+		if !reply(w, answer{Machine: &m}) {
+			return
+		}
+	}
+	reply(w, answer{Done: true})
+}
+
+func read(w http.ResponseWriter, r *http.Request) (request, error) {
+	var req request
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest)) // to its end: only then is it noticed when the caller goes away
+	if err == nil {
+		err = json.Unmarshal(data, &req)
+	}
+	if err != nil {
+		return req, nstance.Errorf(nstance.Invalid, "the call cannot be read: %w", err)
+	}
+	return req, nil
+}
+
+// reply writes one line, and reports whether somebody is there to read it.
+func reply(w http.ResponseWriter, a answer) bool {
+	return json.NewEncoder(w).Encode(a) == nil
+}

@@ -1,0 +1,69 @@
+package local
+
+import (
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Bounds on what goes through the socket, in bytes.
+const (
+	maxRequest = 4 << 20 // user data grows by a third on its way
+	maxAnswer  = 1 << 20 // one machine, or one error
+	maxMessage = 4 << 10 // text of an error
+)
+
+// The calls, as paths below /. Each is a POST of a request and is answered with
+// status 200 and an answer; list, with one in each line.
+const (
+	pathCreate = "/create"
+	pathGet    = "/get"
+	pathList   = "/list"
+	pathDelete = "/delete"
+)
+
+// A request is one call. It has what that call needs.
+type request struct {
+	Spec    *nstance.MachineSpec `json:"spec,omitempty"`    // create, without its Args
+	Args    []byte               `json:"args,omitempty"`    // create: byte for byte, and possibly no JSON
+	ID      nstance.InstanceID   `json:"id,omitempty"`      // get
+	Owner   nstance.Owner        `json:"owner,omitzero"`    // list
+	Machine *nstance.Machine     `json:"machine,omitempty"` // delete
+}
+
+// An answer has one of these.
+type answer struct {
+	Machine *nstance.Machine `json:"machine,omitempty"`
+	Error   *failure         `json:"error,omitempty"`
+	Done    bool             `json:"done,omitempty"` // of delete; of list: that was all
+}
+
+// A failure is an nstance.Error on its way.
+type failure struct {
+	Code   nstance.Code `json:"code"`
+	Field  string       `json:"field,omitempty"`
+	Msg    string       `json:"msg"`
+	Remedy string       `json:"remedy,omitempty"`
+}
+
+func failureOf(err error) *failure {
+	f := &failure{Code: nstance.CodeOf(err), Msg: err.Error()}
+	if e, ok := err.(*nstance.Error); ok { //nolint:errorlint // only of the outermost error is Msg the whole text
+		f.Field, f.Msg, f.Remedy = e.Field, e.Msg, e.Remedy
+	}
+	f.Msg = f.Msg[:min(maxMessage, len(f.Msg))]
+	return f
+}
+
+// codes are all there are: what else comes is from another version.
+var codes = []nstance.Code{
+	nstance.Invalid, nstance.NotFound, nstance.Conflict, nstance.Capacity, nstance.Quota,
+	nstance.Throttled, nstance.Denied, nstance.Ambiguous, nstance.Unavailable, nstance.Internal,
+}
+
+func (f *failure) err() error {
+	if !slices.Contains(codes, f.Code) {
+		return nstance.Errorf(nstance.Internal, "unknown code %.64q: %s", f.Code, f.Msg)
+	}
+	return &nstance.Error{Code: f.Code, Field: f.Field, Msg: f.Msg, Remedy: f.Remedy}
+}
