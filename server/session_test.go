@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,13 +67,18 @@ func TestNotice(t *testing.T) {
 		require.Nil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
 		store.release()
 		var acked []uint64
-		for len(acked) < 2 {
-			if a := k.hear().GetAcknowledgement(); a != nil {
-				require.NotNil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
-				acked = append(acked, a.GetNumber())
+		var command *apiv1.DrainCommand
+		for len(acked) < 2 || command == nil {
+			m := k.hear()
+			require.NotNil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
+			if m.GetDrain() != nil {
+				command = m.GetDrain()
+			} else {
+				acked = append(acked, m.GetAcknowledgement().GetNumber())
 			}
 		}
 		require.Equal(t, []uint64{number, again}, acked)
+		require.EqualValues(t, 1, command.GetGeneration(), "and the agent is told to drain")
 	})
 	t.Run("told once, however often it is said", func(t *testing.T) {
 		k.acked(k.notice(n))
@@ -82,11 +86,11 @@ func TestNotice(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived))
 		require.Equal(t, 1, w.count(nstance.EventDrainStarted))
 	})
-	t.Run("the agent is told to drain, within the notice", func(t *testing.T) {
+	t.Run("within the notice, and again in each session", func(t *testing.T) {
 		d := w.record(nstance.DefaultTenant, "web", id).Drain
 		require.Equal(t, nstance.ExecutorAgent, d.Executor)
 		require.True(t, d.Deadline.Before(n.Deadline))
-		next := k.holder.connect() // a new session hears it again
+		next := k.holder.connect()
 		command := next.hear().GetDrain()
 		require.Equal(t, d.Generation, command.GetGeneration())
 		require.True(t, d.Deadline.Equal(command.GetDeadline().AsTime()))
@@ -238,7 +242,7 @@ func TestDrainRequest(t *testing.T) {
 	require.NoError(t, err)
 	for _, i := range list.GetInstances() {
 		for _, c := range i.GetDrain().GetCauses() {
-			require.True(t, utf8.ValidString(c.GetMessage()))
+			require.Equal(t, reason[:255], c.GetMessage())
 		}
 	}
 	require.NotNil(t, w.instance(api, id).GetDrain())
