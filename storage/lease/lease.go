@@ -2,11 +2,18 @@
 // epoch, which is durable and grows with every grant, and a context, which
 // ends before anybody else can lead. Everything a leader writes carries the
 // epoch; everything it does hangs on the context.
+//
+// [Lease] is the elector for any number of servers. It needs a storage.Store
+// and nothing else: no clock that others agree with, no quorum, no peer. The
+// holder renews one small object; whoever has not seen it change for as long
+// as it says may replace it. [Single] is for a shard with one server.
 package lease
 
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -27,11 +34,20 @@ type Elector interface {
 // ErrResigned is the cause of a term that was given back.
 var ErrResigned = errors.New("the lease was given back")
 
+// Causes of a term that ended by itself.
+var (
+	errRanOut    = errors.New("it was not renewed in time")
+	errLost      = errors.New("somebody else has written the lease")
+	errCampaigns = errors.New("campaigned again")
+)
+
 // A Term is one span of leadership. Its methods may be called concurrently.
 type Term struct {
 	epoch uint64
 	ctx   context.Context
 	end   context.CancelCauseFunc
+	clock Clock        // nil: it lasts until it is ended
+	until atomic.Int64 // nanoseconds of clock; the term is valid before
 }
 
 // newTerm begins a term that is independent of the campaign's own context.
@@ -41,6 +57,31 @@ func newTerm(ctx context.Context, epoch uint64) *Term {
 	return t
 }
 
+// limit makes the term end by itself, whether or not anybody looks.
+func (t *Term) limit(c Clock, until time.Duration) {
+	t.clock = c
+	t.until.Store(int64(until))
+	t.watch()
+}
+
+// watch ends the term when its time has come. A term that has ended otherwise
+// leaves one timer behind, which does nothing.
+func (t *Term) watch() {
+	t.clock.AfterFunc(time.Duration(t.until.Load())-t.clock.Now(), func() {
+		if t.Err() == nil {
+			t.watch()
+		}
+	})
+}
+
+// extend lets the term last until then, unless it is over already or would be.
+// There is no way back from the end, whatever is confirmed afterwards.
+func (t *Term) extend(until time.Duration) {
+	if t.Err() == nil {
+		t.until.Store(max(t.until.Load(), int64(until)))
+	}
+}
+
 // Epoch returns the term's number, from 1. No two terms of a shard share one.
 func (t *Term) Epoch() uint64 { return t.epoch }
 
@@ -48,8 +89,12 @@ func (t *Term) Epoch() uint64 { return t.epoch }
 func (t *Term) Context() context.Context { return t.ctx }
 
 // Err returns nil while the term lasts, and then an Unavailable error that says
-// how it ended. Ask it immediately before every act.
+// how it ended. It looks at the clock, so that a process which was paused or a
+// machine that slept knows at once. Ask it immediately before every act.
 func (t *Term) Err() error {
+	if t.clock != nil && int64(t.clock.Now()) >= t.until.Load() {
+		t.end(errRanOut)
+	}
 	if t.ctx.Err() == nil {
 		return nil
 	}

@@ -95,7 +95,7 @@ func TestSingle(t *testing.T) {
 	t.Run("without an answer there is no term, and the next epoch is higher", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
-			storagetest.Fault{Op: storagetest.Get, Skip: 3})
+			storagetest.Fault{Op: storagetest.Get, Skip: 4})
 		e := lease.NewSingle(f, "z1", nil)
 		_, err := e.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Ambiguous)

@@ -1,0 +1,254 @@
+package lease_test
+
+import (
+	"context"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A machine is a simulated computer with one process: it has a clock of its
+// own, can be paused, and reaches storage over a network that can fail in
+// every way. Its clocks go on while it is paused, its process does not.
+type machine struct {
+	mem    storage.Store
+	start  time.Time
+	rate   float64       // of its monotonic clock
+	offset time.Duration // of its monotonic clock: the machine has been up for long
+
+	mu   sync.Mutex
+	rng  *rand.Rand
+	thaw chan struct{} // closed when the pause is over; nil: it runs
+	wall time.Duration // what its wall clock is wrong by; steps at any time
+	rude float64       // share of requests that meet a fault
+	cut  bool          // no request gets through
+	late time.Duration // the longest that a request can linger in the network
+}
+
+func newMachine(mem storage.Store, seed uint64) *machine {
+	rng := rand.New(rand.NewPCG(seed, 99))
+	return &machine{
+		mem: mem, start: time.Now(), rng: rng, late: 6 * time.Second,
+		rate: 1 + (rng.Float64()*2-1)*maxSkew, offset: rand.N(time.Hour),
+	}
+}
+
+// maxSkew is how much a clock's rate may be off.
+const maxSkew = 0.01
+
+// at returns what the clock shows at a global instant.
+func (m *machine) at(global time.Duration) time.Duration {
+	return m.offset + time.Duration(float64(global)*m.rate)
+}
+
+// gate is passed whenever the process does something.
+func (m *machine) gate() {
+	for {
+		m.mu.Lock()
+		ch := m.thaw
+		m.mu.Unlock()
+		if ch == nil {
+			return
+		}
+		<-ch
+	}
+}
+
+func (m *machine) freeze() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.thaw == nil {
+		m.thaw = make(chan struct{})
+	}
+}
+
+func (m *machine) wake() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.thaw != nil {
+		close(m.thaw)
+		m.thaw = nil
+	}
+}
+
+func (m *machine) frozen() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.thaw != nil
+}
+
+func (m *machine) set(rude float64, cut bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rude, m.cut = rude, cut
+}
+
+func (m *machine) step(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wall = d
+}
+
+// Now implements lease.Clock.
+func (m *machine) Now() time.Duration {
+	m.gate()
+	return m.at(time.Since(m.start))
+}
+
+// Wall is a clock that the lease must not have looked at.
+func (m *machine) Wall() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Now().Add(m.wall)
+}
+
+// AfterFunc implements lease.Clock.
+func (m *machine) AfterFunc(d time.Duration, f func()) func() bool {
+	return time.AfterFunc(time.Duration(float64(d)/m.rate)+1, func() { m.gate(); f() }).Stop
+}
+
+func after(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A fate is what becomes of one request.
+type fate struct {
+	there, back time.Duration // on the way
+	refused     bool          // answered with an error, without effect
+	dropped     bool          // never arrives
+	lost        bool          // the answer never arrives
+	twice       bool          // a client library repeats it: the second one is answered
+	code        nstance.Code
+}
+
+func (m *machine) fate() fate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	short := func(most time.Duration) time.Duration { return time.Duration(m.rng.Int64N(int64(most))) }
+	f := fate{there: short(20 * time.Millisecond), back: short(20 * time.Millisecond)}
+	if m.cut {
+		f.dropped = true
+		return f
+	}
+	if m.rng.Float64() >= m.rude {
+		return f
+	}
+	f.code = []nstance.Code{nstance.Unavailable, nstance.Ambiguous, nstance.Conflict, nstance.Throttled}[m.rng.IntN(4)]
+	switch m.rng.IntN(7) {
+	case 0:
+		f.refused = true
+	case 1:
+		f.dropped = true
+	case 2:
+		f.lost = true
+	case 3:
+		f.twice = true
+	case 4:
+		f.there = short(m.late)
+	case 5:
+		f.back = short(m.late)
+	case 6: // the error comes back at once although the request goes on
+		f.there, f.refused, f.lost = short(m.late), true, true
+	}
+	return f
+}
+
+// send carries one request. Once it is on its way nothing stops it.
+func (m *machine) send(ctx context.Context, write bool, do func() error) error {
+	m.gate()
+	defer m.gate()
+	f := m.fate()
+	code := f.code
+	if code == nstance.Conflict && !write {
+		code = nstance.Unavailable
+	}
+	if f.refused && !f.lost {
+		after(ctx, f.there+f.back)
+		return nstance.Errorf(code, "no")
+	}
+	if f.code == "" && !f.dropped {
+		after(context.Background(), f.there)
+		defer after(context.Background(), f.back)
+		return do()
+	}
+	answer := make(chan error, 1)
+	if !f.dropped {
+		go func() {
+			after(context.Background(), f.there)
+			err := do()
+			if f.twice && write {
+				err = do()
+			}
+			after(context.Background(), f.back)
+			if !f.lost {
+				answer <- err
+			}
+		}()
+	}
+	if f.refused {
+		return nstance.Errorf(code, "perhaps")
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Ambiguous, "no answer: %w", ctx.Err())
+	}
+}
+
+func (m *machine) Get(ctx context.Context, key string) (storage.Object, error) {
+	got := make(chan storage.Object, 1)
+	err := m.send(ctx, false, func() error {
+		obj, err := m.mem.Get(context.Background(), key)
+		got <- obj
+		return err
+	})
+	if err != nil {
+		return storage.Object{}, err
+	}
+	return <-got, nil
+}
+
+func (m *machine) put(ctx context.Context, do func(context.Context) (storage.Version, error)) (storage.Version, error) {
+	got := make(chan storage.Version, 2)
+	err := m.send(ctx, true, func() error {
+		v, err := do(context.Background())
+		if err == nil {
+			got <- v
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return <-got, nil
+}
+
+func (m *machine) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	return m.put(ctx, func(ctx context.Context) (storage.Version, error) { return m.mem.PutIfAbsent(ctx, key, data) })
+}
+
+func (m *machine) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	return m.put(ctx, func(ctx context.Context) (storage.Version, error) { return m.mem.PutIfMatch(ctx, key, data, v) })
+}
+
+func (m *machine) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
+	return m.send(ctx, true, func() error { return m.mem.DeleteIfMatch(context.Background(), key, v) })
+}
+
+// List implements storage.Store. It is never used while faults last for long.
+func (m *machine) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	m.gate()
+	return m.mem.List(ctx, prefix, after)
+}

@@ -1,0 +1,104 @@
+package lease
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// The limits of a ttl. MaxTTL is also how long a missing lease must stay
+// missing, since nobody knows then what its holder was promised.
+const (
+	MinTTL = time.Second
+	MaxTTL = 60 * time.Second
+
+	defaultTTL  = 6 * time.Second
+	defaultPoll = 400 * time.Millisecond
+)
+
+// Options adjust an elector. Nil and zero mean the defaults. NewSingle uses
+// the first three.
+type Options struct {
+	Address string        // where this process can be reached, for clients and standbys
+	TTL     time.Duration // of its own terms: MinTTL to MaxTTL, whole milliseconds; 6s
+	Log     *slog.Logger  // nil: discard
+
+	// Fresh says that the shard was made just now, so that a missing lease has
+	// never been held and may be taken at once. Set it in cluster init only.
+	Fresh bool
+
+	// Poll is how often a standby reads the lease while no watch tells it;
+	// 400ms, at most a third of the ttl. It bounds a planned hand-over without
+	// a watch, and adds to a take-over after a crash. 400ms is 6.5 million
+	// reads a month for each standby.
+	Poll time.Duration
+
+	// Watch opens a stream to the holder and yields what its Announcements
+	// yields there, in order, the latest one at first. It returns promptly
+	// when ctx ends, and with an error, or just so, when the stream breaks;
+	// then it is called again. It is never called for a holder without an
+	// address. Nil: there is none, and standbys poll.
+	Watch func(ctx context.Context, holder Holder) iter.Seq2[Announcement, error]
+
+	// Standby reports whether another process is known that would take the
+	// lease. A process that gave it back leaves it to others for two ttl then.
+	// It must not block. Nil: none is ever known.
+	Standby func() bool
+
+	// Marks returns the highest epoch that any machine of the shard is marked
+	// with at its provider. It is asked when the lease is missing, and may
+	// take its time. Nil: only storage is searched.
+	Marks func(ctx context.Context) (uint64, error)
+
+	// OnChange is told who holds the lease whenever that changes: one call at
+	// a time, in order. It must not block. Nil: nobody is told.
+	OnChange func(Holder)
+
+	// Clock is for simulations. Nil: the system's, which counts suspend.
+	Clock Clock
+}
+
+// A Holder is who holds the lease, as last seen in storage. The zero Holder
+// means that nobody is known to.
+type Holder struct {
+	ID       string // random, new with every process
+	Address  string // as in its Options
+	Epoch    uint64
+	Self     bool // this very process; that its term lasts only the Term knows
+	Released bool // it was given back
+}
+
+// An Announcement says that the holder's write has reached storage.
+type Announcement struct {
+	Epoch    uint64
+	Version  storage.Version // what storage returned for the write
+	WriteID  string
+	Released bool // it was given back
+}
+
+func (o *Options) validate() error {
+	if o.TTL == 0 {
+		o.TTL = defaultTTL
+	}
+	o.TTL = o.TTL.Truncate(time.Millisecond) // the object says no more
+	if o.TTL < MinTTL || o.TTL > MaxTTL {
+		return nstance.FieldError("election.ttl", "use 1s to 60s", "%s is out of range", o.TTL)
+	}
+	if o.Poll < 0 || o.Poll > o.TTL/3 {
+		return nstance.FieldError("poll", "use at most a third of the ttl", "%s is out of range", o.Poll)
+	}
+	if o.Poll == 0 {
+		o.Poll = min(defaultPoll, o.TTL/3)
+	}
+	if o.Clock == nil {
+		o.Clock = systemClock()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
