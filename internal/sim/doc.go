@@ -1,0 +1,14 @@
+// Package sim plays a shard's life from a seed, in virtual time: several
+// servers that compete for the lease, a store and a cloud that delay, lose and
+// refuse, an agent on every machine, and a driver that crashes, cuts off,
+// freezes and reclaims. What must hold always is checked at every call that
+// could break it, and what must hold in the end when the faults have stopped.
+//
+// The servers are the real lease, reconciler and drain coordinator. Only the
+// wire between agents and servers is left out.
+//
+// A run happens inside a testing/synctest bubble. The seed decides every fault
+// and its time; the order of goroutines within one virtual instant is the
+// runtime's, so a seed replays the same faults, nearly always with the same
+// outcome.
+package sim
