@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -300,12 +301,15 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if planned == nil {
 		return nil
 	}
-	d, fresh := *planned, true
+	d, fresh, known := *planned, true, false
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
-		fresh = rec.Drain == nil
+		fresh, known = rec.Drain == nil, reflect.DeepEqual(rec.Drain, &d)
+		if known {
+			return nil // of an earlier term: only to be announced again
+		}
 		if fresh && hasNotice(d.Causes) {
 			rec.Reclaims++
 		}
@@ -315,14 +319,20 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
+	if !known {
+		r.sayDrain(m, &d, fresh)
+	}
+	return r.opts.Drains.Start(ctx, d)
+}
+
+func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, fresh bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	typ := nstance.EventDrainTightened
 	if fresh {
 		typ = nstance.EventDrainStarted
 	}
-	r.say(m, nstance.Event{Type: typ, Drain: &d})
-	r.mu.Unlock()
-	return r.opts.Drains.Start(ctx, d)
+	r.say(m, nstance.Event{Type: typ, Drain: d})
 }
 
 func hasNotice(causes []nstance.Cause) bool {

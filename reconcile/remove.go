@@ -33,6 +33,11 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 		return r.forgetRecord(ctx, m)
 	case errors.Is(err, nstance.Conflict):
 		r.mu.Lock()
+		if said := m.contested; said {
+			r.mu.Unlock()
+			return err
+		}
+		m.contested = true
 		r.say(m, nstance.Event{Type: nstance.EventAlarm, Code: nstance.Conflict, Error: err.Error(), Reason: "the machine to delete carries other marks; it was left alone"})
 		r.mu.Unlock()
 	}

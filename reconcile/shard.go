@@ -61,6 +61,7 @@ type member struct {
 	acks      map[string][]func() // by event ID: owed once the consequence is durable
 	requested *nstance.Cause
 	noDrain   bool
+	contested bool           // its machine carries other marks, and that was said
 	drain     *nstance.Drain // as planned; durable once step is done
 	drainOver bool
 	why       []nstance.Cause // of the delete

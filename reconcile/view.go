@@ -37,14 +37,14 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	}
 	r.judgeGroup(g, ready, steady)
 	r.suspect(g)
-	hash := g.hash
-	if !g.desired {
-		hash = ""
-	}
-	return View{
-		Group: g.spec, Hash: hash, Members: g.buffer, History: g.history.plan(),
+	v := View{
+		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
 		Unreadable: g.unreadable, Removing: g.removing,
-	}, next
+	}
+	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins
+		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", true, longest
+	}
+	return v, next
 }
 
 // looks are when to ask about a machine again whose stream broke although the
@@ -150,6 +150,10 @@ func (r *Reconciler) becameReady(m *member) {
 		r.saveSoon()
 	}
 }
+
+// longest stands for the drain timeout of a group that nobody describes: its
+// drains end by their recorded deadlines.
+const longest = 365 * 24 * time.Hour
 
 // suspect raises an alarm when most of a group of three or more is under notice
 // at once, and asks the provider about each. It delays nothing.
