@@ -84,8 +84,8 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 		}
 	})
 	s.welcome()
-	clean, err := false, c.term.sessions.begin(s)
-	if err == nil {
+	if err = c.term.sessions.begin(s); err == nil {
+		var clean bool
 		clean, err = s.serve()
 		c.term.sessions.end(s, clean)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -139,7 +140,7 @@ func (w *world) run() {
 
 // leads waits until the server answers calls.
 func (w *world) leads() {
-	require.Eventually(w, func() bool { return w.get("/readyz").StatusCode == 200 }, eventually, 5*time.Millisecond)
+	require.Eventually(w, func() bool { return w.get("/readyz").StatusCode == http.StatusOK }, eventually, 5*time.Millisecond)
 }
 
 func (w *world) journal(e nstance.Event) {

@@ -1,0 +1,224 @@
+// Command notice measures how fast a shard server answers a reclaim notice:
+// from the instant at which the server has it until it calls the provider's
+// create for the replacement. Every agent holds a session of its own over
+// mutual TLS; they tell their notices one after another, over a store in
+// memory.
+//
+//	go run ./bench/notice [-agents 1000] [-notices 500] [-json notice.json]
+//
+// Measured beside it on the same connections: an RPC that does nothing (one
+// that the server does not know, so that gRPC itself refuses it), and a health
+// report with its acknowledgement, which is the session's own round trip.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/bench/internal/rig"
+)
+
+const target = 20 * time.Millisecond // T2, for p99
+
+func main() {
+	agents := flag.Int("agents", 1000, "connected agents")
+	notices := flag.Int("notices", 500, "notices, each from another agent")
+	out := flag.String("json", "", "file for the results as JSON")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	if err := run(ctx, *agents, min(*notices, *agents), *out); err != nil {
+		fmt.Fprintln(os.Stderr, "notice:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, agents, notices int, out string) (err error) {
+	w := newWatcher()
+	r, err := rig.Start(ctx, rig.Options{Machines: agents, Wrap: w.wrap, Journal: w.journal})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if serr := r.Stop(); err == nil {
+			err = serr
+		}
+	}()
+	fleet, err := connect(ctx, r, w)
+	if err != nil {
+		return err
+	}
+	idle, reports, err := floors(ctx, fleet[:notices])
+	if err != nil {
+		return err
+	}
+	if err := tell(ctx, fleet[:notices], w); err != nil {
+		return err
+	}
+	report := rig.Report{Bench: "notice", Target: "T2", With: map[string]any{"agents": agents}, Results: []rig.Result{
+		rig.Sum("empty RPC", idle, 0),
+		rig.Sum("report and acknowledgement", reports, 0),
+		rig.Sum("server has the notice, create called", w.took(w.received), target),
+		rig.Sum("agent sends the notice, create called", w.took(w.sent), 0),
+	}}
+	return report.Show(os.Stdout, out)
+}
+
+// connect registers every machine and opens its session.
+func connect(ctx context.Context, r *rig.Rig, w *watcher) ([]*agent, error) {
+	fleet := make([]*agent, len(r.Specs))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i, spec := range r.Specs {
+		g.Go(func() error {
+			cert, err := r.Register(gctx, i, spec)
+			if err != nil {
+				return fmt.Errorf("register: %w", err)
+			}
+			fleet[i], err = newAgent(ctx, r, i, spec.ID, cert)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return fleet, w.wait(ctx, func() bool { return w.ready == len(fleet) })
+}
+
+// floors measures what the same connections do anyway.
+func floors(ctx context.Context, fleet []*agent) (idle, reports []time.Duration, err error) {
+	for _, a := range fleet {
+		began := time.Now()
+		err := a.conn.Invoke(ctx, "/nstance.v1.AgentService/Nothing", &emptypb.Empty{}, &emptypb.Empty{})
+		if status.Code(err) != codes.Unimplemented {
+			return nil, nil, fmt.Errorf("an RPC that does nothing: %w", err)
+		}
+		idle = append(idle, time.Since(began))
+		began = time.Now()
+		if err := a.report(); err != nil {
+			return nil, nil, err
+		}
+		reports = append(reports, time.Since(began))
+	}
+	return idle, reports, nil
+}
+
+// tell lets one agent after another bring its notice.
+func tell(ctx context.Context, fleet []*agent, w *watcher) error {
+	for i, a := range fleet {
+		w.note(w.sent, a.id)
+		if err := a.notice(); err != nil {
+			return err
+		}
+		if err := w.wait(ctx, func() bool { return len(w.created) > i }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A watcher takes down when things happened to which instance.
+type watcher struct {
+	mu       sync.Mutex
+	changed  chan struct{} // closed and replaced
+	ready    int
+	replaces map[nstance.InstanceID]nstance.InstanceID // by the new one
+	sent     map[nstance.InstanceID]time.Time
+	received map[nstance.InstanceID]time.Time
+	created  map[nstance.InstanceID]time.Time // by the instance that is replaced
+}
+
+func newWatcher() *watcher {
+	return &watcher{
+		changed: make(chan struct{}), replaces: map[nstance.InstanceID]nstance.InstanceID{},
+		sent: map[nstance.InstanceID]time.Time{}, received: map[nstance.InstanceID]time.Time{}, created: map[nstance.InstanceID]time.Time{},
+	}
+}
+
+func (w *watcher) note(what map[nstance.InstanceID]time.Time, id nstance.InstanceID) {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	what[id] = now
+	w.signal()
+}
+
+func (w *watcher) signal() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// journal is called by the server; the first event of a notice is written when
+// it has come off the wire.
+func (w *watcher) journal(e nstance.Event) {
+	switch e.Type {
+	case nstance.EventNoticeDetected:
+		w.note(w.received, e.Instance)
+	case nstance.EventReplacementRequested:
+		w.mu.Lock()
+		w.replaces[e.Instance] = e.Replaces
+		w.mu.Unlock()
+	case nstance.EventReady:
+		w.mu.Lock()
+		w.ready++
+		w.signal()
+		w.mu.Unlock()
+	}
+}
+
+// wait returns when done, which is called under the lock, says so.
+func (w *watcher) wait(ctx context.Context, done func() bool) error {
+	for {
+		w.mu.Lock()
+		ok, changed := done(), w.changed
+		w.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// took returns how long after each of since the create was called.
+func (w *watcher) took(since map[nstance.InstanceID]time.Time) (out []time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, at := range w.created {
+		out = append(out, at.Sub(since[id]))
+	}
+	return out
+}
+
+// wrap notes each create at the moment of its call.
+func (w *watcher) wrap(p nstance.Provider) nstance.Provider { return watched{p, w} }
+
+type watched struct {
+	nstance.Provider
+	w *watcher
+}
+
+// Create implements nstance.Provider.
+func (p watched) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	now := time.Now()
+	p.w.mu.Lock()
+	if old := p.w.replaces[spec.ID]; old != "" {
+		p.w.created[old] = now
+		p.w.signal()
+	}
+	p.w.mu.Unlock()
+	return p.Provider.Create(ctx, spec)
+}
