@@ -86,6 +86,9 @@ func (r *Reconciler) createRefused(m *member, err error) {
 		r.failedToBecomeReady(m, code == nstance.Capacity || code == nstance.Quota)
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
+	if code == nstance.Capacity {
+		r.shortages.note(m.rec.Shape, r.opts.Now(), m.group.history.BackoffUntil)
+	}
 	m.state, m.step = nstance.Failed, stepDelete
 	m.why = []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()}}
 	m.retryAt, m.attempts = time.Time{}, 0
@@ -179,7 +182,9 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	r.mu.Unlock()
 	if rec.Token == "" {
 		rec.Image = def.Image
-		rec.Shape = firstShape(rec.ID, def)
+		r.mu.Lock()
+		rec.Shape = r.shortages.choose(rec.ID, def, r.opts.Now())
+		r.mu.Unlock()
 		rec.Token = token(rec)
 	}
 	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
@@ -196,23 +201,6 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	}
 	rec.UserDataDigest = digest
 	return rec, out, nil
-}
-
-// firstShape is where a machine of def is made: the first instance type, in one
-// of the subnets, over which IDs spread evenly.
-func firstShape(id nstance.InstanceID, def nstance.Definition) storage.Shape {
-	s := storage.Shape{Market: def.Market.Type, MaxPrice: def.Market.MaxPrice}
-	if s.Market == "" {
-		s.Market = nstance.OnDemand
-	}
-	if len(def.InstanceTypes) > 0 {
-		s.InstanceType = def.InstanceTypes[0]
-	}
-	if len(def.Subnets) > 0 {
-		u := id.UUID()
-		s.Subnet = def.Subnets[int(u[15])%len(def.Subnets)]
-	}
-	return s
 }
 
 // token is the provider's idempotency token: the ID and a digest of the shape.
@@ -264,6 +252,7 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
 	}
 	r.knowMachine(m, r.opts.Now())
+	r.shortages.clear(m.rec.Shape)
 	m.machine = mach
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting

@@ -254,6 +254,32 @@ func TestCapacityShortageBacksOff(t *testing.T) {
 	})
 }
 
+func TestSoldOutShapesAreTriedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		g := wanted(3)
+		g.Definition.InstanceTypes = []string{"small", "medium"}
+		g.Definition.Market = nstance.Market{Type: nstance.Spot, Fallback: nstance.OnDemand, FallbackAfter: 10 * time.Minute}
+		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 0)
+		w.lead(g)
+		w.passes(5 * time.Minute)
+		w.agrees(3)
+		require.Equal(t, map[string]int{"medium/spot": 3}, w.shapes())
+
+		// No spot at all: after a while on-demand capacity is bought.
+		w.cloud.SetCapacity(simcloud.Pool{Market: nstance.Spot}, 3)
+		g.Size = 5
+		w.r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
+		w.passes(8 * time.Minute)
+		require.Len(t, w.ready(), 3, "not before its time")
+		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+		w.passes(15 * time.Minute)
+		w.agrees(5)
+		require.Equal(t, map[string]int{"medium/spot": 3, "small/on-demand": 2}, w.shapes())
+	})
+}
+
 func TestLostAnswers(t *testing.T) {
 	for _, when := range []simcloud.When{simcloud.Before, simcloud.After} {
 		for _, op := range []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList} {
