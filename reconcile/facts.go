@@ -1,11 +1,9 @@
 package reconcile
 
 import (
-	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // forgetNoticeAfter is how long past its deadline a notice stands against a
@@ -193,16 +191,16 @@ func (r *Reconciler) drained(m *member, a nstance.Ack) {
 	}
 }
 
-// seen takes the provider's present answer about a machine.
-func (r *Reconciler) seen(mach nstance.Machine, now time.Time) {
+// seen takes the provider's present answer about a machine, and reports whether
+// that is a member's. What is not is looked at where everything is listed.
+func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
 	m := r.members[mach.ID]
 	if m == nil {
-		r.orphan(mach)
-		return
+		return false
 	}
 	if !r.opts.ownerOf(m).Owns(mach.Owner) {
 		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
-		return
+		return true
 	}
 	wasGone := m.gone
 	m.machine, m.absent = mach, time.Time{}
@@ -216,6 +214,7 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) {
 		m.notices = dropStale(m.notices, now)
 	}
 	r.queue.add(m.group.key, m.gone)
+	return true
 }
 
 // knowMachine notes that m's machine exists, and says so the first time that
@@ -248,22 +247,6 @@ func (r *Reconciler) missing(m *member, now time.Time) {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider does not know it"})
 	}
 	r.queue.add(m.group.key, true)
-}
-
-// orphan notes a machine without a record. One whose record cannot be read has
-// a record.
-func (r *Reconciler) orphan(mach nstance.Machine) {
-	unreadable := slices.ContainsFunc(r.broken, func(p storage.Problem) bool { return p.ID == mach.ID })
-	if unreadable || !r.opts.Owner.Owns(mach.Owner) {
-		return
-	}
-	if _, known := r.orphans[mach.ID]; !known {
-		r.orphans[mach.ID] = mach
-		r.opts.Journal(nstance.Event{
-			Time: r.opts.Now().UTC(), Type: nstance.EventOrphanSeen, Instance: mach.ID, Tenant: mach.Owner.Tenant,
-			Group: mach.Group, Reason: "a machine with our marks has no record",
-		})
-	}
 }
 
 // ownerOf returns the marks that the machine of m carries.

@@ -18,7 +18,7 @@ func (r *Reconciler) load(ctx context.Context) bool {
 			states, err = r.states.Load(ctx)
 		}
 		if err == nil {
-			r.install(ctx, recs, problems, states)
+			r.install(recs, problems, states)
 			r.survey(ctx)
 			r.begin()
 			return true
@@ -30,35 +30,62 @@ func (r *Reconciler) load(ctx context.Context) bool {
 	}
 }
 
-func (r *Reconciler) install(ctx context.Context, recs []storage.Instance, problems []storage.Problem, states shardState) {
+func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.began, r.broken = r.opts.Now(), problems
+	r.began, r.blank = r.opts.Now(), len(problems) == 0
 	for _, rec := range recs {
-		r.admit(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), r.recovered(rec))
-		if rec.Drain != nil && rec.Deleting == nil {
-			if err := r.opts.Drains.Start(ctx, *rec.Drain); err != nil {
-				r.log.Warn("drain not announced again", "instance_id", rec.ID, "err", err)
-			}
+		r.welcome(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
+		r.blank = r.blank && rec.Deleting != nil
+	}
+	r.noteProblems(problems)
+	for key, g := range r.groups {
+		g.history = states.Groups[key.String()]
+	}
+}
+
+// welcome makes a member of a record that this term finds. It needs the lock.
+func (r *Reconciler) welcome(g *group, rec storage.Instance, since time.Time) *member {
+	m := r.recovered(rec, since)
+	r.admit(g, m)
+	if m.state == nstance.Draining {
+		m.step = stepDrain // announces it again; nothing is left to write
+	}
+	return m
+}
+
+// noteProblems takes what cannot be read: all of it, and nothing else any more.
+// It needs the lock.
+func (r *Reconciler) noteProblems(problems []storage.Problem) {
+	known := map[string]bool{}
+	for _, p := range r.broken {
+		known[p.Key] = true
+	}
+	r.broken = problems
+	for key, g := range r.groups {
+		if g.unreadable > 0 {
+			g.unreadable = 0
+			r.queue.add(key, false)
 		}
 	}
 	for _, p := range problems {
 		if p.Tenant != "" && p.Group != "" {
 			r.groupOf(nstance.GroupKey{Tenant: p.Tenant, Group: p.Group}).unreadable++
 		}
+		if known[p.Key] {
+			continue
+		}
 		r.opts.Journal(nstance.Event{
-			Time: r.began.UTC(), Type: nstance.EventRecordUnreadable, Tenant: p.Tenant, Group: p.Group, Instance: p.ID,
+			Time: r.opts.Now().UTC(), Type: nstance.EventRecordUnreadable, Tenant: p.Tenant, Group: p.Group, Instance: p.ID,
 			Reason: p.Key, Code: nstance.CodeOf(p.Err), Error: p.Err.Error(),
 		})
 	}
-	for key, g := range r.groups {
-		g.history = states.Groups[key.String()]
-	}
 }
 
-// recovered returns the member of a record that an earlier term wrote.
-func (r *Reconciler) recovered(rec storage.Instance) *member {
-	m := &member{id: rec.ID, rec: rec, durable: true, asked: r.began, notices: rec.Notices}
+// recovered returns the member of a record that an earlier term wrote, as of
+// the time when this one found it.
+func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
+	m := &member{id: rec.ID, rec: rec, durable: true, asked: since, notices: rec.Notices}
 	switch {
 	case rec.Deleting != nil:
 		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}
@@ -70,8 +97,8 @@ func (r *Reconciler) recovered(rec storage.Instance) *member {
 		m.state, m.step = nstance.Provisioning, stepCreate
 	}
 	if m.registered() {
-		m.track = r.health.Begin(r.began, true)
-		m.graceUntil = r.began.Add(r.health.Interval + r.health.Jitter)
+		m.track = r.health.Begin(since, true)
+		m.graceUntil = since.Add(r.health.Interval + r.health.Jitter)
 	}
 	return m
 }
@@ -89,6 +116,7 @@ func (r *Reconciler) begin() {
 // facts. An error means that nothing was learned about what was not listed.
 func (r *Reconciler) survey(ctx context.Context) {
 	listed := map[nstance.InstanceID]bool{}
+	var strangers []nstance.Machine
 	began := r.opts.Now()
 	for mach, err := range r.provider.List(ctx, r.opts.Owner) {
 		if err != nil {
@@ -96,7 +124,9 @@ func (r *Reconciler) survey(ctx context.Context) {
 			return
 		}
 		listed[mach.ID] = true
-		r.Observe(nstance.Seen{Machine: mach})
+		if !r.recognised(mach) {
+			strangers = append(strangers, mach)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,9 +135,12 @@ func (r *Reconciler) survey(ctx context.Context) {
 			r.missing(m, began)
 		}
 	}
-	for id := range r.orphans {
-		if !listed[id] {
-			delete(r.orphans, id)
-		}
-	}
+	r.noteOrphans(strangers, began)
+}
+
+// recognised takes a listed machine as a fact about its member, if it has one.
+func (r *Reconciler) recognised(mach nstance.Machine) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen(mach, r.opts.Now())
 }

@@ -138,8 +138,10 @@ func (r *Reconciler) Problems() []string {
 	for _, p := range r.broken {
 		out = append(out, fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err))
 	}
-	for id, mach := range r.orphans {
-		out = append(out, fmt.Sprintf("machine %s (%s) carries our marks but has no record", mach.ProviderID, id))
+	c := r.census()
+	for id, o := range r.orphans {
+		why := cmp.Or(r.spared(o, c), "it will be deleted")
+		out = append(out, fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.machine.ProviderID, id, why))
 	}
 	if err := r.records.SnapshotTrouble(); err != nil {
 		out = append(out, fmt.Sprintf("the snapshot was not used, every record was read: %v", err))
@@ -149,8 +151,9 @@ func (r *Reconciler) Problems() []string {
 }
 
 // Drain asks for an instance to be drained and then deleted, and returns once
-// the drain is durable. A managed instance is replaced. Fails with NotFound,
-// and with Conflict when it is being deleted already.
+// the drain, or the deletion where there is nothing to drain, is durable. A
+// managed instance is replaced. Fails with NotFound, and Unavailable when ctx
+// ends first: then it may still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
 	err := r.request(ctx, id, reason, false)
 	if err != nil {

@@ -56,6 +56,7 @@ type Options struct {
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
 	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
 	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
+	GC                GC            // of machines without a record
 	Workers           int           // groups planned at the same time; 4
 	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
 	Provider          *provider.Options
@@ -77,15 +78,19 @@ type Reconciler struct {
 	ordinary *lane
 	asks     *asker
 	saves    chan struct{} // has room for one: group histories changed
+	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
 
-	mu      sync.Mutex
-	loaded  bool // members are known; nothing is planned before
-	groups  map[nstance.GroupKey]*group
-	members map[nstance.InstanceID]*member
-	orphans map[nstance.InstanceID]nstance.Machine
-	broken  []storage.Problem
-	changed chan struct{} // closed and replaced whenever a step ended
-	began   time.Time
+	mu        sync.Mutex
+	loaded    bool // members are known; nothing is planned before
+	groups    map[nstance.GroupKey]*group
+	members   map[nstance.InstanceID]*member
+	orphans   map[nstance.InstanceID]*orphan
+	broken    []storage.Problem
+	shortages shortages
+	changed   chan struct{} // closed and replaced whenever a step ended
+	began     time.Time
+	blank     bool // storage held no live record then
+	doubted   bool // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -108,9 +113,9 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		saves:  make(chan struct{}, 1),
+		saves: make(chan struct{}, 1), shortages: shortages{}, burying: make(chan struct{}, 1),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		orphans: map[nstance.InstanceID]nstance.Machine{}, changed: make(chan struct{}),
+		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
 	}
 	r.asks = newAsker(r)
 	return r, r.desire(o.Groups)
@@ -126,6 +131,8 @@ func withDefaults(opts *Options) Options {
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
 	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
 	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)
+	o.GC.Interval = orElse(o.GC.Interval, 2*time.Minute)
+	o.GC.RegistrationTimeout = orElse(o.GC.RegistrationTimeout, 5*time.Minute)
 	o.Workers = orElse(o.Workers, 4)
 	o.Width = orElse(o.Width, 128)
 	if o.Check == nil {
@@ -187,6 +194,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.asks.run(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
+	wg.Go(func() { r.collectOrphans(ctx) })
 	r.passes(ctx)
 	return nil
 }

@@ -1,0 +1,105 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// An OrphanView is a machine with our marks and without a record.
+type OrphanView struct {
+	Machine nstance.Machine // as last listed
+	Since   time.Time       // when it was first listed in this term
+	Spared  string          // why it is not collected; empty: it will be at the next look
+}
+
+// Orphans returns the machines with our marks that have no record, sorted by ID.
+func (r *Reconciler) Orphans() []OrphanView {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.census()
+	out := make([]OrphanView, 0, len(r.orphans))
+	for _, o := range r.orphans {
+		out = append(out, r.orphanView(o, c))
+	}
+	slices.SortFunc(out, func(a, b OrphanView) int { return cmp.Compare(a.Machine.ID, b.Machine.ID) })
+	return out
+}
+
+func (r *Reconciler) orphanView(o *orphan, c census) OrphanView {
+	return OrphanView{Machine: o.machine, Since: o.first, Spared: r.spared(o, c)}
+}
+
+// Orphan returns one of them, or NotFound.
+func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.orphans[id]
+	if o == nil {
+		return OrphanView{}, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", id)
+	}
+	return r.orphanView(o, r.census()), nil
+}
+
+// DeleteOrphan deletes a machine without a record because a person says so,
+// whatever the rule says: its marks, and that it has no record, are looked at
+// again all the same. It returns once the deletion is durable. Fails with
+// NotFound when there is no such orphan, Conflict when it has a record after
+// all or is another machine by now.
+func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
+	return r.withOrphan(ctx, id, func(mach nstance.Machine) error {
+		return r.bury(ctx, mach, nstance.Cause{Kind: nstance.CauseRequest, Message: reason})
+	})
+}
+
+// AdoptOrphan makes a machine without a record a member of the group that its
+// mark names, and returns its record once that is durable. What it was made
+// from is unknown, which is no drift; it is taken for registered, with whatever
+// certificate its agent shows first, and judged like any member that this term
+// has not heard of yet. Fails like DeleteOrphan.
+func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID) (storage.Instance, error) {
+	var m *member
+	err := r.withOrphan(ctx, id, func(listed nstance.Machine) error {
+		mach, err := r.lookAtOrphan(ctx, listed)
+		if err != nil {
+			return err
+		}
+		rec := r.recordOf(mach, ReasonAdopted)
+		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
+		m, err = r.enter(ctx, mach, rec)
+		return err
+	})
+	if err != nil {
+		return storage.Instance{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks"})
+	return m.rec, nil
+}
+
+// withOrphan runs do with a machine of which storage, read again, holds no record.
+func (r *Reconciler) withOrphan(ctx context.Context, id nstance.InstanceID, do func(nstance.Machine) error) error {
+	if _, err := r.Orphan(id); err != nil {
+		return err
+	}
+	if err := r.takeOrphans(ctx); err != nil {
+		return err
+	}
+	defer r.giveOrphans()
+	if err := r.absorb(ctx); err != nil {
+		return err
+	}
+	o, err := r.Orphan(id)
+	if err != nil {
+		return nstance.Errorf(nstance.Conflict, "%s has a record by now: it is no orphan", id)
+	}
+	if err := o.Machine.Owner.Tenant.Validate("tenant"); err != nil {
+		return nstance.Errorf(nstance.Invalid, "the marks of machine %s name no tenant; delete it at the provider: %w", o.Machine.ProviderID, err)
+	}
+	return do(o.Machine)
+}
