@@ -37,6 +37,7 @@ const (
 	CauseRollout   CauseKind = "rollout"   // its definition changed, or it passed eligible_age
 	CauseSurplus   CauseKind = "surplus"   // the group is larger than wanted
 	CauseRequest   CauseKind = "request"   // somebody asked
+	CauseOrphan    CauseKind = "orphan"    // a machine of ours that no record named
 )
 
 // An Executor is who empties the instance.

@@ -47,6 +47,7 @@ const (
 	EventDeleted              EventType = "deleted"
 	EventRolloutHalted        EventType = "rollout_halted"
 	EventRecordUnreadable     EventType = "record_unreadable"
-	EventOrphanSeen           EventType = "orphan_seen"
-	EventAlarm                EventType = "alarm" // a person should look
+	EventOrphanSeen           EventType = "orphan_seen"    // a machine of ours without a record
+	EventOrphanAdopted        EventType = "orphan_adopted" // it is a member now, because somebody said so
+	EventAlarm                EventType = "alarm"          // a person should look
 )
