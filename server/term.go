@@ -53,6 +53,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
 		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
+		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log,

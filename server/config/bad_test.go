@@ -182,9 +182,9 @@ func TestErrorsAreStructured(t *testing.T) {
 }
 
 func TestSeveralErrorsInFileOrder(t *testing.T) {
-	_, err := config.Parse("c", []byte(with(`"gc": {}`, `"web": {"arch": "amd64"}`, `"web": {"size": "x"}`)))
+	_, err := config.Parse("c", []byte(with(`"breaker": {}`, `"web": {"arch": "amd64"}`, `"web": {"size": "x"}`)))
 	require.EqualError(t, err, strings.Join([]string{
-		`shard.gc: c:4:1: is not supported by this version (remove it)`,
+		`shard.breaker: c:4:1: is not supported by this version (remove it)`,
 		`templates.web.kind: c:5:22: is missing (add it)`,
 		`groups.default.web.template: c:6:31: is missing (add it)`,
 		`groups.default.web.size: c:6:40: wants a number, not a string (write a number)`,

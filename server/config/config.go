@@ -54,11 +54,11 @@ type Shard struct {
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
+	GC                  GC                    `name:"gc"`
 
 	_ later `name:"leader_address" doc:"address that follows the leader"`
 	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
 	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
-	_ later `name:"gc" doc:"collection of machines without a record"`
 	_ later `name:"max_change" doc:"largest part of the shard that one reload may change"`
 	_ later `name:"breaker" doc:"when to stop replacing silent machines"`
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
@@ -105,6 +105,14 @@ type Expiry struct {
 // Election is about leadership of the shard.
 type Election struct {
 	TTL time.Duration `name:"ttl" default:"6s" min:"1ms" doc:"how long a leader's term lasts without renewal"`
+}
+
+// GC is about machines that carry the shard's marks and have no record.
+type GC struct {
+	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"how often machines without a record are looked for; two looks this far apart must both show one before it is deleted"`
+	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
+
+	_ later `name:"retention" doc:"how long what is of no use any more is kept"`
 }
 
 // Defaults come before every template.

@@ -57,6 +57,7 @@ func TestDefaults(t *testing.T) {
 		DefaultDrainTimeout: 5 * time.Minute,
 		ShutdownTimeout:     10 * time.Second,
 		Election:            config.Election{TTL: 6 * time.Second},
+		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute},
 	}, c.Shard)
 	require.Empty(t, c.Groups())
 
@@ -93,6 +94,7 @@ func TestEverySettingArrives(t *testing.T) {
 		ShutdownTimeout:     5 * time.Second,
 		Expiry:              config.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
 		Election:            config.Election{TTL: 10 * time.Second},
+		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
 	}, c.Shard)
 	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
 	require.Equal(t, []nstance.Group{
