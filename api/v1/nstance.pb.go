@@ -3519,6 +3519,403 @@ func (x *GetShardStatusResponse) GetProblems() []string {
 	return nil
 }
 
+// Orphan is a machine that carries the shard's marks and has no record.
+type Orphan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	ProviderId    string                 `protobuf:"bytes,4,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
+	Status        string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // what the provider says
+	InstanceType  string                 `protobuf:"bytes,6,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Market        string                 `protobuf:"bytes,7,opt,name=market,proto3" json:"market,omitempty"`
+	Addresses     []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	SeenAt        *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"` // first, in this term
+	Spared        string                 `protobuf:"bytes,11,opt,name=spared,proto3" json:"spared,omitempty"`               // why it is not deleted; empty: it will be
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Orphan) Reset() {
+	*x = Orphan{}
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Orphan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Orphan) ProtoMessage() {}
+
+func (x *Orphan) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
+func (*Orphan) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *Orphan) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Orphan) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Orphan) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Orphan) GetProviderId() string {
+	if x != nil {
+		return x.ProviderId
+	}
+	return ""
+}
+
+func (x *Orphan) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Orphan) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *Orphan) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+func (x *Orphan) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Orphan) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Orphan) GetSeenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SeenAt
+	}
+	return nil
+}
+
+func (x *Orphan) GetSpared() string {
+	if x != nil {
+		return x.Spared
+	}
+	return ""
+}
+
+type ListOrphansRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrphansRequest) Reset() {
+	*x = ListOrphansRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrphansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrphansRequest) ProtoMessage() {}
+
+func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
+func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+}
+
+type ListOrphansResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphans       []*Orphan              `protobuf:"bytes,1,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOrphansResponse) Reset() {
+	*x = ListOrphansResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOrphansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOrphansResponse) ProtoMessage() {}
+
+func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
+func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ListOrphansResponse) GetOrphans() []*Orphan {
+	if x != nil {
+		return x.Orphans
+	}
+	return nil
+}
+
+type AdoptOrphanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptOrphanRequest) Reset() {
+	*x = AdoptOrphanRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptOrphanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptOrphanRequest) ProtoMessage() {}
+
+func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
+func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *AdoptOrphanRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AdoptOrphanRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type AdoptOrphanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphan        *Orphan                `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"` // as it was
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptOrphanResponse) Reset() {
+	*x = AdoptOrphanResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptOrphanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptOrphanResponse) ProtoMessage() {}
+
+func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
+func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
+	if x != nil {
+		return x.Orphan
+	}
+	return nil
+}
+
+type DeleteOrphanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteOrphanRequest) Reset() {
+	*x = DeleteOrphanRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteOrphanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteOrphanRequest) ProtoMessage() {}
+
+func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
+func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *DeleteOrphanRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeleteOrphanRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type DeleteOrphanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Orphan        *Orphan                `protobuf:"bytes,1,opt,name=orphan,proto3" json:"orphan,omitempty"` // as it was
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteOrphanResponse) Reset() {
+	*x = DeleteOrphanResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteOrphanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteOrphanResponse) ProtoMessage() {}
+
+func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
+func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
+	if x != nil {
+		return x.Orphan
+	}
+	return nil
+}
+
 var File_api_v1_nstance_proto protoreflect.FileDescriptor
 
 const file_api_v1_nstance_proto_rawDesc = "" +
@@ -3805,13 +4202,41 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12B\n" +
 	"\x0fterm_started_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\rtermStartedAt\x12\x1a\n" +
 	"\bproblems\x18\n" +
-	" \x03(\tR\bproblems2\xca\x01\n" +
+	" \x03(\tR\bproblems\"\xe2\x02\n" +
+	"\x06Orphan\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1f\n" +
+	"\vprovider_id\x18\x04 \x01(\tR\n" +
+	"providerId\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\tR\x06status\x12#\n" +
+	"\rinstance_type\x18\x06 \x01(\tR\finstanceType\x12\x16\n" +
+	"\x06market\x18\a \x01(\tR\x06market\x12\x1c\n" +
+	"\taddresses\x18\b \x03(\tR\taddresses\x129\n" +
+	"\n" +
+	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x123\n" +
+	"\aseen_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x12\x16\n" +
+	"\x06spared\x18\v \x01(\tR\x06spared\"\x14\n" +
+	"\x12ListOrphansRequest\"C\n" +
+	"\x13ListOrphansResponse\x12,\n" +
+	"\aorphans\x18\x01 \x03(\v2\x12.nstance.v1.OrphanR\aorphans\"=\n" +
+	"\x12AdoptOrphanRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"A\n" +
+	"\x13AdoptOrphanResponse\x12*\n" +
+	"\x06orphan\x18\x01 \x01(\v2\x12.nstance.v1.OrphanR\x06orphan\">\n" +
+	"\x13DeleteOrphanRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"B\n" +
+	"\x14DeleteOrphanResponse\x12*\n" +
+	"\x06orphan\x18\x01 \x01(\v2\x12.nstance.v1.OrphanR\x06orphan2\xca\x01\n" +
 	"\x13RegistrationService\x12T\n" +
 	"\rRegisterAgent\x12 .nstance.v1.RegisterAgentRequest\x1a!.nstance.v1.RegisterAgentResponse\x12]\n" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xa4\t\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x97\v\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12N\n" +
@@ -3825,7 +4250,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tInterrupt\x12\x1c.nstance.v1.InterruptRequest\x1a\x1d.nstance.v1.InterruptResponse\x12Z\n" +
 	"\x0fGetConfigStatus\x12\".nstance.v1.GetConfigStatusRequest\x1a#.nstance.v1.GetConfigStatusResponse\x12T\n" +
 	"\rRefreshConfig\x12 .nstance.v1.RefreshConfigRequest\x1a!.nstance.v1.RefreshConfigResponse\x12W\n" +
-	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12{\n" +
+	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12N\n" +
+	"\vListOrphans\x12\x1e.nstance.v1.ListOrphansRequest\x1a\x1f.nstance.v1.ListOrphansResponse\x12N\n" +
+	"\vAdoptOrphan\x12\x1e.nstance.v1.AdoptOrphanRequest\x1a\x1f.nstance.v1.AdoptOrphanResponse\x12Q\n" +
+	"\fDeleteOrphan\x12\x1f.nstance.v1.DeleteOrphanRequest\x1a .nstance.v1.DeleteOrphanResponse\x12{\n" +
 	"\x10RenewCertificate\x122.nstance.v1.OperatorServiceRenewCertificateRequest\x1a3.nstance.v1.OperatorServiceRenewCertificateResponseB,Z*github.com/nstance-go/nstance/api/v1;apiv1b\x06proto3"
 
 var (
@@ -3840,7 +4268,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -3895,13 +4323,20 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*RefreshConfigResponse)(nil),                   // 50: nstance.v1.RefreshConfigResponse
 	(*GetShardStatusRequest)(nil),                   // 51: nstance.v1.GetShardStatusRequest
 	(*GetShardStatusResponse)(nil),                  // 52: nstance.v1.GetShardStatusResponse
-	nil,                                             // 53: nstance.v1.Group.VarsEntry
-	nil,                                             // 54: nstance.v1.Vars.ValuesEntry
-	(*timestamppb.Timestamp)(nil),                   // 55: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 56: google.protobuf.Duration
+	(*Orphan)(nil),                                  // 53: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 54: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 55: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 56: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 57: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 58: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 59: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 60: nstance.v1.Group.VarsEntry
+	nil,                                             // 61: nstance.v1.Vars.ValuesEntry
+	(*timestamppb.Timestamp)(nil),                   // 62: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 63: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	55, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	62, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,  // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,  // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,  // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -3915,30 +4350,30 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	15, // 11: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
 	16, // 12: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
 	13, // 13: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
-	56, // 14: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	55, // 15: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	55, // 16: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	56, // 17: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	63, // 14: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	62, // 15: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	62, // 16: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	63, // 17: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	20, // 18: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
 	19, // 19: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	55, // 20: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	55, // 21: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	55, // 22: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	53, // 23: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	62, // 20: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	62, // 21: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	62, // 22: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	60, // 23: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	22, // 24: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	55, // 25: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	55, // 26: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	62, // 25: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	62, // 26: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	21, // 27: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	26, // 28: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	54, // 29: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	61, // 29: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	21, // 30: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	55, // 31: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	55, // 32: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	55, // 33: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	62, // 31: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	62, // 32: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	62, // 33: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	29, // 34: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	18, // 35: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	55, // 36: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	55, // 37: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	62, // 36: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	62, // 37: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	30, // 38: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	28, // 39: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	28, // 40: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
@@ -3947,52 +4382,63 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	28, // 43: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
 	41, // 44: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
 	42, // 45: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	55, // 46: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	62, // 46: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
 	29, // 47: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
 	20, // 48: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	56, // 49: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	55, // 50: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 51: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	55, // 52: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	1,  // 53: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,  // 54: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,  // 55: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,  // 56: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	23, // 57: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	25, // 58: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	31, // 59: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	33, // 60: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	35, // 61: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	37, // 62: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	39, // 63: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	43, // 64: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	45, // 65: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	47, // 66: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	49, // 67: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	51, // 68: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	7,  // 69: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,  // 70: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,  // 71: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10, // 72: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,  // 73: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	24, // 74: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	27, // 75: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	32, // 76: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	34, // 77: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	36, // 78: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	38, // 79: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	40, // 80: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	44, // 81: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	46, // 82: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	48, // 83: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	50, // 84: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	52, // 85: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	8,  // 86: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	70, // [70:87] is the sub-list for method output_type
-	53, // [53:70] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	63, // 49: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	62, // 50: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	62, // 51: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	62, // 52: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	62, // 53: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	62, // 54: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	53, // 55: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	53, // 56: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	53, // 57: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,  // 58: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,  // 59: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,  // 60: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,  // 61: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	23, // 62: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	25, // 63: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	31, // 64: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	33, // 65: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	35, // 66: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	37, // 67: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	39, // 68: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	43, // 69: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	45, // 70: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	47, // 71: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	49, // 72: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	51, // 73: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	54, // 74: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	56, // 75: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	58, // 76: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,  // 77: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,  // 78: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,  // 79: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10, // 80: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,  // 81: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	24, // 82: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	27, // 83: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	32, // 84: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	34, // 85: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	36, // 86: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	38, // 87: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	40, // 88: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	44, // 89: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	46, // 90: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	48, // 91: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	50, // 92: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	52, // 93: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	55, // 94: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	57, // 95: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	59, // 96: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,  // 97: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	78, // [78:98] is the sub-list for method output_type
+	58, // [58:78] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -4025,7 +4471,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   55,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -326,6 +326,9 @@ const (
 	OperatorService_GetConfigStatus_FullMethodName     = "/nstance.v1.OperatorService/GetConfigStatus"
 	OperatorService_RefreshConfig_FullMethodName       = "/nstance.v1.OperatorService/RefreshConfig"
 	OperatorService_GetShardStatus_FullMethodName      = "/nstance.v1.OperatorService/GetShardStatus"
+	OperatorService_ListOrphans_FullMethodName         = "/nstance.v1.OperatorService/ListOrphans"
+	OperatorService_AdoptOrphan_FullMethodName         = "/nstance.v1.OperatorService/AdoptOrphan"
+	OperatorService_DeleteOrphan_FullMethodName        = "/nstance.v1.OperatorService/DeleteOrphan"
 	OperatorService_RenewCertificate_FullMethodName    = "/nstance.v1.OperatorService/RenewCertificate"
 )
 
@@ -357,6 +360,13 @@ type OperatorServiceClient interface {
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(ctx context.Context, in *RefreshConfigRequest, opts ...grpc.CallOption) (*RefreshConfigResponse, error)
 	GetShardStatus(ctx context.Context, in *GetShardStatusRequest, opts ...grpc.CallOption) (*GetShardStatusResponse, error)
+	// ListOrphans lists the machines that carry the shard's marks and have no
+	// record. Role admin, as for the next two.
+	ListOrphans(ctx context.Context, in *ListOrphansRequest, opts ...grpc.CallOption) (*ListOrphansResponse, error)
+	// AdoptOrphan makes such a machine a member of the group in its mark.
+	AdoptOrphan(ctx context.Context, in *AdoptOrphanRequest, opts ...grpc.CallOption) (*AdoptOrphanResponse, error)
+	// DeleteOrphan deletes such a machine, without a drain and whatever spares it.
+	DeleteOrphan(ctx context.Context, in *DeleteOrphanRequest, opts ...grpc.CallOption) (*DeleteOrphanResponse, error)
 	// RenewCertificate is idempotent by the key in the request.
 	RenewCertificate(ctx context.Context, in *OperatorServiceRenewCertificateRequest, opts ...grpc.CallOption) (*OperatorServiceRenewCertificateResponse, error)
 }
@@ -498,6 +508,36 @@ func (c *operatorServiceClient) GetShardStatus(ctx context.Context, in *GetShard
 	return out, nil
 }
 
+func (c *operatorServiceClient) ListOrphans(ctx context.Context, in *ListOrphansRequest, opts ...grpc.CallOption) (*ListOrphansResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOrphansResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListOrphans_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) AdoptOrphan(ctx context.Context, in *AdoptOrphanRequest, opts ...grpc.CallOption) (*AdoptOrphanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptOrphanResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AdoptOrphan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) DeleteOrphan(ctx context.Context, in *DeleteOrphanRequest, opts ...grpc.CallOption) (*DeleteOrphanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteOrphanResponse)
+	err := c.cc.Invoke(ctx, OperatorService_DeleteOrphan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) RenewCertificate(ctx context.Context, in *OperatorServiceRenewCertificateRequest, opts ...grpc.CallOption) (*OperatorServiceRenewCertificateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OperatorServiceRenewCertificateResponse)
@@ -536,6 +576,13 @@ type OperatorServiceServer interface {
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(context.Context, *RefreshConfigRequest) (*RefreshConfigResponse, error)
 	GetShardStatus(context.Context, *GetShardStatusRequest) (*GetShardStatusResponse, error)
+	// ListOrphans lists the machines that carry the shard's marks and have no
+	// record. Role admin, as for the next two.
+	ListOrphans(context.Context, *ListOrphansRequest) (*ListOrphansResponse, error)
+	// AdoptOrphan makes such a machine a member of the group in its mark.
+	AdoptOrphan(context.Context, *AdoptOrphanRequest) (*AdoptOrphanResponse, error)
+	// DeleteOrphan deletes such a machine, without a drain and whatever spares it.
+	DeleteOrphan(context.Context, *DeleteOrphanRequest) (*DeleteOrphanResponse, error)
 	// RenewCertificate is idempotent by the key in the request.
 	RenewCertificate(context.Context, *OperatorServiceRenewCertificateRequest) (*OperatorServiceRenewCertificateResponse, error)
 	mustEmbedUnimplementedOperatorServiceServer()
@@ -583,6 +630,15 @@ func (UnimplementedOperatorServiceServer) RefreshConfig(context.Context, *Refres
 }
 func (UnimplementedOperatorServiceServer) GetShardStatus(context.Context, *GetShardStatusRequest) (*GetShardStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetShardStatus not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListOrphans(context.Context, *ListOrphansRequest) (*ListOrphansResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOrphans not implemented")
+}
+func (UnimplementedOperatorServiceServer) AdoptOrphan(context.Context, *AdoptOrphanRequest) (*AdoptOrphanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AdoptOrphan not implemented")
+}
+func (UnimplementedOperatorServiceServer) DeleteOrphan(context.Context, *DeleteOrphanRequest) (*DeleteOrphanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteOrphan not implemented")
 }
 func (UnimplementedOperatorServiceServer) RenewCertificate(context.Context, *OperatorServiceRenewCertificateRequest) (*OperatorServiceRenewCertificateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RenewCertificate not implemented")
@@ -817,6 +873,60 @@ func _OperatorService_GetShardStatus_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_ListOrphans_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOrphansRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListOrphans(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListOrphans_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListOrphans(ctx, req.(*ListOrphansRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_AdoptOrphan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptOrphanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AdoptOrphan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AdoptOrphan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AdoptOrphan(ctx, req.(*AdoptOrphanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_DeleteOrphan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteOrphanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).DeleteOrphan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_DeleteOrphan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).DeleteOrphan(ctx, req.(*DeleteOrphanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_RenewCertificate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(OperatorServiceRenewCertificateRequest)
 	if err := dec(in); err != nil {
@@ -885,6 +995,18 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetShardStatus",
 			Handler:    _OperatorService_GetShardStatus_Handler,
+		},
+		{
+			MethodName: "ListOrphans",
+			Handler:    _OperatorService_ListOrphans_Handler,
+		},
+		{
+			MethodName: "AdoptOrphan",
+			Handler:    _OperatorService_AdoptOrphan_Handler,
+		},
+		{
+			MethodName: "DeleteOrphan",
+			Handler:    _OperatorService_DeleteOrphan_Handler,
 		},
 		{
 			MethodName: "RenewCertificate",

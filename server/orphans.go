@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// ListOrphans implements the RPC.
+func (operatorService) ListOrphans(ctx context.Context, _ *apiv1.ListOrphansRequest) (*apiv1.ListOrphansResponse, error) {
+	resp := &apiv1.ListOrphansResponse{}
+	for _, o := range callerOf(ctx).term.reconciler.Orphans() {
+		resp.Orphans = append(resp.Orphans, orphanMessage(o))
+	}
+	return resp, nil
+}
+
+// AdoptOrphan implements the RPC.
+func (operatorService) AdoptOrphan(ctx context.Context, req *apiv1.AdoptOrphanRequest) (*apiv1.AdoptOrphanResponse, error) {
+	c := callerOf(ctx)
+	o, err := c.orphan(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetDryRun() {
+		_, err = c.term.reconciler.AdoptOrphan(ctx, o.Machine.ID)
+	}
+	return &apiv1.AdoptOrphanResponse{Orphan: orphanMessage(o)}, err
+}
+
+// DeleteOrphan implements the RPC.
+func (operatorService) DeleteOrphan(ctx context.Context, req *apiv1.DeleteOrphanRequest) (*apiv1.DeleteOrphanResponse, error) {
+	c := callerOf(ctx)
+	o, err := c.orphan(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetDryRun() {
+		err = c.term.reconciler.DeleteOrphan(ctx, o.Machine.ID, "asked for by "+c.Subject)
+	}
+	return &apiv1.DeleteOrphanResponse{Orphan: orphanMessage(o)}, err
+}
+
+func (c caller) orphan(id string) (reconcile.OrphanView, error) {
+	parsed, err := nstance.ParseInstanceID(id)
+	if err != nil {
+		return reconcile.OrphanView{}, err
+	}
+	return c.term.reconciler.Orphan(parsed)
+}
+
+func orphanMessage(o reconcile.OrphanView) *apiv1.Orphan {
+	m := o.Machine
+	return &apiv1.Orphan{
+		Id: string(m.ID), Tenant: string(m.Owner.Tenant), Group: string(m.Group), ProviderId: m.ProviderID, Status: string(m.Status),
+		InstanceType: m.InstanceType, Market: string(m.Market), Addresses: wire.Addresses(m.Addresses),
+		CreatedAt: wire.Time(m.CreatedAt), SeenAt: wire.Time(o.Since), Spared: o.Spared,
+	}
+}
