@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -115,6 +116,9 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		}
 		call(ack)
 		return
+	case slices.Contains(m.stale, n.EventID):
+		call(ack)
+		return
 	case known < 0 && len(m.notices) >= maxNotices:
 		r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		call(ack)
@@ -144,6 +148,10 @@ func (r *Reconciler) withdrawn(m *member, known int) {
 	if known < 0 || m.rec.Reclaims > 1 {
 		return
 	}
+	for _, ack := range m.acks[m.notices[known].EventID] {
+		call(ack) // nothing is owed for it any more
+	}
+	delete(m.acks, m.notices[known].EventID)
 	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
 	r.queue.add(m.group.key, true)
 }
@@ -211,7 +219,7 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
 	}
 	if mach.Status == nstance.StatusRunning {
-		m.notices = dropStale(m.notices, now)
+		m.dropStale(now)
 	}
 	r.queue.add(m.group.key, m.gone)
 	return true
@@ -265,14 +273,18 @@ func findNotice(notices []nstance.Notice, eventID string) int {
 	return -1
 }
 
-func dropStale(notices []nstance.Notice, now time.Time) []nstance.Notice {
+// dropStale forgets the notices that the cloud did not follow up. The agent may
+// go on seeing them; they do not come back.
+func (m *member) dropStale(now time.Time) {
 	var kept []nstance.Notice
-	for _, n := range notices {
+	for _, n := range m.notices {
 		if n.Deadline.IsZero() || now.Before(n.Deadline.Add(forgetNoticeAfter)) {
 			kept = append(kept, n)
+			continue
 		}
+		m.stale = append(m.stale[max(0, len(m.stale)-maxNotices+1):], n.EventID)
 	}
-	return kept
+	m.notices = kept
 }
 
 func call(f func()) {

@@ -58,6 +58,7 @@ type member struct {
 	graceUntil time.Time
 
 	notices   []nstance.Notice
+	stale     []string            // event IDs of notices that the cloud did not follow up
 	acks      map[string][]func() // by event ID: owed once the consequence is durable
 	requested *nstance.Cause
 	noDrain   bool
