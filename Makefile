@@ -5,9 +5,10 @@ SHELL := bash
 
 BIN := $(CURDIR)/.bin
 BUF_VERSION := 1.75.0
+AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint test examples scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint test test-storage servers examples scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -47,6 +48,29 @@ proto-lint: $(BIN)/buf.stamp
 test:
 	go test -race ./...
 
+# Servers that the storage drivers are tested against; each has its own module.
+$(BIN)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
+	mkdir -p $(BIN)
+	cd tools/versitygw && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+$(BIN)/fake-gcs-server: tools/fakegcs/go.mod tools/fakegcs/go.sum
+	mkdir -p $(BIN)
+	cd tools/fakegcs && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+$(BIN)/azurite-$(AZURITE_VERSION).stamp:
+	mkdir -p $(BIN)
+	npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix $(BIN)/azurite azurite@$(AZURITE_VERSION)
+	ln -sf azurite/node_modules/.bin/azurite-blob $(BIN)/azurite-blob
+	touch $@
+
+servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSION).stamp
+
+test-storage: servers ## the storage drivers against real servers; their data is in memory where possible
+	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
+		go test -race -count=1 -timeout 15m -tags servers ./storage/blob
+
 examples: ## each is a whole program that ends by itself
 	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done
 
@@ -62,6 +86,7 @@ scenarios: build ## the main job, for real, on this machine
 	dist/nstance-server dev --scenario mass --count 50 --json | tail -n 1
 	dist/nstance-server dev --scenario crash --json | tail -n 1
 	dist/nstance-server dev --scenario rollout --json | tail -n 1
+	dist/nstance-server dev --scenario failover --json | tail -n 1
 
 bench: ## measured beside their floors; see docs/benchmarks.md
 	go test -run '^$$' -bench . -benchmem ./...

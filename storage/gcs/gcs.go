@@ -38,6 +38,11 @@ type Options struct {
 
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
+
+	// Emulator is for services that ignore the conditions of deletions, as
+	// emulators do: the version is then looked at before. Open sets it when
+	// STORAGE_EMULATOR_HOST is set.
+	Emulator bool
 }
 
 // Open opens gs://bucket. The only parameter is prefix, a folder within the
@@ -55,7 +60,8 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if o == nil {
 		o = &Options{}
 	}
-	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+	emulator := o.Emulator || os.Getenv("STORAGE_EMULATOR_HOST") != ""
+	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout, Emulator: emulator})
 }
 
 func dial(ctx context.Context) (*gcstorage.Client, error) {
@@ -94,11 +100,12 @@ func New(client *gcstorage.Client, name string, o *Options) (storage.Store, erro
 	}
 	// The library would repeat reads until their context ends.
 	handle := client.Bucket(name).Retryer(gcstorage.WithMaxAttempts(3))
-	return bucket.New(b, &driver{bucket: handle}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+	return bucket.New(b, &driver{bucket: handle, looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
 }
 
 type driver struct {
 	bucket *gcstorage.BucketHandle
+	looks  bool
 }
 
 // once keeps the client from repeating a write by itself.
@@ -165,7 +172,7 @@ func (d *driver) Delete(ctx context.Context, key string, v storage.Version) erro
 	return d.absent(ctx, err)
 }
 
-func (d *driver) Looks() bool { return false }
+func (d *driver) Looks() bool { return d.looks }
 
 func (d *driver) Query(as func(any) bool, prefix, after string) {
 	var q *gcstorage.Query

@@ -22,7 +22,9 @@ func TestStoreWithPrefix(t *testing.T) {
 		_, err := outside.PutIfAbsent(t.Context(), key, nil)
 		require.NoError(t, err)
 	}
-	storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, endpoint, "&prefix=prod/"+t.Name()[len("TestStoreWithPrefix/"):]) })
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		return open(t, endpoint, "&prefix=prod/"+t.Name()[len("TestStoreWithPrefix/"):])
+	})
 }
 
 func TestProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {

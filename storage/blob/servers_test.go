@@ -1,0 +1,325 @@
+//go:build servers
+
+// These tests run against real servers, which `make servers` builds. A server
+// that is missing is a failure, never a reason to pass.
+package blob_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/stretchr/testify/require"
+	"gocloud.dev/blob/azureblob"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// A server is one kind of store: start begins it and returns what makes a new,
+// empty bucket and names it by a URL.
+type server struct {
+	name  string
+	start func(*testing.T) (newBucket func(*testing.T) string)
+}
+
+var servers = []server{{"versitygw", versitygw}, {"fake-gcs-server", fakeGCS}, {"azurite", azurite}}
+
+func TestServers(t *testing.T) {
+	for _, srv := range servers {
+		t.Run(srv.name, func(t *testing.T) {
+			newBucket := srv.start(t)
+			t.Run("whole bucket", func(t *testing.T) {
+				storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, newBucket(t)) })
+			})
+			t.Run("prefix", func(t *testing.T) {
+				shared := newBucket(t)
+				put(t, open(t, shared), "prod-2/instance/a", "prodigy", "z")
+				storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, with(shared, "prefix", "prod/"+rand.Text())) })
+			})
+			t.Run("10,000 keys", func(t *testing.T) { tenThousand(t, open(t, newBucket(t))) })
+			t.Run("a missing bucket is not absence", func(t *testing.T) { missingBucket(t, newBucket(t)) })
+			t.Run("odd keys", func(t *testing.T) { oddKeys(t, open(t, with(newBucket(t), "prefix", "a/b"))) })
+			t.Run("records", func(t *testing.T) { records(t, newBucket(t)) })
+		})
+	}
+}
+
+func open(t *testing.T, u string) storage.Store {
+	t.Helper()
+	s, err := blob.Open(t.Context(), u)
+	require.NoError(t, err)
+	return s
+}
+
+func with(rawURL, param, value string) string {
+	u, _ := url.Parse(rawURL)
+	q := u.Query()
+	q.Set(param, value)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+func put(t *testing.T, s storage.Store, keys ...string) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(keys, len(keys)/32+1) {
+		wg.Go(func() {
+			for _, key := range part {
+				if _, err := s.PutIfAbsent(t.Context(), key, []byte(key)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func list(t *testing.T, s storage.Store, prefix, after string) []string {
+	t.Helper()
+	keys := []string{}
+	for e, err := range s.List(t.Context(), prefix, after) {
+		require.NoError(t, err)
+		keys = append(keys, e.Key)
+	}
+	return keys
+}
+
+func instanceID(t *testing.T, i int) nstance.InstanceID {
+	t.Helper()
+	id, err := nstance.NewInstanceID("web", time.UnixMilli(int64(i)))
+	require.NoError(t, err)
+	return id
+}
+
+func tenThousand(t *testing.T, s storage.Store) {
+	var keys []string
+	for i := range 10_000 {
+		keys = append(keys, storage.InstanceKey("eu1a", "default", nstance.GroupID(fmt.Sprintf("g%d", i%7)), instanceID(t, i)))
+	}
+	put(t, s, keys...)
+	slices.Sort(keys)
+	begin := time.Now()
+	require.Equal(t, keys, list(t, s, storage.InstancePrefix("eu1a"), ""))
+	t.Logf("10,000 keys listed in %s", time.Since(begin))
+	require.Equal(t, keys[4321:], list(t, s, "", keys[4320]))
+}
+
+func missingBucket(t *testing.T, bucketURL string) {
+	u, err := url.Parse(bucketURL)
+	require.NoError(t, err)
+	u.Host += "-gone"
+	s := open(t, u.String())
+	_, err = s.Get(t.Context(), "a")
+	require.ErrorIs(t, err, nstance.Unavailable)
+	_, err = s.PutIfAbsent(t.Context(), "a", nil)
+	require.ErrorIs(t, err, nstance.Unavailable)
+	_, err = s.PutIfMatch(t.Context(), "a", nil, "1")
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), "a", "1"), nstance.Unavailable)
+	for _, err = range s.List(t.Context(), "", "") {
+	}
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorIs(t, storage.Probe(t.Context(), s), nstance.Unavailable)
+}
+
+// oddKeys has keys that libraries like to rewrite.
+func oddKeys(t *testing.T, s storage.Store) {
+	keys := []string{"a../b", "a../c", "b__0x2f__c", "c...", "d/__0x41__"}
+	put(t, s, keys...)
+	require.Equal(t, keys, list(t, s, "", ""))
+	require.Equal(t, keys[:2], list(t, s, "a../", ""))
+	for _, key := range keys {
+		obj, err := s.Get(t.Context(), key)
+		require.NoError(t, err, key)
+		require.Equal(t, key, string(obj.Data))
+		require.NoError(t, s.DeleteIfMatch(t.Context(), key, obj.Version))
+	}
+	require.Empty(t, list(t, s, "", ""))
+}
+
+// records lets two writers, each with a store of its own, count in the same
+// records and the same document.
+func records(t *testing.T, bucketURL string) {
+	const shard, ids, each = "eu1a", 4, 10
+	var made []nstance.InstanceID
+	for i := range ids {
+		made = append(made, instanceID(t, i))
+	}
+	maker := storage.NewRecords(open(t, bucketURL), shard, nil)
+	for i := range ids {
+		_, err := maker.Create(t.Context(), storage.Instance{ID: made[i], Tenant: "default", Group: "web"})
+		require.NoError(t, err)
+	}
+	type counter struct{ N int }
+	var counted atomic.Int32
+	var wg sync.WaitGroup
+	for range 2 {
+		s := open(t, bucketURL)
+		r, doc := storage.NewRecords(s, shard, nil), storage.NewDoc[counter](s, storage.StateKey(shard), nil)
+		_, problems, err := r.Load(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		wg.Go(func() {
+			for n := range ids * each {
+				err := insist(func() error {
+					_, err := r.Update(t.Context(), made[n%ids], func(rec *storage.Instance) error { rec.Generation++; return nil })
+					return err
+				})
+				if err == nil {
+					err = insist(func() error {
+						_, err := doc.Update(t.Context(), func(c *counter) error { c.N++; return nil })
+						return err
+					})
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				counted.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	fresh := storage.NewRecords(open(t, bucketURL), shard, nil)
+	all, problems, err := fresh.Load(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	require.Len(t, all, ids)
+	for _, rec := range all {
+		require.EqualValues(t, 2*each, rec.Generation, "%s lost an update", rec.ID)
+		require.NoError(t, fresh.Delete(t.Context(), rec.ID))
+	}
+	held, err := storage.NewDoc[counter](open(t, bucketURL), storage.StateKey(shard), nil).Load(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, counted.Load(), held.N)
+	require.Empty(t, list(t, open(t, bucketURL), storage.InstancePrefix(shard), ""))
+}
+
+// insist repeats what another writer kept from happening several times in a
+// row, which may be.
+func insist(update func() error) error {
+	for {
+		if err := update(); !errors.Is(err, nstance.Conflict) {
+			return err
+		}
+	}
+}
+
+// begin runs a server from $NSTANCE_TEST_SERVERS on a free port until the test
+// ends, and returns its host and port.
+func begin(t *testing.T, name string, args func(host, port string) []string) string {
+	t.Helper()
+	dir := os.Getenv("NSTANCE_TEST_SERVERS")
+	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run make test-storage")
+	path := filepath.Join(dir, name)
+	require.FileExists(t, path, "run make servers")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	host, port, _ := net.SplitHostPort(addr)
+	ctx, stop := context.WithCancel(context.Background()) // t.Context would end it before the tests' clean-up
+	cmd := exec.CommandContext(ctx, path, args(host, port)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &out, t.TempDir()
+	require.NoError(t, cmd.Start())
+	died := make(chan struct{})
+	go func() { defer close(died); _ = cmd.Wait() }()
+	t.Cleanup(func() {
+		stop()
+		<-died
+		if t.Failed() {
+			t.Logf("%s said at the end: %s", name, out.Bytes()[max(0, out.Len()-2000):])
+		}
+	})
+	require.Eventually(t, func() bool {
+		conn, err := net.DialTimeout("tcp", addr, time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, time.Minute, 20*time.Millisecond, "%s does not listen", name)
+	return addr
+}
+
+var buckets atomic.Int32
+
+func bucketName() string { return fmt.Sprintf("nstance-%d", buckets.Add(1)) }
+
+func versitygw(t *testing.T) func(*testing.T) string {
+	addr := begin(t, "versitygw", func(host, port string) []string {
+		return []string{"--port", host + ":" + port, "--access", "key", "--secret", "secret", "--quiet", "posix", t.TempDir()}
+	})
+	for k, v := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+	} {
+		t.Setenv(k, v)
+	}
+	client := awss3.New(awss3.Options{
+		Region: "us-east-1", BaseEndpoint: aws.String("http://" + addr), UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
+	})
+	return func(t *testing.T) string {
+		name := bucketName()
+		_, err := client.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name})
+		require.NoError(t, err)
+		return "s3://" + name + "?use_path_style=true&endpoint=" + url.QueryEscape("http://"+addr)
+	}
+}
+
+func fakeGCS(t *testing.T) func(*testing.T) string {
+	addr := begin(t, "fake-gcs-server", func(host, port string) []string {
+		return []string{"-backend", "filesystem", "-filesystem-root", t.TempDir(), "-scheme", "http", "-host", host, "-port", port, "-public-host", host + ":" + port, "-log-level", "error"}
+	})
+	t.Setenv("STORAGE_EMULATOR_HOST", addr)
+	return func(t *testing.T) string {
+		name := bucketName()
+		resp, err := http.Post("http://"+addr+"/storage/v1/b?project=test", "application/json", strings.NewReader(`{"name":"`+name+`"}`))
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		return "gs://" + name
+	}
+}
+
+// azuriteKey is the key of the emulator's account, the same everywhere.
+// https://learn.microsoft.com/en-us/azure/storage/common/storage-connect-azurite
+const azuriteKey = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+func azurite(t *testing.T) func(*testing.T) string {
+	addr := begin(t, "azurite-blob", func(host, port string) []string {
+		return []string{"--blobHost", host, "--blobPort", port, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"}
+	})
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "devstoreaccount1")
+	t.Setenv("AZURE_STORAGE_KEY", azuriteKey)
+	return func(t *testing.T) string {
+		name := bucketName()
+		client, err := azureblob.NewDefaultClient(azureblob.ServiceURL("http://"+addr+"/devstoreaccount1"), azureblob.ContainerName(name))
+		require.NoError(t, err)
+		_, err = client.Create(t.Context(), nil)
+		require.NoError(t, err)
+		return "azblob://" + name + "?protocol=http&domain=" + url.QueryEscape(addr)
+	}
+}
