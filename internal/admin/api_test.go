@@ -229,3 +229,45 @@ func (w *world) disconnect() {
 	close(w.kick)
 	w.kick = make(chan struct{})
 }
+
+func (w *world) ListOrphans(context.Context, *apiv1.ListOrphansRequest) (*apiv1.ListOrphansResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	resp := &apiv1.ListOrphansResponse{}
+	for _, o := range w.orphans {
+		resp.Orphans = append(resp.Orphans, proto.CloneOf(o))
+	}
+	return resp, nil
+}
+
+func (w *world) orphan(id string) (*apiv1.Orphan, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.orphans {
+		if o.GetId() == id {
+			return proto.CloneOf(o), nil
+		}
+	}
+	return nil, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", id)
+}
+
+func (w *world) AdoptOrphan(_ context.Context, req *apiv1.AdoptOrphanRequest) (*apiv1.AdoptOrphanResponse, error) {
+	o, err := w.orphan(req.GetId())
+	if !req.GetDryRun() {
+		w.did("adopt " + req.GetId())
+	}
+	return &apiv1.AdoptOrphanResponse{Orphan: o}, err
+}
+
+func (w *world) DeleteOrphan(_ context.Context, req *apiv1.DeleteOrphanRequest) (*apiv1.DeleteOrphanResponse, error) {
+	o, err := w.orphan(req.GetId())
+	if !req.GetDryRun() {
+		w.did("delete orphan " + req.GetId())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if fail := w.fail["real DeleteOrphan "+req.GetId()]; fail != nil {
+			return nil, fail
+		}
+	}
+	return &apiv1.DeleteOrphanResponse{Orphan: o}, err
+}

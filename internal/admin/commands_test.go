@@ -84,6 +84,14 @@ func (w *world) populate() *world {
 		Digest: "sha256:abc", LoadedAt: wire.Time(now.Add(-3 * time.Hour)), RejectedAt: wire.Time(now.Add(-10 * time.Minute)),
 		RejectedError: "groups.default.web.siez: unknown setting",
 	}
+	w.orphans = []*apiv1.Orphan{
+		{
+			Id: string(webNew), Tenant: "default", Group: "web", ProviderId: "i-0c3d", Status: "running", InstanceType: "t4g.small", Market: "spot",
+			Addresses: []string{"10.0.0.9"}, CreatedAt: wire.Time(now.Add(-5*time.Hour - 30*time.Minute)), SeenAt: wire.Time(now.Add(-30*time.Minute - 30*time.Second)),
+			Spared: "2 machines without a record are more than 1",
+		},
+		{Id: string(gone), Tenant: "blue", Group: "db", ProviderId: "i-0e5f", Status: "stopped", CreatedAt: wire.Time(now.Add(-75 * time.Hour))},
+	}
 	w.problems = []string{"record instance/eu1a/default/web/x.json cannot be read, its group is held"}
 	return w
 }
@@ -107,6 +115,10 @@ func TestWhatIsPrinted(t *testing.T) {
 		"drain":               {"instance", "drain", string(webA), "--yes", "--reason", "kernel update"},
 		"interrupt":           {"interrupt", string(webA), "--yes"},
 		"interrupt-dry-run":   {"interrupt", string(webA), "--dry-run"},
+		"orphan-list":         {"orphan", "list"},
+		"orphan-adopt":        {"orphan", "adopt", string(webNew), "--yes"},
+		"orphan-delete":       {"orphan", "delete", string(webNew), string(gone), "--yes"},
+		"orphan-dry-run":      {"orphan", "delete", string(webNew), "--dry-run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, form := range []string{"table", "json", "yaml"} {
@@ -137,7 +149,7 @@ func TestFormsAgree(t *testing.T) {
 
 func TestNothingToShow(t *testing.T) {
 	w := newWorld(t)
-	for _, args := range [][]string{{"group", "list"}, {"instance", "list"}, {"events"}} {
+	for _, args := range [][]string{{"group", "list"}, {"instance", "list"}, {"events"}, {"orphan", "list"}} {
 		r := w.run(args...)
 		require.Zero(t, r.code)
 		require.True(t, strings.HasPrefix(r.out, "no "), r.out)

@@ -59,6 +59,7 @@ type world struct {
 	mu        sync.Mutex
 	groups    []*apiv1.Group
 	instances map[string]*apiv1.Instance
+	orphans   []*apiv1.Orphan
 	stories   map[string][]*apiv1.Event
 	fail      map[string]error // by method
 	calls     []string         // what changes things

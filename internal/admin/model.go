@@ -142,3 +142,26 @@ type Removal struct {
 	NoDrain  bool               `json:"no_drain,omitempty"`
 	Drain    *nstance.Drain     `json:"drain,omitempty"` // the one that has begun
 }
+
+// An Orphan is a machine without a record as orphan list prints it.
+type Orphan struct {
+	ID           nstance.InstanceID    `json:"id"`
+	Tenant       nstance.TenantID      `json:"tenant"`
+	Group        nstance.GroupID       `json:"group"`
+	ProviderID   string                `json:"provider_id"`
+	Status       nstance.MachineStatus `json:"status"` // what the provider says
+	InstanceType string                `json:"instance_type,omitempty"`
+	Market       nstance.MarketType    `json:"market,omitempty"`
+	Addresses    []string              `json:"addresses,omitempty"`
+	CreatedAt    time.Time             `json:"created_at,omitzero"`
+	SeenAt       time.Time             `json:"seen_at,omitzero"` // first, by the server that leads now
+	Spared       string                `json:"spared,omitempty"` // why it is not deleted; absent: it will be
+}
+
+// An OrphanDecision is what orphan adopt and orphan delete print, one for each
+// machine.
+type OrphanDecision struct {
+	Orphan
+	Action string `json:"action"` // adopt or delete
+	DryRun bool   `json:"dry_run"`
+}

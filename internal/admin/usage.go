@@ -65,6 +65,19 @@ func instanceArgument(cmd *cobra.Command, args []string) error {
 	return err
 }
 
+// instanceArguments demands one instance ID or more.
+func instanceArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return arguments("ID")(cmd, args)
+	}
+	for _, id := range args {
+		if _, err := nstance.ParseInstanceID(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // oneOf is a flag that takes one of a few words.
 type oneOf struct {
 	value *string

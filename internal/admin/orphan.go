@@ -1,0 +1,171 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+func (p *program) orphanCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "orphan", Short: "Machines that carry the shard's marks and have no record",
+		Long: "Machines that carry the shard's marks and have no record. The server deletes one by itself when it is sure\n" +
+			"that nobody misses it; the others wait here for somebody to decide.",
+	}
+	cmd.AddCommand(p.orphanListCommand(), p.orphanAdoptCommand(), p.orphanDeleteCommand())
+	return cmd
+}
+
+func (p *program) orphanListCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List machines without a record", Args: arguments()}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			list, err := c.orphans(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return out.print(list, func(t *table) { t.orphans(list) })
+		})
+	}
+	return cmd
+}
+
+func (c *client) orphans(ctx context.Context) ([]Orphan, error) {
+	resp, err := c.ListOrphans(ctx, &apiv1.ListOrphansRequest{})
+	if err != nil {
+		return nil, err
+	}
+	list := []Orphan{}
+	for _, o := range resp.GetOrphans() {
+		list = append(list, orphanOf(o))
+	}
+	return list, nil
+}
+
+func orphanOf(w *apiv1.Orphan) Orphan {
+	return Orphan{
+		ID: nstance.InstanceID(w.GetId()), Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
+		ProviderID: w.GetProviderId(), Status: nstance.MachineStatus(w.GetStatus()), InstanceType: w.GetInstanceType(),
+		Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(), CreatedAt: wire.TimeOf(w.GetCreatedAt()),
+		SeenAt: wire.TimeOf(w.GetSeenAt()), Spared: w.GetSpared(),
+	}
+}
+
+func (t *table) orphans(list []Orphan) {
+	if len(list) == 0 {
+		t.say("no machines without a record")
+		return
+	}
+	t.row("ID", "TENANT", "GROUP", "PROVIDER ID", "STATUS", "TYPE", "AGE", "SEEN", "SPARED BECAUSE")
+	for _, o := range list {
+		t.row(string(o.ID), string(o.Tenant), string(o.Group), o.ProviderID, string(o.Status), o.InstanceType,
+			t.age(o.CreatedAt), t.age(o.SeenAt), o.Spared)
+	}
+}
+
+func (p *program) orphanAdoptCommand() *cobra.Command {
+	return p.decideCommand(decision{
+		use: "adopt ID...", short: "Make machines without a record members again", action: "adopt",
+		long: "Make machines without a record members of the groups in their marks, as after a loss of storage. Their agents\n" +
+			"are taken back with the certificates they have. What is then more than a group's size is drained and deleted.",
+		how: "adopting %d machines makes them members of their groups, which drain what is more than their size",
+		call: func(ctx context.Context, c *client, id string, dryRun bool) (*apiv1.Orphan, error) {
+			resp, err := c.AdoptOrphan(ctx, &apiv1.AdoptOrphanRequest{Id: id, DryRun: dryRun})
+			return resp.GetOrphan(), err
+		},
+	})
+}
+
+func (p *program) orphanDeleteCommand() *cobra.Command {
+	return p.decideCommand(decision{
+		use: "delete ID...", short: "Delete machines without a record", action: "delete",
+		long: "Delete machines without a record, without a drain, whatever spares them. That they have no record, and whose\n" +
+			"they are, is looked at again all the same.",
+		how: "deleting %d machines ends whatever runs on them, without a drain",
+		call: func(ctx context.Context, c *client, id string, dryRun bool) (*apiv1.Orphan, error) {
+			resp, err := c.DeleteOrphan(ctx, &apiv1.DeleteOrphanRequest{Id: id, DryRun: dryRun})
+			return resp.GetOrphan(), err
+		},
+	})
+}
+
+// A decision is what a person decides about orphans.
+type decision struct {
+	use, short, long, action string
+	how                      string // what it does to so many machines
+	call                     func(ctx context.Context, c *client, id string, dryRun bool) (*apiv1.Orphan, error)
+}
+
+func (p *program) decideCommand(d decision) *cobra.Command {
+	var yes, dryRun bool
+	cmd := &cobra.Command{Use: d.use, Short: d.short, Long: d.long, Args: instanceArguments}
+	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			if err := d.check(cmd.Context(), c, args); err != nil {
+				return err
+			}
+			if err := p.confirm(cmd.Context(), yes || dryRun, fmt.Sprintf(d.how, len(args))); err != nil {
+				return err
+			}
+			done, err := d.carryOut(cmd.Context(), c, args, dryRun)
+			if len(done) == 0 {
+				return err
+			}
+			return errors.Join(err, out.print(done, func(t *table) { t.decisions(done) }))
+		})
+	}
+	return cmd
+}
+
+// check asks about all of them before anything is done to one.
+func (d decision) check(ctx context.Context, c *client, ids []string) error {
+	for _, id := range ids {
+		if _, err := d.call(ctx, c, id, true); err != nil {
+			return seekOrphan(err)
+		}
+	}
+	return nil
+}
+
+// carryOut returns what was done, up to the first error.
+func (d decision) carryOut(ctx context.Context, c *client, ids []string, dryRun bool) ([]OrphanDecision, error) {
+	var done []OrphanDecision
+	for _, id := range ids {
+		o, err := d.call(ctx, c, id, dryRun)
+		if err != nil {
+			return done, seekOrphan(err)
+		}
+		done = append(done, OrphanDecision{Orphan: orphanOf(o), Action: d.action, DryRun: dryRun})
+	}
+	return done, nil
+}
+
+func seekOrphan(err error) error {
+	if errors.Is(err, nstance.NotFound) {
+		return fault(nstance.NotFound, err, "nstance-admin orphan list shows those there are", err.Error())
+	}
+	return err
+}
+
+func (t *table) decisions(done []OrphanDecision) {
+	for _, d := range done {
+		switch {
+		case d.DryRun:
+			t.say("machine %s (%s): %s would be accepted", d.ProviderID, d.ID, d.Action)
+		case d.Action == "adopt":
+			t.say("machine %s (%s): adopted by %s/%s", d.ProviderID, d.ID, d.Tenant, d.Group)
+		default:
+			t.say("machine %s (%s): delete accepted", d.ProviderID, d.ID)
+		}
+	}
+}
