@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,14 +34,37 @@ type world struct {
 	r      *reconcile.Reconciler
 	epoch  uint64
 	drains *drain.Coordinator
+	office *office
 	stop   context.CancelFunc
 	done   chan struct{}
 	events []nstance.Event
-	acked  map[string]int // notices acknowledged, by event ID
+	acked  map[string]int              // notices acknowledged, by event ID
+	served map[nstance.InstanceID]bool // machines that reported well once
+	empty  map[nstance.InstanceID]bool // machines whose agent has acknowledged a drain
+
+	wrap    func(*office) // puts something between a leader and the outside
+	watched agentWatch    // told what agents see
 
 	slowDrain bool                                // agents do not acknowledge drains
 	broken    map[nstance.InstanceID]bool         // agents that say nothing at all
 	badImage  func(spec nstance.MachineSpec) bool // machines that never register
+}
+
+// An office is what one leader works with. Those who wrap it change its fields.
+type office struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	provider nstance.Provider
+	store    storage.Store
+	check    func() error
+	width    int
+	dead     atomic.Bool // its process is no more: nobody hears what it says
+}
+
+// An agentWatch is told what agents hear from leaders.
+type agentWatch interface {
+	acked(nstance.InstanceID, nstance.Notice)
+	draining(nstance.Drain)
 }
 
 // wanted is a group of the given size.
@@ -58,7 +82,8 @@ func wanted(size int) nstance.Group {
 func newWorld(t *testing.T, o simcloud.Options) *world {
 	w := &world{
 		t: t, store: storage.NewMemory(), ctx: t.Context(), stops: map[nstance.InstanceID]context.CancelFunc{},
-		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{},
+		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{}, served: map[nstance.InstanceID]bool{},
+		empty: map[nstance.InstanceID]bool{},
 	}
 	if o.Latency == nil {
 		o.Latency = simcloud.Constant(50 * time.Millisecond)
@@ -79,23 +104,37 @@ func newWorld(t *testing.T, o simcloud.Options) *world {
 // lead begins a term with the given groups.
 func (w *world) lead(groups ...nstance.Group) {
 	w.epoch++
-	ctx, cancel := context.WithCancel(w.ctx)
+	o := &office{provider: w.cloud, store: w.store}
+	o.ctx, o.cancel = context.WithCancel(w.ctx)
+	o.check = o.ctx.Err
+	if w.wrap != nil {
+		w.wrap(o)
+	}
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
-	r, err := reconcile.New(w.cloud, w.store, &reconcile.Options{
+	r, err := reconcile.New(o.provider, o.store, &reconcile.Options{
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
-		Journal: func(e nstance.Event) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() },
-		Check:   ctx.Err,
+		Journal: func(e nstance.Event) { w.heard(o, func() { w.events = append(w.events, e) }) },
+		Check:   o.check, Width: o.width,
 	})
 	require.NoError(w.t, err)
 	done := make(chan struct{})
 	w.mu.Lock()
-	w.r, w.drains, w.stop, w.done = r, drains, cancel, done
+	w.r, w.drains, w.office, w.stop, w.done = r, drains, o, o.cancel, done
 	w.mu.Unlock()
 	go func() {
 		defer close(done)
-		_ = r.Run(ctx)
+		_ = r.Run(o.ctx)
 	}()
+}
+
+// heard takes what a leader says, unless it is dead.
+func (w *world) heard(o *office, note func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !o.dead.Load() {
+		note()
+	}
 }
 
 // depose ends the term.
@@ -140,8 +179,10 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 				notices = append(notices, n)
 			}
 			mu.Unlock()
-			r, _ := w.leader()
-			r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { w.mu.Lock(); w.acked[n.EventID]++; w.mu.Unlock() }})
+			w.mu.Lock()
+			r, o := w.r, w.office
+			w.mu.Unlock()
+			r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { w.acknowledged(o, id, n) }})
 		}
 	})
 	for ctx.Err() == nil {
@@ -154,20 +195,51 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 			mu.Lock()
 			standing := slices.Clone(notices)
 			mu.Unlock()
+			w.mu.Lock()
+			w.served[id] = true
+			w.mu.Unlock()
 			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
 		}
 		next := time.After(time.Minute)
+		w.drain(ctx, drains, id, slow)
 		if !slow {
-			for _, d := range drains.Active() {
-				if d.Instance == id {
-					_ = drains.Acknowledge(ctx, nstance.Ack{Instance: id, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained})
-				}
-			}
 			next = time.After(5 * time.Second)
 		}
 		select {
 		case <-ctx.Done():
 		case <-next:
+		}
+	}
+}
+
+// acknowledged is a leader's answer to a notice.
+func (w *world) acknowledged(o *office, id nstance.InstanceID, n nstance.Notice) {
+	w.heard(o, func() { w.acked[n.EventID]++ })
+	if w.watched != nil && !o.dead.Load() {
+		w.watched.acked(id, n)
+	}
+}
+
+// drain empties the machine as it is told, at once, unless the agent is slow.
+func (w *world) drain(ctx context.Context, drains *drain.Coordinator, id nstance.InstanceID, slow bool) {
+	for _, d := range drains.Active() {
+		if d.Instance != id {
+			continue
+		}
+		if w.watched != nil {
+			w.watched.draining(d)
+		}
+		if slow {
+			continue
+		}
+		w.mu.Lock()
+		w.empty[id] = true
+		w.mu.Unlock()
+		ack := nstance.Ack{Instance: id, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained}
+		if drains.Acknowledge(ctx, ack) != nil {
+			w.mu.Lock()
+			w.empty[id] = false
+			w.mu.Unlock()
 		}
 	}
 }
@@ -251,6 +323,15 @@ func (w *world) first(typ nstance.EventType, match func(nstance.Event) bool) nst
 	}
 	require.Failf(w.t, "no such event", "%s", typ)
 	return nstance.Event{}
+}
+
+// shapes counts the machines by type and market.
+func (w *world) shapes() map[string]int {
+	out := map[string]int{}
+	for _, m := range w.cloud.Machines() {
+		out[m.InstanceType+"/"+string(m.Market)]++
+	}
+	return out
 }
 
 // agrees checks that cloud, records and memory tell the same story.
