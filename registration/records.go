@@ -85,6 +85,11 @@ type KeyRecord struct {
 type Succession struct {
 	Current *KeyRecord `json:"current,omitempty"`
 	Pending *KeyRecord `json:"pending,omitempty"`
+
+	// Open says that the holder is taken for registered although nobody knows
+	// with which key: the record of an adopted machine. The first certificate of
+	// ours that its agent shows becomes the current one.
+	Open bool `json:"-"`
 }
 
 // Promote makes the pending certificate the current one if it has that serial,

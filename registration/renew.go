@@ -101,8 +101,35 @@ func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) 
 		if good, pending := s.holds(id); good {
 			return s, pending, nil
 		}
+		if fresh && s.Open {
+			s, err := r.occupy(ctx, rec, id)
+			return s, false, err
+		}
 	}
 	return Succession{}, false, r.superseded(id)
+}
+
+// occupy makes the certificate of id, the first that is shown for an open
+// record, the current one. Its key and its serial are all that is kept of it.
+func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity) (Succession, error) {
+	var taken Succession
+	err := rec.update(ctx, func(s *Succession) error {
+		if good, _ := s.holds(id); !good && !s.Open {
+			return errSuperseded // another one was faster
+		} else if !good {
+			s.Current, s.Open = &KeyRecord{Fingerprint: id.Key, Serial: id.Serial, NotAfter: id.NotAfter}, false
+		}
+		taken = *s
+		return nil
+	})
+	switch {
+	case errors.Is(err, errSuperseded):
+		return Succession{}, r.superseded(id)
+	case err != nil:
+		return Succession{}, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
+	}
+	r.opts.Log.Info("certificate taken for an adopted machine", "subject", id.Subject, "tenant", id.Tenant, "serial", id.Serial)
+	return taken, nil
 }
 
 func (r *Registrar) superseded(id nstance.Identity) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -63,6 +64,7 @@ func (r records) registrationOf(ctx context.Context, rec storage.Instance) regis
 		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
 		Succession: registration.Succession{
 			Current: (*registration.KeyRecord)(rec.Current), Pending: (*registration.KeyRecord)(rec.Pending),
+			Open: rec.Reason == string(reconcile.ReasonAdopted) && rec.Current == nil,
 		},
 	}
 	r.t.used.promote(string(rec.ID), &reg.Succession)

@@ -1,0 +1,79 @@
+package registration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// open makes a record forget its keys, as that of an adopted machine.
+func (w *world) open(id nstance.InstanceID) {
+	w.t.Helper()
+	_, err := w.store.UpdateRegistration(w.t.Context(), id, func(reg *registration.Registration) error {
+		reg.Succession = registration.Succession{Open: true}
+		return nil
+	})
+	require.NoError(w.t, err)
+}
+
+func TestOpenRecord(t *testing.T) {
+	t.Run("takes the first certificate that is shown, durably", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, who := w.agent()
+		w.open(id)
+		for range 2 {
+			promote, err := w.reg.Verify(t.Context(), who)
+			require.NoError(t, err)
+			require.False(t, promote)
+		}
+		reg, err := w.store.Registration(t.Context(), id)
+		require.NoError(t, err)
+		require.False(t, reg.Open)
+		require.Equal(t, who.Serial, reg.Current.Serial)
+		require.Equal(t, who.Key, reg.Current.Fingerprint)
+		require.Empty(t, w.alarms)
+	})
+	t.Run("refuses every other one afterwards", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, first := w.agent()
+		second := w.mustRenew(first, pki.NewKey())
+		w.open(id)
+		_, err := w.reg.Verify(t.Context(), second)
+		require.NoError(t, err)
+		_, err = w.reg.Verify(t.Context(), first)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Len(t, w.alarms, 1)
+	})
+	t.Run("renews what it was shown", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, who := w.agent()
+		w.open(id)
+		w.pass(time.Hour)
+		next := w.mustRenew(who, pki.NewKey())
+		promote, err := w.reg.Verify(t.Context(), next)
+		require.NoError(t, err)
+		require.True(t, promote)
+	})
+	t.Run("belongs to its tenant still", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, who := w.agent()
+		w.open(id)
+		who.Tenant = "other"
+		_, err := w.reg.Verify(t.Context(), who)
+		require.ErrorIs(t, err, nstance.Denied)
+	})
+	t.Run("is of no use once it is to be deleted", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, who := w.agent()
+		w.open(id)
+		_, err := w.store.UpdateRegistration(t.Context(), id, func(reg *registration.Registration) error { reg.Deleting = true; return nil })
+		require.NoError(t, err)
+		_, err = w.reg.Verify(t.Context(), who)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+}
