@@ -112,7 +112,7 @@ func (r *Reconciler) executor(m *member) nstance.Executor {
 	switch {
 	case ok && attended.Attended(m.rec.Tenant):
 		return nstance.ExecutorOperator
-	case m.report.CanDrain:
+	case m.report.CanDrain, m.reportAt.IsZero(): // who has not said whether he can may be able to
 		return nstance.ExecutorAgent
 	}
 	return nstance.ExecutorNone
