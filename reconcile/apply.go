@@ -146,11 +146,47 @@ func (r *Reconciler) halt(g *group) {
 
 // resume hands every step that is owed and due to a lane.
 func (r *Reconciler) resume(g *group, now time.Time) {
+	excess := g.excess()
 	for _, m := range g.members {
+		if excess > 0 && r.inherited(m) {
+			excess--
+			continue
+		}
 		if m.step != stepNone && !m.running && !m.retryAt.After(now) {
 			r.submit(m)
 		}
 	}
+}
+
+// inherited reports whether m is an intent of a former leader for which no
+// machine is known.
+func (r *Reconciler) inherited(m *member) bool {
+	return m.step == stepCreate && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
+}
+
+// excess is how many members the group has beyond its wants. While a new leader
+// settles they stay, but an intent among them, such as one that a former leader
+// wrote late, need not become a machine first. It looks at the members as they
+// were for the last view.
+func (g *group) excess() int {
+	if !g.desired {
+		return 0
+	}
+	size, stale, counted := g.spec.Size, 0, 0
+	if g.removing {
+		size = 0
+	}
+	for i := range g.buffer {
+		m := &g.buffer[i]
+		if m.OnDemand || m.State.Leaving() || m.State == nstance.Failed || m.Gone || m.Requested != nil || memberNoticed(m) {
+			continue
+		}
+		counted++
+		if m.Hash != "" && m.Hash != g.hash {
+			stale++
+		}
+	}
+	return counted - size - min(stale, g.spec.Rollout.MaxSurge.Of(size))
 }
 
 func (r *Reconciler) submit(m *member) {
