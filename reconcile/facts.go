@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -108,7 +109,11 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 	switch {
 	case n.Cancelled:
 		r.withdrawn(m, known)
-		call(ack)
+		if m.final() || !r.consequent(m, n.EventID) {
+			call(ack)
+		} else {
+			m.owe(withdrawal+n.EventID, ack)
+		}
 		return
 	case !n.Kind.Dooms():
 		if ack != nil { // those in reports are repeats
@@ -132,20 +137,33 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		call(ack)
 		return
 	}
-	if ack != nil {
-		if m.acks == nil {
-			m.acks = map[string][]func(){}
-		}
-		owed := m.acks[n.EventID]
-		m.acks[n.EventID] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
-	}
+	m.owe(n.EventID, ack)
 	r.queue.add(m.group.key, true)
 }
+
+// withdrawal marks the acknowledgements that are owed for the end of a notice.
+const withdrawal = "withdrawn "
+
+// owe keeps an acknowledgement until what it stands for is durable.
+func (m *member) owe(what string, ack func()) {
+	if ack == nil {
+		return
+	}
+	if m.acks == nil {
+		m.acks = map[string][]func(){}
+	}
+	owed := m.acks[what]
+	m.acks[what] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
+}
+
+// final reports whether a withdrawal changes nothing any more: the deletion is
+// marked, or the instance has cried wolf before.
+func (m *member) final() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
 
 // withdrawn drops a notice, unless the instance has cried wolf before: its
 // second reclaim is final.
 func (r *Reconciler) withdrawn(m *member, known int) {
-	if known < 0 || m.rec.Reclaims > 1 {
+	if known < 0 || m.final() {
 		return
 	}
 	for _, ack := range m.acks[m.notices[known].EventID] {
@@ -174,9 +192,10 @@ func (r *Reconciler) consequent(m *member, eventID string) bool {
 
 // settleAcks acknowledges every notice whose consequence has become durable.
 func (r *Reconciler) settleAcks(m *member) {
-	for id, acks := range m.acks {
-		if r.consequent(m, id) {
-			delete(m.acks, id)
+	for what, acks := range m.acks {
+		id, ends := strings.CutPrefix(what, withdrawal)
+		if r.consequent(m, id) != ends || m.final() {
+			delete(m.acks, what)
 			for _, ack := range acks {
 				call(ack)
 			}
