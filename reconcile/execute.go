@@ -290,11 +290,13 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if planned == nil {
 		return nil
 	}
-	d, fresh, known := *planned, true, false
+	var d nstance.Drain
+	fresh, known := true, false
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
+		d = within(*planned, rec)
 		fresh, known = rec.Drain == nil, reflect.DeepEqual(rec.Drain, &d)
 		if known {
 			return nil // of an earlier term: only to be announced again
@@ -308,10 +310,31 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
+	r.mu.Lock()
+	if m.drain == planned {
+		m.drain = &d
+	}
+	r.mu.Unlock()
 	if !known {
 		r.sayDrain(m, &d, fresh)
 	}
 	return r.opts.Drains.Start(ctx, d)
+}
+
+// within fits a drain into what the record says. One that stands there, be it
+// by a former leader's late write, goes on: its deadline only comes earlier. And
+// no generation that has been cancelled comes again.
+func within(d nstance.Drain, rec *storage.Instance) nstance.Drain {
+	old := rec.Drain
+	if old == nil {
+		d.Generation = max(d.Generation, rec.Generation+1)
+		return d
+	}
+	d.Generation, d.StartedAt, d.Executor = old.Generation, old.StartedAt, old.Executor
+	if old.Deadline.Before(d.Deadline) {
+		d.Deadline = old.Deadline
+	}
+	return d
 }
 
 func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, fresh bool) {
