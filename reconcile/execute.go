@@ -55,6 +55,9 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		r.say(m, nstance.Event{Type: nstance.EventDeleted})
 		r.forget(m)
 		return
+	case errors.Is(err, errOutdated), m.rec.Deleting != nil && m.step != stepDelete:
+		r.believe(m)
+		return
 	case m.planned != planned:
 		return
 	case err == nil:
@@ -68,6 +71,26 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	}
 	m.attempts++
 	m.retryAt = r.opts.Now().Add(backoff(m.attempts))
+}
+
+// errOutdated refuses a step because the record is not what it was planned on:
+// a former leader's late write has landed there, or an agent has registered.
+var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record has changed since this was planned"}
+
+// believe takes what is durable for what is, whatever was planned for m. The
+// next plan starts from there.
+func (r *Reconciler) believe(m *member) {
+	m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
+	m.planned++
+	m.drain, m.drainOver = m.rec.Drain, false
+	switch {
+	case m.rec.Deleting != nil: // a marked instance is never wanted again
+		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
+	case m.drain != nil:
+		m.state, m.step = nstance.Draining, stepDrain // which announces it
+	default:
+		m.state, m.why = nstance.Booting, nil
+	}
 }
 
 // refused reports whether a create definitely made no machine and never will.
@@ -121,6 +144,8 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 		return keepTrying(err)
 	} else if r.opts.Now().Sub(m.asked) < r.opts.ConsistencyWindow {
 		return errAgain
+	} else if err := r.stillWanted(ctx, rec.ID); err != nil {
+		return err
 	}
 	if err := r.asking(m, rec); err != nil {
 		return err
@@ -133,6 +158,16 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 		return err
 	}
 	return r.adopt(m, mach)
+}
+
+// stillWanted reads an intent again before its create is repeated: a former
+// leader's late write may have marked it.
+func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) error {
+	rec, err := r.records.Refresh(ctx, id)
+	if err == nil && rec.Deleting != nil {
+		return errOutdated
+	}
+	return keepTrying(err)
 }
 
 // writeIntent makes the intent durable. A record that stands there already is

@@ -66,6 +66,10 @@ func (r *Reconciler) registered(m *member, now time.Time) {
 	}
 	first := !m.registered()
 	m.rec = rec
+	if rec.Deleting != nil && m.step != stepDelete { // by a former leader's late write
+		r.believe(m)
+		r.queue.add(m.group.key, true)
+	}
 	if first && m.registered() {
 		m.track.Registered(now)
 		r.say(m, nstance.Event{Type: nstance.EventRegistered})

@@ -57,8 +57,12 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 	if len(m.why) > 0 {
 		why = m.why[0]
 	}
+	need := m.basis()
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+		if !need.holds(rec) {
+			return errOutdated
+		}
 		rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
 		rec.CutShort = rec.CutShort || cut
 		return nil
@@ -73,6 +77,39 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + orNothing(why.Message)})
 	r.mu.Unlock()
 	return r.opts.Drains.End(ctx, m.id)
+}
+
+// A basis is what a deletion rests on: that m was drained as recorded, or has
+// never registered. Zero rests on neither.
+type basis struct {
+	drain        uint64 // generation
+	unregistered bool
+}
+
+// basis returns what the deletion of m rests on. Nothing has to be drained
+// where the machine is gone, somebody asked for that, or the group wants none.
+func (m *member) basis() basis {
+	switch {
+	case m.gone, m.noDrain, m.group.spec.DrainTimeout <= 0:
+		return basis{}
+	case m.drain != nil:
+		return basis{drain: m.drain.Generation}
+	}
+	return basis{unregistered: !m.registered()}
+}
+
+// holds reports whether the record still bears a deletion out. One that is
+// marked already does.
+func (b basis) holds(rec *storage.Instance) bool {
+	switch {
+	case rec.Deleting != nil:
+		return true
+	case b.drain > 0:
+		return rec.Drain != nil && rec.Drain.Generation == b.drain
+	case b.unregistered:
+		return rec.RegisteredAt.IsZero()
+	}
+	return true
 }
 
 func orNothing(message string) string {
