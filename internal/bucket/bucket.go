@@ -170,11 +170,13 @@ func (s *Store) put(ctx context.Context, key string, data []byte, match storage.
 		v, err = s.driver.Put(c.ctx, s.prefix+key, data, match)
 		return err
 	})
-	switch {
+	switch gone := errors.Is(err, nstance.NotFound); {
 	case err == nil && v == "":
 		return "", nstance.Errorf(nstance.Ambiguous, "put %s: the answer has no version", key)
-	case match != "" && errors.Is(err, nstance.NotFound):
+	case gone && match != "": // what S3 says where others say 412
 		return "", nstance.Errorf(nstance.Conflict, "put %s: it is gone", key)
+	case gone:
+		return "", nstance.Errorf(nstance.Ambiguous, "put %s: the store says that it does not exist, as it should", key)
 	}
 	return v, err
 }

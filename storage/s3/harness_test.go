@@ -3,6 +3,7 @@ package s3_test
 import (
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -16,6 +17,20 @@ import (
 )
 
 const bucket = "nstance-test"
+
+// TestMain gives all tests credentials, and nothing else of this machine's.
+func TestMain(m *testing.M) {
+	for k, v := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+		"AWS_PROFILE": "", "AWS_REGION": "", "AWS_DEFAULT_REGION": "",
+	} {
+		if err := os.Setenv(k, v); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // service starts an S3 server in this process and returns its URL.
 func service(t *testing.T) string {
@@ -38,17 +53,14 @@ func proxied(t *testing.T, target string) (*faultproxy.Proxy, string) {
 	return p, srv.URL
 }
 
-// open opens the bucket at a service, with a short time limit, as a client of
-// its own.
+// open opens the bucket at a service, as a client of its own.
 func open(t *testing.T, endpoint, more string) storage.Store {
 	t.Helper()
-	t.Setenv("AWS_ACCESS_KEY_ID", "key")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	t.Setenv("AWS_CONFIG_FILE", "/dev/null")
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
 	u := "s3://" + bucket + "?region=eu-west-1&use_path_style=true&endpoint=" + url.QueryEscape(endpoint) + more
-	s, err := s3.Open(t.Context(), u, &s3.Options{Timeout: 5 * time.Second})
+	s, err := s3.Open(t.Context(), u, &s3.Options{Timeout: timeout})
 	require.NoError(t, err)
 	return s
 }
+
+// timeout of a call, short enough to wait for.
+const timeout = time.Second

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -78,6 +80,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if conf.Region == "" {
 		return nil, nstance.FieldError("storage.url", "add region=... or set AWS_REGION", "no region is known")
 	}
+	conf.Retryer = func() aws.Retryer { return retry.NewStandard(reads) }
 	client := s3.NewFromConfig(conf, func(so *s3.Options) {
 		so.UsePathStyle = pathStyle
 		if endpoint != "" {
@@ -92,6 +95,12 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 		o = &Options{}
 	}
 	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+}
+
+// reads is how often, and how fast, the client repeats what changes nothing.
+// Whoever calls has his own, longer patience.
+func reads(o *retry.StandardOptions) {
+	o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 3, 200*time.Millisecond, ratelimit.None
 }
 
 func orFalse(s string) string {

@@ -1,0 +1,222 @@
+package s3_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/storage"
+)
+
+const shard = "eu1a"
+
+// What may happen to one write on its way to a real server and back. Records
+// and documents must come out right each time.
+var faults = map[string]faultproxy.Fault{
+	"409 once":                          {Mode: faultproxy.Refuse, Status: 409, Body: says("ConditionalRequestConflict")},
+	"409 again and again":               {Mode: faultproxy.Refuse, Status: 409, Body: says("ConditionalRequestConflict"), Times: 8},
+	"409 after a landed write":          {Mode: faultproxy.Replace, Status: 409, Body: says("ConditionalRequestConflict")},
+	"412 after a landed write":          {Mode: faultproxy.Replace, Status: 412, Body: says("PreconditionFailed")},
+	"412 without reason":                {Mode: faultproxy.Refuse, Status: 412, Body: says("PreconditionFailed")},
+	"404 after a landed write":          {Mode: faultproxy.Replace, Status: 404, Body: says("NoSuchKey")},
+	"404 without reason":                {Mode: faultproxy.Refuse, Status: 404, Body: says("NoSuchKey")},
+	"500 after a landed write":          {Mode: faultproxy.Replace, Status: 500, Body: says("InternalError")},
+	"503 before":                        {Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable")},
+	"time-out after a landed write":     {Mode: faultproxy.Hang},
+	"connection cut before":             {Mode: faultproxy.Cut},
+	"connection cut after it landed":    {Mode: faultproxy.Lose},
+	"answer without version":            {Mode: faultproxy.Replace, Status: 200},
+	"answer that is not the service's":  {Mode: faultproxy.Replace, Status: 502, Body: "<html>bad gateway</html>"},
+	"answer of another kind altogether": {Mode: faultproxy.Replace, Status: 200, Body: "<html>sign in to this wireless network</html>"},
+}
+
+// A stage is a server, a store that reaches it through a proxy, and one that
+// does not.
+type stage struct {
+	proxy         *faultproxy.Proxy
+	store, direct storage.Store
+}
+
+func newStage(t *testing.T) stage {
+	t.Helper()
+	endpoint := service(t)
+	p, front := proxied(t, endpoint)
+	return stage{proxy: p, store: open(t, front, ""), direct: open(t, endpoint, "")}
+}
+
+// stands returns what another server would find.
+func (s stage) stands(t *testing.T) []storage.Instance {
+	t.Helper()
+	all, problems, err := storage.NewRecords(s.direct, shard, nil).Load(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	return all
+}
+
+func instance(t *testing.T) storage.Instance {
+	t.Helper()
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(t, err)
+	return storage.Instance{ID: id, Tenant: "default", Group: "web"}
+}
+
+func count(rec *storage.Instance) error { rec.Generation++; return nil }
+
+type counter struct{ N int }
+
+func TestRecordsSurvive(t *testing.T) {
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			r := storage.NewRecords(s.store, shard, nil)
+			f.Match = writes
+
+			s.proxy.Inject(f)
+			rec, err := r.Create(t.Context(), instance(t))
+			require.NoError(t, err, "create")
+			require.Len(t, s.stands(t), 1)
+
+			s.proxy.Heal()
+			s.proxy.Inject(f)
+			rec, err = r.Update(t.Context(), rec.ID, count)
+			require.NoError(t, err, "update")
+			require.EqualValues(t, 1, rec.Generation)
+			require.EqualValues(t, 1, s.stands(t)[0].Generation, "applied once")
+
+			s.proxy.Heal()
+			_, err = r.Update(t.Context(), rec.ID, count)
+			require.NoError(t, err, "an update after that")
+			require.EqualValues(t, 2, s.stands(t)[0].Generation)
+
+			if name != "404 without reason" { // which a deletion must believe
+				s.proxy.Inject(f)
+			}
+			require.NoError(t, r.Delete(t.Context(), rec.ID), "delete")
+			require.Empty(t, s.stands(t))
+		})
+	}
+}
+
+func TestDocSurvives(t *testing.T) {
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			doc := storage.NewDoc[counter](s.store, storage.StateKey(shard), nil)
+			f.Match = writes
+			for n := range 3 {
+				s.proxy.Heal()
+				s.proxy.Inject(f)
+				_, err := doc.Update(t.Context(), func(c *counter) error { c.N++; return nil })
+				require.NoError(t, err)
+				now, err := storage.NewDoc[counter](s.direct, storage.StateKey(shard), nil).Load(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, n+1, now.N)
+			}
+		})
+	}
+}
+
+// A write whose answer is lost, and that cannot be read back either, is
+// Ambiguous; the next call finds out.
+func TestRecordsWithoutReadBack(t *testing.T) {
+	s := newStage(t)
+	r := storage.NewRecords(s.store, shard, nil)
+	rec, err := r.Create(t.Context(), instance(t))
+	require.NoError(t, err)
+	s.proxy.Inject(
+		faultproxy.Fault{Mode: faultproxy.Lose, Match: writes},
+		faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable"), Times: -1},
+	)
+	_, err = r.Update(t.Context(), rec.ID, count)
+	require.ErrorIs(t, err, nstance.Ambiguous)
+	s.proxy.Heal()
+	rec, err = r.Update(t.Context(), rec.ID, count)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, rec.Generation, "the first had landed")
+}
+
+// A throttled write is sure not to have landed, so the caller learns of it.
+func TestRecordsThrottled(t *testing.T) {
+	s := newStage(t)
+	r := storage.NewRecords(s.store, shard, nil)
+	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: says("SlowDown"), Match: writes})
+	_, err := r.Create(t.Context(), instance(t))
+	require.ErrorIs(t, err, nstance.Throttled)
+	require.Empty(t, s.stands(t))
+}
+
+// Whoever writes through a proxy that loses answers meets another who writes
+// in between.
+func TestRecordsMeetAnother(t *testing.T) {
+	s := newStage(t)
+	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
+	rec, err := mine.Create(t.Context(), instance(t))
+	require.NoError(t, err)
+	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Lose, Match: func(r *http.Request) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		_, _, err := other.Load(t.Context())
+		if err == nil {
+			_, err = other.Update(t.Context(), rec.ID, count)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return true
+	}})
+	_, err = mine.Update(t.Context(), rec.ID, count)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.stands(t)[0].Generation, "neither update is lost")
+}
+
+func TestRecordsSurviveAStaleList(t *testing.T) {
+	s := newStage(t)
+	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
+	var recs []storage.Instance
+	for range 2 {
+		rec, err := other.Create(t.Context(), instance(t))
+		require.NoError(t, err)
+		recs = append(recs, rec)
+	}
+	lists := func(r *http.Request) bool { return strings.Contains(r.URL.RawQuery, "list-type=2") }
+	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Stale, Match: lists, Times: -1})
+	all, _, err := mine.Load(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+
+	own, err := mine.Create(t.Context(), instance(t))
+	require.NoError(t, err)
+	_, err = other.Update(t.Context(), recs[0].ID, count)
+	require.NoError(t, err)
+	require.NoError(t, other.Delete(t.Context(), recs[1].ID))
+	_, err = mine.Update(t.Context(), recs[0].ID, count)
+	require.NoError(t, err)
+
+	// The list still shows the two records as they were, and not the third.
+	for _, reader := range []*storage.Records{mine, storage.NewRecords(s.store, shard, nil)} {
+		all, problems, err := reader.Load(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		found := map[nstance.InstanceID]uint64{}
+		for _, rec := range all {
+			found[rec.ID] = rec.Generation
+		}
+		require.EqualValues(t, 2, found[recs[0].ID], "changed since: its own read counts")
+		if reader == mine {
+			require.Contains(t, found, own.ID, "what is known and not listed is looked at, not given up")
+		} else {
+			require.NotContains(t, found, recs[1].ID, "deleted since")
+		}
+	}
+	_, err = mine.Update(t.Context(), recs[1].ID, count)
+	require.ErrorIs(t, err, nstance.NotFound, "whom the list deceived learns it from the next write")
+	require.Len(t, s.stands(t), 2, "and does not bring it back")
+}
