@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,6 +338,59 @@ func TestNewLeaderFinishesACollection(t *testing.T) {
 		require.False(t, w.exists(id), "its record says so, and no rule is asked again")
 		w.agrees(3)
 	})
+}
+
+func TestOrphanThatGoesByItself(t *testing.T) {
+	settled(t, 3, func(t *testing.T, w *world) {
+		id := w.stray(0, nil)
+		w.passes(3 * time.Minute)
+		require.Len(t, w.r.Orphans(), 1)
+		require.NoError(t, w.cloud.Kill(id))
+		w.passes(150 * time.Second)
+		require.Empty(t, w.r.Orphans())
+		require.Empty(t, w.r.Problems())
+		w.agrees(3)
+	})
+}
+
+// A borrowed handle is one under which the cloud shows another machine than it
+// listed, as when a cloud uses its handles again.
+type borrowed struct {
+	nstance.Provider
+	id     nstance.InstanceID
+	change func(*nstance.Machine)
+}
+
+func (b *borrowed) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	mach, err := b.Provider.Get(ctx, id)
+	if id == b.id {
+		b.change(&mach)
+	}
+	return mach, err
+}
+
+func TestOrphanThatIsAnotherMachineByNow(t *testing.T) {
+	for name, change := range map[string]func(*nstance.Machine){
+		"handle":        func(m *nstance.Machine) { m.ProviderID = "sim-other" },
+		"creation time": func(m *nstance.Machine) { m.CreatedAt = m.CreatedAt.Add(time.Second) },
+		"installation":  func(m *nstance.Machine) { m.Owner.Installation = "i2" },
+		"tenant":        func(m *nstance.Machine) { m.Owner.Tenant = "blue" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			settled(t, 3, func(t *testing.T, w *world) {
+				id := w.stray(10*time.Minute, nil)
+				w.depose()
+				w.wrap = func(o *office) { o.provider = &borrowed{o.provider, id, change} }
+				w.lead(wanted(3))
+				w.passes(30 * time.Minute)
+				require.True(t, w.exists(id))
+				w.agreesWithStray(3)
+				require.ErrorIs(t, w.r.DeleteOrphan(w.ctx, id, "asked for"), nstance.Conflict)
+				_, err := w.r.AdoptOrphan(w.ctx, id)
+				require.ErrorIs(t, err, nstance.Conflict)
+			})
+		})
+	}
 }
 
 func TestOrphanWithoutAGroup(t *testing.T) {
