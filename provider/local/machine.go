@@ -274,10 +274,10 @@ func (m *machine) terminate() {
 	grace := time.NewTimer(m.c.o.Grace)
 	defer grace.Stop()
 	select {
-	case <-m.exited:
+	case <-m.exited: //nolint:errcheck // however it ended, it has ended
 	case <-grace.C:
 		_ = m.signal(syscall.SIGKILL)
-		<-m.exited
+		<-m.exited //nolint:errcheck // the same
 	}
 }
 

@@ -247,7 +247,7 @@ func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		for range d.Watch(t.Context()) {
+		for range d.Watch(t.Context()) { //nolint:errcheck // whatever comes first
 			break
 		}
 	}()

@@ -143,8 +143,8 @@ func (d *driver) Delete(ctx context.Context, key string, v storage.Version) erro
 func only(v storage.Version) *azblob.AccessConditions {
 	c := &azblob.ModifiedAccessConditions{}
 	if v == "" {
-		any := azcore.ETagAny
-		c.IfNoneMatch = &any
+		star := azcore.ETagAny
+		c.IfNoneMatch = &star
 	} else {
 		tag := azcore.ETag(`"` + v + `"`)
 		c.IfMatch = &tag
