@@ -39,6 +39,7 @@ func newGroups(t *term) *groups {
 // group whose overlay is unknown is unknown. tried is called after the first
 // attempt.
 func (g *groups) load(ctx context.Context, tried func()) {
+	defer tried() // the term may be over before it begins
 	for ctx.Err() == nil {
 		_, err := g.doc.Load(ctx)
 		g.loaded(err)
