@@ -15,6 +15,7 @@ type campaign struct {
 	readAt  time.Duration // when to look at storage again
 	takeAt  time.Duration // not to be taken before, after an attempt that came to nothing
 	trouble bool          // the last request came to nothing
+	listens bool          // the watch works
 }
 
 func (c *campaign) run(ctx context.Context) (*Term, error) {
@@ -178,8 +179,13 @@ func (c *campaign) wait(ctx context.Context) {
 func (c *campaign) hear(h heard) {
 	now := c.clock.Now()
 	switch {
-	case h.broken, h.Epoch > c.now.Epoch:
-		c.readAt = min(c.readAt, now)
+	case h.broken:
+		if c.listens { // otherwise it polls already
+			c.readAt = now
+		}
+		c.listens = false
+	case h.Epoch > c.now.Epoch:
+		c.readAt = now
 	case h.Epoch == c.now.Epoch && c.now.version != "" && !c.now.Released: // nothing comes after a release
 		s := c.now
 		s.version, s.WriteID, s.Released = h.Version, h.WriteID, h.Released
@@ -188,6 +194,7 @@ func (c *campaign) hear(h heard) {
 			c.takeAt = 0
 		}
 		c.observe(s)
+		c.listens = true
 		c.readAt = now + s.ttl()/2 // silence for so long means that the watch is dead
 	}
 }

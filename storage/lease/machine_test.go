@@ -26,6 +26,7 @@ type machine struct {
 	wall time.Duration // what its wall clock is wrong by; steps at any time
 	rude float64       // share of requests that meet a fault
 	cut  bool          // no request gets through
+	mute int           // 1: the next write is the last to land, and is not answered; 2: no write gets through
 	late time.Duration // the longest that a request can linger in the network
 }
 
@@ -87,6 +88,16 @@ func (m *machine) set(rude float64, cut bool) {
 	m.rude, m.cut = rude, cut
 }
 
+// silence lets reads through, and of writes one more, without its answer.
+func (m *machine) silence(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mute = 0
+	if on {
+		m.mute = 1
+	}
+}
+
 func (m *machine) step(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,17 +143,25 @@ type fate struct {
 	code        nstance.Code
 }
 
-func (m *machine) fate() fate {
+func (m *machine) fate(write bool) fate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	short := func(most time.Duration) time.Duration { return time.Duration(m.rng.Int64N(int64(most))) }
 	f := fate{there: short(20 * time.Millisecond), back: short(20 * time.Millisecond)}
-	if m.cut {
+	switch {
+	case m.cut, write && m.mute == 2:
 		f.dropped = true
+		return f
+	case write && m.mute == 1:
+		m.mute, f.lost, f.code = 2, true, nstance.Unavailable
 		return f
 	}
 	if m.rng.Float64() >= m.rude {
 		return f
+	}
+	most := m.late
+	if m.rng.IntN(2) == 0 {
+		most = time.Second // slow, but not too slow for an answer
 	}
 	f.code = []nstance.Code{nstance.Unavailable, nstance.Ambiguous, nstance.Conflict, nstance.Throttled}[m.rng.IntN(4)]
 	switch m.rng.IntN(7) {
@@ -155,11 +174,11 @@ func (m *machine) fate() fate {
 	case 3:
 		f.twice = true
 	case 4:
-		f.there = short(m.late)
+		f.there = short(most)
 	case 5:
-		f.back = short(m.late)
+		f.back = short(most)
 	case 6: // the error comes back at once although the request goes on
-		f.there, f.refused, f.lost = short(m.late), true, true
+		f.there, f.refused, f.lost = short(most), true, true
 	}
 	return f
 }
@@ -168,7 +187,7 @@ func (m *machine) fate() fate {
 func (m *machine) send(ctx context.Context, write bool, do func() error) error {
 	m.gate()
 	defer m.gate()
-	f := m.fate()
+	f := m.fate(write)
 	code := f.code
 	if code == nstance.Conflict && !write {
 		code = nstance.Unavailable

@@ -16,7 +16,7 @@ func (l *Lease) Announcements(ctx context.Context) iter.Seq[Announcement] {
 		l.mu.Lock()
 		n := l.news
 		l.mu.Unlock()
-		for told := 0; n != nil; {
+		for told := 0; n != nil && ctx.Err() == nil; {
 			last, count, more := n.latest()
 			if count > told {
 				told = count

@@ -51,15 +51,25 @@ func (s *standing) next(epoch uint64) standing {
 }
 
 func (s *standing) encode() ([]byte, error) {
+	own, err := marshal(s.object)
+	if err != nil || len(s.rest) == 0 {
+		return append(own, '\n'), err
+	}
+	rest, err := marshal(s.rest)
+	if err != nil {
+		return nil, err
+	}
+	own = append(own[:len(own)-1], ',')
+	return append(append(own, rest[1:]...), '\n'), nil
+}
+
+// marshal returns compact JSON, with the characters that HTML escapes as they are.
+func marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s.object); err != nil || len(s.rest) == 0 {
-		return buf.Bytes(), err
-	}
-	rest, err := json.Marshal(s.rest)
-	own := bytes.TrimRight(buf.Bytes(), "}\n")
-	return append(append(append(own, ','), rest[1:]...), '\n'), err
+	err := enc.Encode(v)
+	return bytes.TrimSpace(buf.Bytes()), err
 }
 
 // decode reads the object. One that is damaged, or of another major format, is

@@ -153,7 +153,7 @@ func (w *history) pick() *node {
 
 func (w *history) trouble(ctx context.Context, n *node, rude float64) {
 	length := time.Duration(w.rng.Int64N(int64(5 * n.ttl / 2)))
-	switch w.rng.IntN(12) {
+	switch w.rng.IntN(14) {
 	case 0, 1, 2:
 		n.freeze()
 		w.wg.Go(func() { after(ctx, length); n.wake() })
@@ -171,7 +171,10 @@ func (w *history) trouble(ctx context.Context, n *node, rude float64) {
 		}
 	case 10:
 		n.step(time.Duration(w.rng.Int64N(int64(time.Hour))) - 30*time.Minute)
-	case 11:
+	case 11, 12:
+		n.silence(true)
+		w.wg.Go(func() { after(ctx, length); n.silence(false) })
+	case 13:
 		if w.rng.IntN(6) == 0 {
 			w.remove()
 		}
@@ -192,6 +195,7 @@ func (w *history) calm(ctx context.Context) {
 	for _, n := range w.nodes {
 		n.wake()
 		n.set(0, false)
+		n.silence(false)
 	}
 	settle := 24 * time.Second
 	if w.mixed {
@@ -204,6 +208,7 @@ func (w *history) calm(ctx context.Context) {
 	for _, n := range w.nodes {
 		n.wake()
 		n.set(0, false)
+		n.silence(false)
 	}
 	after(ctx, settle-15*time.Second)
 	if w.leader() == nil {
@@ -355,7 +360,7 @@ func (n *node) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Annou
 		for _, o := range n.w.nodes {
 			if l := o.lease.Load(); o.name == h.Address && l != nil {
 				for a := range l.Announcements(ctx) {
-					f := n.fate()
+					f := n.fate(false)
 					o.gate()
 					after(ctx, f.there+f.back)
 					n.gate()

@@ -1,0 +1,104 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+func TestSystemClock(t *testing.T) {
+	t.Run("goes on", func(t *testing.T) {
+		c := lease.SystemClock()
+		rang := make(chan time.Duration, 1)
+		began := c.Now()
+		c.AfterFunc(300*time.Millisecond, func() { rang <- c.Now() })
+		require.GreaterOrEqual(t, <-rang-began, 300*time.Millisecond)
+	})
+	// jumping is a clock beside Go's own, as after the machine has slept.
+	jumping := func() (lease.Clock, *atomic.Int64) {
+		var slept atomic.Int64
+		began := time.Now()
+		return lease.Sliced(func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }), &slept
+	}
+	bubble(t, "its timers count the time that the machine slept", func(t *testing.T) {
+		c, slept := jumping()
+		var rang atomic.Bool
+		c.AfterFunc(time.Minute, func() { rang.Store(true) })
+		after(t.Context(), 10*time.Second)
+		require.False(t, rang.Load())
+		slept.Store(int64(49 * time.Second))
+		after(t.Context(), 900*time.Millisecond)
+		require.False(t, rang.Load())
+		after(t.Context(), 110*time.Millisecond)
+		require.True(t, rang.Load())
+	})
+	bubble(t, "a term ends soon after its machine has slept", func(t *testing.T) {
+		c, slept := jumping()
+		term := campaign(t, candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Clock: c}))
+		after(t.Context(), time.Second)
+		slept.Store(int64(time.Hour))
+		require.LessOrEqual(t, lasts(term), 250*time.Millisecond)
+	})
+	bubble(t, "a stopped timer stays silent", func(t *testing.T) {
+		c, _ := jumping()
+		var rang atomic.Int32
+		for _, wait := range []time.Duration{0, 100 * time.Millisecond, 900 * time.Millisecond} {
+			stop := c.AfterFunc(time.Second, func() { rang.Add(1) })
+			after(t.Context(), wait)
+			require.True(t, stop())
+			require.False(t, stop())
+		}
+		stop := c.AfterFunc(time.Second, func() { rang.Add(1) })
+		after(t.Context(), time.Minute)
+		synctest.Wait()
+		require.False(t, stop())
+		require.EqualValues(t, 1, rang.Load())
+	})
+}
+
+// TestRealTime hands a lease over between two electors that share a directory,
+// with the clock and the timers of a real process.
+func TestRealTime(t *testing.T) {
+	dir := t.TempDir()
+	open := func(o lease.Options) *lease.Lease {
+		s, err := storage.OpenDir(dir, nil)
+		require.NoError(t, err)
+		o.Clock, o.TTL = lease.SystemClock(), lease.MinTTL
+		return candidate(t, s, o)
+	}
+	a, b := open(lease.Options{Fresh: true, Address: "a:1"}), open(lease.Options{})
+	first := campaign(t, a)
+	granted := stand(t, b)
+	require.Eventually(t, func() bool { return b.Holder().Address == "a:1" }, 5*time.Second, 10*time.Millisecond)
+	require.NoError(t, first.Err())
+	require.NoError(t, a.Resign(t.Context()))
+	second := <-granted
+	require.Greater(t, second.Epoch(), first.Epoch())
+	require.Error(t, first.Err())
+}
+
+func ExampleLease() {
+	ctx := context.Background()
+	store := storage.NewMemory() // one that all servers of the shard share
+	elector, err := lease.New(store, "z1", &lease.Options{Address: "10.0.0.1:8991", Fresh: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	term, err := elector.Campaign(ctx)
+	fmt.Println(term.Epoch(), term.Err(), err, elector.Holder().Address)
+	// Work until term.Context() ends, ask term.Err() before every act, then:
+	err = elector.Resign(ctx)
+	fmt.Println(term.Err(), err)
+	// Output:
+	// 1 <nil> <nil> 10.0.0.1:8991
+	// term 1 is over: the lease was given back <nil>
+}

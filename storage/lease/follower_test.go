@@ -1,0 +1,367 @@
+package lease_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+const leaseKey = "lease/z1.json"
+
+// bubble runs one promise in virtual time.
+func bubble(t *testing.T, name string, f func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// candidate returns an elector with a clock that works in bubbles.
+func candidate(t *testing.T, s storage.Store, o lease.Options) *lease.Lease {
+	t.Helper()
+	if o.Clock == nil {
+		o.Clock = lease.GoClock()
+	}
+	l, err := lease.New(s, "z1", &o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Resign(context.Background()) })
+	return l
+}
+
+// stand campaigns in the background.
+func stand(t *testing.T, l *lease.Lease) <-chan *lease.Term {
+	granted := make(chan *lease.Term, 1)
+	go func() {
+		if term, err := l.Campaign(t.Context()); err == nil {
+			granted <- term
+		}
+	}()
+	return granted
+}
+
+// place puts an object that somebody else wrote.
+func place(t *testing.T, s storage.Store, format string, args ...any) storage.Version {
+	t.Helper()
+	v, err := s.PutIfAbsent(t.Context(), leaseKey, fmt.Appendf(nil, format, args...))
+	require.NoError(t, err)
+	return v
+}
+
+const foreign = `{"format":"1.0","epoch":%d,"write_id":%q,"holder":"H","address":"a:1","ttl_ms":%d,"released":%t}`
+
+// took returns how long Campaign needs.
+func took(t *testing.T, l *lease.Lease) (time.Duration, *lease.Term) {
+	t.Helper()
+	began := time.Now()
+	term := campaign(t, l)
+	return time.Since(began), term
+}
+
+func TestFollower(t *testing.T) {
+	bubble(t, "takes a released lease at once", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, foreign, 4, "w", 6000, true)
+		d, term := took(t, candidate(t, s, lease.Options{}))
+		require.Zero(t, d)
+		require.EqualValues(t, 5, term.Epoch())
+	})
+	bubble(t, "takes what has not changed for the object's ttl since it first saw it", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, foreign, 4, "w", 12000, false)
+		d, term := took(t, candidate(t, s, lease.Options{TTL: 2 * time.Second}))
+		require.Equal(t, 12*time.Second, d)
+		require.EqualValues(t, 5, term.Epoch())
+	})
+	bubble(t, "counts from the answer that showed the change", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, foreign, 4, "w", 6000, false)
+		slow := &slow{Store: s, get: 300 * time.Millisecond}
+		d, _ := took(t, candidate(t, slow, lease.Options{}))
+		require.Equal(t, 6300*time.Millisecond, d)
+	})
+	bubble(t, "counts anew after every change", func(t *testing.T) {
+		s := storage.NewMemory()
+		v := place(t, s, foreign, 4, "w", 6000, false)
+		granted, began := stand(t, candidate(t, s, lease.Options{})), time.Now()
+		for i := range 5 {
+			after(t.Context(), 5*time.Second)
+			v, _ = s.PutIfMatch(t.Context(), leaseKey, fmt.Appendf(nil, foreign, 4, fmt.Sprint(i), 6000, false), v)
+		}
+		<-granted
+		require.InDelta(t, 31*time.Second, time.Since(began), float64(400*time.Millisecond))
+	})
+	bubble(t, "gives a lease without a ttl the longest", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, `{"format":"1.0","epoch":4,"write_id":"w"}`)
+		d, _ := took(t, candidate(t, s, lease.Options{}))
+		require.Equal(t, lease.MaxTTL, d)
+	})
+	bubble(t, "does not overflow on an absurd ttl", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":9223372036854775807}`)
+		granted := stand(t, candidate(t, s, lease.Options{Poll: 2 * time.Second}))
+		after(t.Context(), time.Hour)
+		require.Empty(t, granted)
+	})
+	bubble(t, "one of many wins", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, foreign, 4, "w", 6000, false)
+		var won []<-chan *lease.Term
+		for range 5 {
+			won = append(won, stand(t, candidate(t, s, lease.Options{})))
+		}
+		after(t.Context(), 30*time.Second)
+		sum := 0
+		for _, w := range won {
+			sum += len(w)
+		}
+		require.Equal(t, 1, sum)
+		require.Contains(t, content(t, s), `"epoch":5`)
+	})
+	bubble(t, "keeps what newer versions added, and their format", func(t *testing.T) {
+		s := storage.NewMemory()
+		place(t, s, `{"format":"1.7","epoch":4,"write_id":"w","released":true,"peers":["a<b"],"zone":{"x":1}}`)
+		l := candidate(t, s, lease.Options{Address: "b:2"})
+		campaign(t, l)
+		const shape = `^\{"format":"1\.7","epoch":5,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"b:2","ttl_ms":6000,"released":%t,"peers":\["a<b"\],"zone":\{"x":1\}\}\n$`
+		require.Regexp(t, fmt.Sprintf(shape, false), content(t, s))
+		require.NoError(t, l.Resign(t.Context()))
+		require.Regexp(t, fmt.Sprintf(shape, true), content(t, s))
+	})
+	for name, data := range map[string]string{
+		"of a newer major format": `{"format":"2.0","released":true}`,
+		"without a format":        `{"released":true}`,
+		"that is no JSON":         `released`,
+		"of another shape":        `{"format":"1.0","epoch":"four","released":true}`,
+	} {
+		bubble(t, "does not take a lease "+name, func(t *testing.T) {
+			s := storage.NewMemory()
+			place(t, s, "%s", data)
+			_, err := candidate(t, s, lease.Options{}).Campaign(t.Context())
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, leaseKey)
+		})
+	}
+}
+
+func TestMissingLease(t *testing.T) {
+	bubble(t, "is taken after the longest ttl", func(t *testing.T) {
+		s := storage.NewMemory()
+		d, term := took(t, candidate(t, s, lease.Options{}))
+		require.Equal(t, lease.MaxTTL, d)
+		require.EqualValues(t, 1, term.Epoch())
+	})
+	bubble(t, "is waited for anew when it goes missing", func(t *testing.T) {
+		s := storage.NewMemory()
+		v := place(t, s, foreign, 4, "w", 60000, false)
+		granted := stand(t, candidate(t, s, lease.Options{Fresh: true}))
+		after(t.Context(), 30*time.Second)
+		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))
+		began := time.Now()
+		require.EqualValues(t, 5, (<-granted).Epoch(), "what it has seen itself counts too")
+		require.InDelta(t, lease.MaxTTL, time.Since(began), float64(400*time.Millisecond))
+	})
+	bubble(t, "of a fresh shard is taken at once, by one", func(t *testing.T) {
+		s := storage.NewMemory()
+		a, b := stand(t, candidate(t, s, lease.Options{Fresh: true})), stand(t, candidate(t, s, lease.Options{Fresh: true}))
+		synctest.Wait()
+		require.Equal(t, 1, len(a)+len(b))
+	})
+	bubble(t, "continues after the highest epoch in records, snapshot and marks", func(t *testing.T) {
+		s := storage.NewMemory()
+		put := func(key string, epoch int) {
+			_, err := s.PutIfAbsent(t.Context(), key, fmt.Appendf(nil, `{"format":"1.0","epoch":%d}`, epoch))
+			require.NoError(t, err)
+		}
+		take := func(marks uint64) uint64 {
+			l := candidate(t, s, lease.Options{Fresh: true, Marks: func(context.Context) (uint64, error) { return marks, nil }})
+			epoch := campaign(t, l).Epoch()
+			require.NoError(t, l.Resign(t.Context()))
+			obj, err := s.Get(t.Context(), leaseKey)
+			require.NoError(t, err)
+			require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, obj.Version))
+			return epoch
+		}
+		put("instance/z1/default/web/knd000.json", 41)
+		require.EqualValues(t, 42, take(0))
+		put("state/z1.json", 50)
+		require.EqualValues(t, 51, take(0))
+		var buf bytes.Buffer
+		zip := gzip.NewWriter(&buf)
+		fmt.Fprint(zip, `{"format":"1.0","epoch":60,"records":[]}`)
+		require.NoError(t, zip.Close())
+		_, err := s.PutIfAbsent(t.Context(), "snapshot/z1.json.gz", buf.Bytes())
+		require.NoError(t, err)
+		require.EqualValues(t, 61, take(0))
+		require.EqualValues(t, 71, take(70))
+	})
+	bubble(t, "is not taken while epochs cannot be read", func(t *testing.T) {
+		for _, fault := range []storagetest.Fault{
+			{Op: storagetest.List, Times: 3}, {Op: storagetest.List, Mode: storagetest.Lose, Times: 3},
+			{Op: storagetest.Get, Prefix: "state/", Times: 3}, {Op: storagetest.Get, Prefix: "snapshot/", Times: 3},
+		} {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(fault)
+			d, _ := took(t, candidate(t, f, lease.Options{Fresh: true}))
+			require.Equal(t, 3*400*time.Millisecond, d)
+		}
+		blind := candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
+		_, err := blind.Campaign(t.Context())
+		require.ErrorIs(t, err, nstance.Denied)
+	})
+}
+
+func TestStandbyGoesFirst(t *testing.T) {
+	again := func(standby func() bool) func(*testing.T) time.Duration {
+		return func(t *testing.T) time.Duration {
+			l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Standby: standby})
+			campaign(t, l)
+			require.NoError(t, l.Resign(t.Context()))
+			d, term := took(t, l)
+			require.EqualValues(t, 2, term.Epoch())
+			return d
+		}
+	}
+	bubble(t, "who gave the lease back leaves it for two ttl", func(t *testing.T) {
+		require.Equal(t, 12*time.Second, again(func() bool { return true })(t))
+	})
+	bubble(t, "unless no other is known", func(t *testing.T) {
+		require.Zero(t, again(nil)(t))
+		require.Zero(t, again(func() bool { return false })(t))
+	})
+	bubble(t, "or none any more", func(t *testing.T) {
+		var asked atomic.Int32
+		require.InDelta(t, 2*time.Second, again(func() bool { return asked.Add(1) < 10 })(t), float64(2*time.Second))
+	})
+}
+
+func TestCampaign(t *testing.T) {
+	bubble(t, "ends with its context", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := candidate(t, storage.NewMemory(), lease.Options{}).Campaign(ctx)
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+	bubble(t, "goes on through what passes, and what it has seen counts", func(t *testing.T) {
+		mem := storage.NewMemory()
+		place(t, mem, foreign, 4, "w", 6000, false)
+		f := storagetest.NewFaulty(mem)
+		f.Inject(storagetest.Fault{Op: storagetest.Get, Skip: 1, Times: 10, Err: nstance.Throttled})
+		d, _ := took(t, candidate(t, f, lease.Options{}))
+		require.Equal(t, 6*time.Second, d)
+	})
+	bubble(t, "returns what does not pass, and what it has seen counts", func(t *testing.T) {
+		mem := storage.NewMemory()
+		place(t, mem, foreign, 4, "w", 6000, false)
+		f := storagetest.NewFaulty(mem)
+		f.Inject(storagetest.Fault{Op: storagetest.Get, Skip: 10, Err: nstance.Denied})
+		l, began := candidate(t, f, lease.Options{}), time.Now()
+		_, err := l.Campaign(t.Context())
+		require.ErrorIs(t, err, nstance.Denied)
+		require.ErrorContains(t, err, "take the lease")
+		campaign(t, l)
+		require.Equal(t, 6*time.Second, time.Since(began))
+	})
+	bubble(t, "called again, ends the term without giving it back", func(t *testing.T) {
+		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		first := campaign(t, l)
+		d, second := took(t, l)
+		require.Error(t, first.Err())
+		require.EqualValues(t, 2, second.Epoch())
+		require.Equal(t, 6*time.Second, d)
+	})
+	bubble(t, "takes by a write whose answer was lost, from when it was sent", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Internal} {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: code},
+				storagetest.Fault{Op: storagetest.Get, Skip: 4, Times: 4})
+			l, began := candidate(t, f, lease.Options{Fresh: true}), time.Now()
+			term := campaign(t, l)
+			require.EqualValues(t, 1, term.Epoch(), code)
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
+			<-term.Context().Done()
+			require.Equal(t, 5*time.Second, time.Since(began), "%s", code)
+		}
+	})
+	bubble(t, "makes no term of a write that landed too long ago", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: -1})
+		l, began := candidate(t, f, lease.Options{Fresh: true}), time.Now()
+		granted := stand(t, l)
+		after(t.Context(), 5*time.Second)
+		f.Heal()
+		require.EqualValues(t, 2, (<-granted).Epoch())
+		require.GreaterOrEqual(t, time.Since(began), 11*time.Second)
+	})
+	bubble(t, "writes again what did not land", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Conflict, nstance.Unavailable} {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: 2, Err: code})
+			d, term := took(t, candidate(t, f, lease.Options{Fresh: true}))
+			require.EqualValues(t, 1, term.Epoch())
+			require.Equal(t, 800*time.Millisecond, d)
+		}
+	})
+}
+
+func TestNewValidates(t *testing.T) {
+	for name, o := range map[string]*lease.Options{
+		"election.ttl: 999ms": {TTL: 999 * time.Millisecond}, "election.ttl: 1m1s": {TTL: 61 * time.Second},
+		"election.ttl: -1s": {TTL: -time.Second}, "poll: -1s": {Poll: -time.Second}, "poll: 2.001s": {Poll: 2001 * time.Millisecond},
+	} {
+		_, err := lease.New(storage.NewMemory(), "z1", o)
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, name)
+	}
+	_, err := lease.New(storage.NewMemory(), "../x", nil)
+	require.ErrorIs(t, err, nstance.Invalid)
+	_, err = lease.New(nil, "z1", nil)
+	require.ErrorIs(t, err, nstance.Invalid)
+	_, err = lease.New(storage.NewMemory(), "z1", nil)
+	require.NoError(t, err)
+}
+
+func TestHolder(t *testing.T) {
+	bubble(t, "is told to clients and to OnChange", func(t *testing.T) {
+		s := storage.NewMemory()
+		var told []lease.Holder
+		a := candidate(t, s, lease.Options{Fresh: true, Address: "a:1"})
+		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { told = append(told, h) }})
+		require.Zero(t, a.Holder())
+		campaign(t, a)
+		require.True(t, a.Holder().Self)
+		granted := stand(t, b)
+		after(t.Context(), 10*time.Second)
+		have := b.Holder()
+		require.Equal(t, lease.Holder{ID: a.Holder().ID, Address: "a:1", Epoch: 1}, have)
+		require.NoError(t, a.Resign(t.Context()))
+		<-granted
+		freed, own := have, b.Holder()
+		freed.Released = true
+		require.Equal(t, lease.Holder{ID: own.ID, Address: "b:1", Epoch: 2, Self: true}, own)
+		require.Equal(t, []lease.Holder{have, freed, own}, told)
+	})
+	bubble(t, "is nobody when the lease is gone", func(t *testing.T) {
+		s := storage.NewMemory()
+		v := place(t, s, foreign, 4, "w", 6000, false)
+		l := candidate(t, s, lease.Options{})
+		stand(t, l)
+		after(t.Context(), time.Second)
+		require.NotZero(t, l.Holder())
+		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))
+		after(t.Context(), time.Second)
+		require.Zero(t, l.Holder())
+	})
+}

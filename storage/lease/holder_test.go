@@ -1,0 +1,402 @@
+package lease_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// slow is a store whose requests need time: half of it on the way there.
+type slow struct {
+	storage.Store
+	mu       sync.Mutex
+	get, put time.Duration
+	bounds   []time.Duration // until each request's context was done, if it was
+}
+
+func (s *slow) wait(ctx context.Context, d time.Duration) error {
+	began := time.Now()
+	if !after(ctx, d) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.bounds = append(s.bounds, time.Since(began))
+		return nstance.Errorf(nstance.Ambiguous, "slow: %w", ctx.Err())
+	}
+	return nil
+}
+
+func (s *slow) pace(get, put time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get, s.put = get, put
+}
+
+func (s *slow) paces() (get, put time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.get, s.put
+}
+
+func (s *slow) Get(ctx context.Context, key string) (storage.Object, error) {
+	d, _ := s.paces()
+	if err := s.wait(ctx, d/2); err != nil {
+		return storage.Object{}, err
+	}
+	obj, err := s.Store.Get(ctx, key)
+	if err := s.wait(ctx, d/2); err != nil {
+		return storage.Object{}, err
+	}
+	return obj, err
+}
+
+func (s *slow) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	_, d := s.paces()
+	if err := s.wait(ctx, d/2); err != nil {
+		return "", err
+	}
+	out, err := s.Store.PutIfMatch(ctx, key, data, v)
+	if err := s.wait(ctx, d/2); err != nil {
+		return "", err
+	}
+	return out, err
+}
+
+func (s *slow) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	_, d := s.paces()
+	if err := s.wait(ctx, d); err != nil {
+		return "", err
+	}
+	return s.Store.PutIfAbsent(ctx, key, data)
+}
+
+func writeID(t *testing.T, s storage.Store) string {
+	var w written
+	require.NoError(t, json.Unmarshal([]byte(content(t, s)), &w))
+	return w.WriteID
+}
+
+// lasts returns how long the term goes on, by its context alone.
+func lasts(term *lease.Term) time.Duration {
+	began := time.Now()
+	<-term.Context().Done()
+	return time.Since(began)
+}
+
+func TestTermOfTheHolder(t *testing.T) {
+	bubble(t, "is renewed every third of the ttl, without a read", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		term := campaign(t, candidate(t, f, lease.Options{Fresh: true}))
+		f.Reset()
+		after(t.Context(), 60*time.Second+time.Millisecond)
+		require.NoError(t, term.Err())
+		require.Equal(t, 30, f.Count(storagetest.PutIfMatch))
+		require.Equal(t, 30, f.Count(""))
+	})
+	bubble(t, "gives every write an ID of its own", func(t *testing.T) {
+		s := storage.NewMemory()
+		campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		ids := map[string]bool{}
+		for range 10 {
+			ids[writeID(t, s)] = true
+			after(t.Context(), 2*time.Second)
+			synctest.Wait()
+		}
+		require.Len(t, ids, 10)
+	})
+	bubble(t, "lasts ttl less a sixth from before the take was sent, and ends by itself", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory(), put: 700 * time.Millisecond}
+		term := campaign(t, candidate(t, s, lease.Options{Fresh: true, TTL: 9 * time.Second}))
+		s.pace(0, time.Hour)
+		require.Equal(t, 9*time.Second-1500*time.Millisecond-700*time.Millisecond, lasts(term))
+		require.ErrorIs(t, term.Err(), nstance.Unavailable)
+		require.ErrorContains(t, term.Err(), "term 1 is over: it was not renewed in time")
+	})
+	bubble(t, "lasts as long from before the last renewal was sent", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory()}
+		term := campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		s.pace(0, 800*time.Millisecond)
+		after(t.Context(), 3*time.Second) // one renewal: sent at 2s, answered at 2.8s
+		s.pace(0, time.Hour)
+		require.Equal(t, 4*time.Second, lasts(term))
+	})
+	bubble(t, "bounds each attempt by a sixth of the ttl", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory()}
+		term := campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		s.pace(0, time.Hour)
+		lasts(term)
+		synctest.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		require.Equal(t, []time.Duration{time.Second, time.Second, 500 * time.Millisecond}, s.bounds, "the last by the term")
+	})
+	bubble(t, "is over by the clock before any timer says so", func(t *testing.T) {
+		c := &stuck{now: time.Hour}
+		s := storage.NewMemory()
+		l := candidate(t, s, lease.Options{Fresh: true, Clock: c})
+		term := campaign(t, l)
+		c.set(time.Hour + 5*time.Second - 1)
+		require.NoError(t, term.Err())
+		c.set(time.Hour + 5*time.Second)
+		require.ErrorIs(t, term.Err(), nstance.Unavailable)
+		<-term.Context().Done()
+		c.set(time.Hour)
+		require.Error(t, term.Err(), "there is no way back")
+	})
+	bubble(t, "goes on after its campaign", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		term, err := candidate(t, storage.NewMemory(), lease.Options{Fresh: true}).Campaign(ctx)
+		require.NoError(t, err)
+		cancel()
+		after(t.Context(), time.Minute)
+		require.NoError(t, term.Err())
+	})
+	bubble(t, "nobody leads while storage is unreachable", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		a, b := candidate(t, f, lease.Options{Fresh: true}), candidate(t, f, lease.Options{})
+		first := campaign(t, a)
+		granted := stand(t, b)
+		after(t.Context(), time.Second)
+		f.Inject(storagetest.Fault{Times: -1})
+		after(t.Context(), time.Hour)
+		require.Error(t, first.Err())
+		require.Empty(t, granted)
+		f.Heal()
+		began := time.Now()
+		require.EqualValues(t, 2, (<-granted).Epoch())
+		require.LessOrEqual(t, time.Since(began), time.Second)
+	})
+}
+
+// stuck is a clock that only tests move, and whose timers never fire.
+type stuck struct {
+	mu  sync.Mutex
+	now time.Duration
+}
+
+func (c *stuck) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *stuck) set(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = d
+}
+
+func (c *stuck) AfterFunc(time.Duration, func()) func() bool { return func() bool { return true } }
+
+var codes = []nstance.Code{
+	nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Throttled, nstance.Denied, nstance.Internal, nstance.NotFound,
+}
+
+func TestAnswersToARenewal(t *testing.T) {
+	// start returns a term, and the time of its first renewal is two seconds away.
+	start := func(t *testing.T) (*storagetest.Faulty, *lease.Lease, *lease.Term) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		l := candidate(t, f, lease.Options{Fresh: true})
+		term := campaign(t, l)
+		f.Reset()
+		return f, l, term
+	}
+	for _, code := range codes {
+		bubble(t, fmt.Sprintf("%s after it landed counts from when it was sent", code), func(t *testing.T) {
+			f, _, term := start(t)
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose, Err: code},
+				storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
+				storagetest.Fault{Op: storagetest.Get, Times: 2})
+			require.Equal(t, 7*time.Second, lasts(term))
+			require.NotContains(t, term.Err().Error(), "somebody")
+		})
+		bubble(t, fmt.Sprintf("%s when it did not land is tried again", code), func(t *testing.T) {
+			f, _, term := start(t)
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: 3, Err: code})
+			after(t.Context(), 20*time.Second)
+			require.NoError(t, term.Err())
+			require.Equal(t, 3, f.Count(storagetest.Get))
+		})
+		bubble(t, fmt.Sprintf("%s when somebody else has written ends the term", code), func(t *testing.T) {
+			f, l, term := start(t)
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: code, Do: func() { usurp(t, f) }})
+			require.Equal(t, 2*time.Second, lasts(term))
+			require.ErrorIs(t, term.Err(), lease.ErrLost)
+			require.NoError(t, l.Resign(t.Context()))
+			require.Contains(t, content(t, f), `"write_id":"usurper"`, "there is nothing to give back")
+		})
+	}
+	bubble(t, "an older write that lands late counts from its own time", func(t *testing.T) {
+		f, _, term := start(t)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late}, // sent at 2s
+			storagetest.Fault{Op: storagetest.PutIfMatch, Do: f.Land, Pass: true}, // sent at 2.25s, and is refused
+			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
+		require.Equal(t, 7*time.Second, lasts(term))
+	})
+	bubble(t, "one that landed too long ago is no help", func(t *testing.T) {
+		f, _, term := start(t)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
+			storagetest.Fault{Op: storagetest.Get, Times: 12}) // for three seconds
+		require.Equal(t, 5*time.Second, lasts(term))
+	})
+	bubble(t, "a lease that is gone is lost", func(t *testing.T) {
+		f, _, term := start(t)
+		obj, err := f.Get(t.Context(), leaseKey)
+		require.NoError(t, err)
+		require.NoError(t, f.DeleteIfMatch(t.Context(), leaseKey, obj.Version))
+		require.Equal(t, 2*time.Second, lasts(term))
+		require.ErrorIs(t, term.Err(), lease.ErrLost)
+	})
+	bubble(t, "a lease that cannot be read any more is lost", func(t *testing.T) {
+		f, _, term := start(t)
+		obj, err := f.Get(t.Context(), leaseKey)
+		require.NoError(t, err)
+		_, err = f.PutIfMatch(t.Context(), leaseKey, []byte("?"), obj.Version)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Second, lasts(term))
+	})
+}
+
+// usurp takes the lease as no program does: it is held.
+func usurp(t *testing.T, f *storagetest.Faulty) {
+	obj, err := f.Get(t.Context(), leaseKey)
+	require.NoError(t, err)
+	f.Heal()
+	_, err = f.PutIfMatch(t.Context(), leaseKey, fmt.Appendf(nil, foreign, 9, "usurper", 6000, false), obj.Version)
+	require.NoError(t, err)
+}
+
+func TestHandOver(t *testing.T) {
+	pair := func(t *testing.T, s storage.Store) (a, b *lease.Lease, term *lease.Term, granted <-chan *lease.Term) {
+		a, b = candidate(t, s, lease.Options{Fresh: true}), candidate(t, s, lease.Options{})
+		term = campaign(t, a)
+		granted = stand(t, b)
+		after(t.Context(), 12345*time.Millisecond)
+		return a, b, term, granted
+	}
+	bubble(t, "is done within half a second", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory(), get: 30 * time.Millisecond, put: 30 * time.Millisecond}
+		a, _, _, granted := pair(t, s)
+		began := time.Now()
+		require.NoError(t, a.Resign(t.Context()))
+		require.EqualValues(t, 2, (<-granted).Epoch())
+		require.LessOrEqual(t, time.Since(began), 500*time.Millisecond)
+	})
+	bubble(t, "after a crash within the ttl and a second", func(t *testing.T) {
+		for crash := time.Duration(0); crash < 2*time.Second; crash += 130 * time.Millisecond {
+			mem := storage.NewMemory()
+			f := storagetest.NewFaulty(mem)
+			a := candidate(t, f, lease.Options{Fresh: true})
+			b := candidate(t, &slow{Store: mem, get: 30 * time.Millisecond, put: 30 * time.Millisecond}, lease.Options{})
+			campaign(t, a)
+			granted := stand(t, b)
+			after(t.Context(), 8*time.Second+crash)
+			f.Inject(storagetest.Fault{Times: -1})
+			began := time.Now()
+			<-granted
+			require.LessOrEqual(t, time.Since(began), 7*time.Second)
+			require.NoError(t, b.Resign(t.Context()))
+		}
+	})
+	bubble(t, "ends the term before anything is sent", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		l := candidate(t, f, lease.Options{Fresh: true})
+		term := campaign(t, l)
+		var err error
+		f.Inject(storagetest.Fault{Pass: true, Do: func() { err = term.Err() }})
+		require.NoError(t, l.Resign(t.Context()))
+		require.ErrorIs(t, err, lease.ErrResigned)
+		require.Contains(t, content(t, f), `"released":true`)
+		require.NoError(t, l.Resign(t.Context()), "nothing to give back any more")
+	})
+	bubble(t, "does not wait for a renewal under way", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory()}
+		a, _, _, granted := pair(t, s)
+		s.pace(0, 1800*time.Millisecond)
+		after(t.Context(), 1700*time.Millisecond) // the renewal is being answered
+		s.pace(0, 0)
+		began := time.Now()
+		require.NoError(t, a.Resign(t.Context()))
+		require.Zero(t, time.Since(began))
+		<-granted
+		require.LessOrEqual(t, time.Since(began), 500*time.Millisecond)
+	})
+	bubble(t, "overtakes a renewal that landed without an answer", func(t *testing.T) {
+		mem := storage.NewMemory()
+		s := &slow{Store: mem}
+		a, _, _, granted := pair(t, s)
+		id := writeID(t, mem)
+		s.pace(0, 1000*time.Millisecond)
+		after(t.Context(), 2300*time.Millisecond)
+		require.NotEqual(t, id, writeID(t, mem), "it has landed")
+		s.pace(0, 0)
+		require.NoError(t, a.Resign(t.Context()))
+		require.Contains(t, content(t, mem), `"released":true`)
+		require.EqualValues(t, 2, (<-granted).Epoch())
+	})
+	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			l := candidate(t, f, lease.Options{Fresh: true})
+			campaign(t, l)
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: mode, Err: nstance.Conflict}, storagetest.Fault{Op: storagetest.Get})
+			require.NoError(t, l.Resign(t.Context()))
+			require.Contains(t, content(t, f), `"released":true`)
+		})
+	}
+	bubble(t, "gives up when the lease has run out by itself", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		l := candidate(t, f, lease.Options{Fresh: true})
+		term := campaign(t, l)
+		f.Inject(storagetest.Fault{Times: -1})
+		began := time.Now()
+		require.ErrorIs(t, l.Resign(t.Context()), nstance.Unavailable)
+		require.Equal(t, 6*time.Second, time.Since(began))
+		require.Error(t, term.Err())
+	})
+	bubble(t, "gives up with its context", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		l := candidate(t, f, lease.Options{Fresh: true})
+		campaign(t, l)
+		f.Inject(storagetest.Fault{Times: -1})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, l.Resign(ctx), nstance.Unavailable)
+		require.Equal(t, time.Second, time.Since(began))
+	})
+	bubble(t, "gives back what ran out, if it still stands", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		l := candidate(t, f, lease.Options{Fresh: true})
+		term := campaign(t, l)
+		f.Inject(storagetest.Fault{Times: -1})
+		lasts(term)
+		f.Heal()
+		require.NoError(t, l.Resign(t.Context()))
+		require.Contains(t, content(t, f), `"released":true`)
+	})
+	bubble(t, "does not release a successor's lease", func(t *testing.T) {
+		mem := storage.NewMemory()
+		f := storagetest.NewFaulty(mem)
+		a := candidate(t, f, lease.Options{Fresh: true})
+		term := campaign(t, a)
+		f.Inject(storagetest.Fault{Times: -1})
+		lasts(term)
+		campaign(t, candidate(t, mem, lease.Options{}))
+		f.Heal()
+		require.NoError(t, a.Resign(t.Context()))
+		require.Contains(t, content(t, mem), `"epoch":2`)
+		require.Contains(t, content(t, mem), `"released":false`)
+	})
+}

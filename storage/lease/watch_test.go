@@ -1,0 +1,200 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// wire is a watch of one elector that tests can break.
+type wire struct {
+	from  *lease.Lease
+	store *storagetest.Faulty // of the holder
+	cut   atomic.Bool         // it breaks at the next announcement, and cannot be opened
+	mute  atomic.Bool         // it swallows what it should carry
+	opens atomic.Int32        // how often it was asked for
+}
+
+func (w *wire) listen(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+	return func(yield func(lease.Announcement, error) bool) {
+		w.opens.Add(1)
+		if w.cut.Load() {
+			yield(lease.Announcement{}, nstance.Unavailable)
+			return
+		}
+		for a := range w.from.Announcements(ctx) {
+			switch {
+			case w.cut.Load():
+				yield(lease.Announcement{}, nstance.Unavailable)
+				return
+			case w.mute.Load():
+			case !yield(a, nil):
+				return
+			}
+		}
+	}
+}
+
+// watched returns a holder, a standby that listens to it and counts its
+// requests, and the term that the standby will have.
+func watched(t *testing.T) (w *wire, f *storagetest.Faulty, granted <-chan *lease.Term) {
+	mem := storage.NewMemory()
+	w, f = &wire{store: storagetest.NewFaulty(mem)}, storagetest.NewFaulty(mem)
+	w.from = candidate(t, w.store, lease.Options{Fresh: true, Address: "a:1"})
+	campaign(t, w.from)
+	granted = stand(t, candidate(t, f, lease.Options{Watch: w.listen}))
+	after(t.Context(), 10*time.Second+time.Millisecond)
+	return w, f, granted
+}
+
+func TestWatch(t *testing.T) {
+	bubble(t, "saves the reads", func(t *testing.T) {
+		w, f, granted := watched(t)
+		require.Equal(t, 1, f.Count(""), "one look to know whom to listen to")
+		after(t.Context(), time.Hour)
+		require.Equal(t, 1, f.Count(""))
+		require.EqualValues(t, 1, w.opens.Load())
+		require.Empty(t, granted)
+	})
+	bubble(t, "brings the hand-over at once, without a read", func(t *testing.T) {
+		w, f, granted := watched(t)
+		began := time.Now()
+		require.NoError(t, w.from.Resign(t.Context()))
+		require.EqualValues(t, 2, (<-granted).Epoch())
+		require.Zero(t, time.Since(began))
+		require.Equal(t, 2, f.Count(""))
+	})
+	bubble(t, "that broke makes it poll, and takes nothing", func(t *testing.T) {
+		w, f, granted := watched(t)
+		w.cut.Store(true)
+		after(t.Context(), 2*time.Second)
+		f.Reset()
+		after(t.Context(), 40*time.Second)
+		require.InDelta(t, 100, f.Count(storagetest.Get), 5)
+		require.Equal(t, f.Count(""), f.Count(storagetest.Get), "nothing is written")
+		require.InDelta(t, 100, w.opens.Load(), 10, "it is opened again and again")
+		require.Empty(t, granted)
+		w.cut.Store(false)
+		after(t.Context(), time.Second)
+		f.Reset()
+		after(t.Context(), time.Minute)
+		require.Zero(t, f.Count(""), "it listens again")
+	})
+	bubble(t, "that broke with its holder lets it take after the ttl", func(t *testing.T) {
+		w, _, granted := watched(t)
+		w.cut.Store(true)
+		began := time.Now()
+		w.store.Inject(storagetest.Fault{Times: -1})
+		require.EqualValues(t, 2, (<-granted).Epoch())
+		require.InDelta(t, 6*time.Second, time.Since(began), float64(time.Second))
+	})
+	bubble(t, "that says nothing for half the ttl is not believed", func(t *testing.T) {
+		w, f, granted := watched(t)
+		w.mute.Store(true)
+		after(t.Context(), 3*time.Second)
+		f.Reset()
+		after(t.Context(), 40*time.Second)
+		require.InDelta(t, 100, f.Count(storagetest.Get), 5)
+		require.Empty(t, granted)
+	})
+	bubble(t, "of another term is a reason to look, no more", func(t *testing.T) {
+		mem := storage.NewMemory()
+		place(t, mem, foreign, 4, "w", 6000, false)
+		f := storagetest.NewFaulty(mem)
+		lies := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+			return func(yield func(lease.Announcement, error) bool) {
+				for i := 0; after(ctx, 100*time.Millisecond); i++ {
+					if !yield(lease.Announcement{Epoch: uint64(i%2)*2 + 3, Version: storage.Version(fmt.Sprint(i)), Released: true}, nil) {
+						return
+					}
+				}
+			}
+		}
+		d, term := took(t, candidate(t, f, lease.Options{Watch: lies}))
+		require.Equal(t, 6*time.Second, d)
+		require.EqualValues(t, 5, term.Epoch())
+		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
+	})
+	bubble(t, "cannot make it replace what it has not seen", func(t *testing.T) {
+		mem := storage.NewMemory()
+		place(t, mem, foreign, 4, "w", 6000, false)
+		lie := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+			return func(yield func(lease.Announcement, error) bool) {
+				yield(lease.Announcement{Epoch: 4, Version: "m99", WriteID: "x", Released: true}, nil)
+				<-ctx.Done()
+			}
+		}
+		granted := stand(t, candidate(t, mem, lease.Options{Watch: lie}))
+		after(t.Context(), 5*time.Second)
+		require.Empty(t, granted)
+		require.Contains(t, content(t, mem), `"epoch":4`)
+	})
+	bubble(t, "is not asked for without an address", func(t *testing.T) {
+		mem := storage.NewMemory()
+		w := &wire{from: candidate(t, mem, lease.Options{Fresh: true})}
+		campaign(t, w.from)
+		stand(t, candidate(t, mem, lease.Options{Watch: w.listen}))
+		after(t.Context(), time.Minute)
+		require.Zero(t, w.opens.Load())
+	})
+}
+
+func TestAnnouncements(t *testing.T) {
+	bubble(t, "begin with the latest and end with the release", func(t *testing.T) {
+		s := storage.NewMemory()
+		l := candidate(t, s, lease.Options{Fresh: true})
+		require.Empty(t, slices.Collect(l.Announcements(t.Context())), "there is no term")
+		campaign(t, l)
+		var got []lease.Announcement
+		done := make(chan struct{})
+		after(t.Context(), time.Second)
+		go func() { got = slices.Collect(l.Announcements(t.Context())); close(done) }()
+		after(t.Context(), 4*time.Second)
+		obj, err := s.Get(t.Context(), leaseKey)
+		require.NoError(t, err)
+		last := lease.Announcement{Epoch: 1, Version: obj.Version, WriteID: writeID(t, s)}
+		require.NoError(t, l.Resign(t.Context()))
+		<-done
+		require.Len(t, got, 4)
+		require.Equal(t, last, got[2])
+		require.True(t, got[3].Released)
+		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "who comes late hears the end")
+	})
+	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
+		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		campaign(t, l)
+		var n int
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for range l.Announcements(ctx) {
+			n++
+			after(t.Context(), 20*time.Second)
+		}
+		require.LessOrEqual(t, n, 4)
+	})
+	bubble(t, "end with their context, and with the loop", func(t *testing.T) {
+		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		campaign(t, l)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { _ = slices.Collect(l.Announcements(ctx)); close(done) }()
+		synctest.Wait()
+		cancel()
+		<-done
+		for range l.Announcements(t.Context()) {
+			break
+		}
+	})
+}
