@@ -22,7 +22,7 @@ func demonstrate(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	// In a moment everything will have happened; if not, something is wrong.
 	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("the demonstration took too long"))
 	defer cancel()

@@ -40,11 +40,14 @@ type machine struct {
 	view    nstance.Machine // guarded by the cloud's lock
 	stopped bool            // likewise: stop is closed
 
-	mu     sync.Mutex // guards pid, which a signal must not outlive
-	pid    int        // of the process, also its group; 0 while there is none
-	exited chan error // gets the process' end, once
-	cord   *os.File   // writing end of the child's descriptor 3
+	mu     sync.Mutex  // guards pid, which a signal must not outlive
+	pid    int         // of the process, also its group; 0 while there is none
+	exited chan ending // gets the process' end, once
+	cord   *os.File    // writing end of the child's descriptor 3
 }
+
+// An ending is how a process ended; without an error, well.
+type ending struct{ err error }
 
 func newMachine(c *Cloud, spec nstance.MachineSpec, a args, view nstance.Machine) *machine {
 	service := &imds.Options{
@@ -60,7 +63,7 @@ func newMachine(c *Cloud, spec nstance.MachineSpec, a args, view nstance.Machine
 		made:     make(chan struct{}),
 		stop:     make(chan struct{}),
 		deadline: make(chan time.Time, 1),
-		exited:   make(chan error, 1),
+		exited:   make(chan ending, 1),
 		metadata: imds.New(service),
 	}
 }
@@ -171,7 +174,7 @@ func (m *machine) start() error {
 	m.cord = cord
 	m.setPID(cmd.Process.Pid)
 	m.set(nstance.StatusRunning)
-	m.c.wg.Go(func() { m.exited <- m.reap(cmd) })
+	m.c.wg.Go(func() { m.exited <- ending{m.reap(cmd)} })
 	return nil
 }
 
@@ -242,8 +245,8 @@ func (m *machine) live() {
 			if err := m.start(); err != nil {
 				m.ended(err)
 			}
-		case err := <-m.exited:
-			m.ended(err)
+		case end := <-m.exited:
+			m.ended(end.err)
 		case at := <-m.deadline:
 			take.Stop()
 			if !at.IsZero() {
@@ -285,7 +288,7 @@ func (m *machine) terminate() {
 // moment the machine is shown as stopped.
 func (m *machine) take() {
 	if m.signal(syscall.SIGKILL) {
-		<-m.exited
+		<-m.exited //nolint:errcheck // the same
 	}
 	m.set(nstance.StatusStopped)
 	t := time.NewTimer(linger)
