@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -48,7 +49,7 @@ func (p *program) nonceCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	f.StringVar(&m.storage, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance; also --storage-bucket")
+	f.StringVar(&m.storage, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1; also --storage-bucket")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "storage-bucket" {
 			name = "storage"
@@ -108,7 +109,7 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
 	}
 	if m.storage == "" {
-		return c, nstance.FieldError("--storage", "use file:///absolute/directory", "is not given")
+		return c, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
 	}
 	if err := errors.Join(c.Cluster.Validate("--cluster"), c.Tenant.Validate("--tenant")); err != nil {
 		return c, err
@@ -176,7 +177,7 @@ func (p *program) keys(ctx context.Context, url string, box *secret.Box) (*regis
 	if strings.HasPrefix(url, "mem:") {
 		return nil, nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
 	}
-	store, err := storage.Open(ctx, url)
+	store, err := blob.Open(ctx, url)
 	if err != nil {
 		return nil, err
 	}

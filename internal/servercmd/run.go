@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -51,7 +52,7 @@ openssl rand -base64 32 prints one. Where it is:
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.config, "config", "", "file of the configuration (default: config/SHARD.jsonc in storage)")
-	f.StringVar(&r.storage, "storage", "", "URL of the storage: file:///directory or mem:// (default: storage in --data)")
+	f.StringVar(&r.storage, "storage", "", "URL of the storage: file:///directory, s3://bucket, gs://bucket, azblob://container or mem:// (default: storage in --data)")
 	f.StringVar(&r.shard, "shard", "", "name of the shard; checked, if --config is given")
 	f.StringVar(&r.data, "data", "", "directory for the journal (default $STATE_DIRECTORY, or nstance-server in the user's state directory)")
 	f.StringVar(&r.keyProvider, "key-provider", "env", "where the key is that seals private keys: env, file or none")
@@ -76,7 +77,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := storage.Open(ctx, r.storage)
+	store, err := blob.Open(ctx, r.storage)
 	if err != nil {
 		return err
 	}

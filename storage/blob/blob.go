@@ -5,8 +5,9 @@ package blob
 
 import (
 	"context"
-	"strings"
+	"net/url"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/azure"
 	"github.com/nstance-go/nstance/storage/gcs"
@@ -14,11 +15,18 @@ import (
 )
 
 // Open opens s3://bucket, gs://bucket and azblob://container, with the
-// parameters that those packages document, and whatever storage.Open does.
-// It asks nothing of a bucket: storage.Probe tells whether it can be used.
+// parameters that those packages document, and what storage.Open does:
+// file:///directory and mem://. It asks nothing of a bucket: storage.Probe
+// tells whether it can be used.
 func Open(ctx context.Context, rawURL string) (storage.Store, error) {
-	scheme, _, _ := strings.Cut(rawURL, ":")
-	switch strings.ToLower(scheme) {
+	const field, remedy = "storage.url", "use file:///absolute/directory, s3://bucket, gs://bucket, azblob://container or mem://"
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, nstance.FieldError(field, remedy, "is not a URL") // it may hold a secret
+	}
+	switch u.Scheme {
+	case "file", "mem":
+		return storage.Open(ctx, rawURL)
 	case s3.Scheme:
 		return s3.Open(ctx, rawURL, nil)
 	case gcs.Scheme:
@@ -26,5 +34,5 @@ func Open(ctx context.Context, rawURL string) (storage.Store, error) {
 	case azure.Scheme:
 		return azure.Open(ctx, rawURL, nil)
 	}
-	return storage.Open(ctx, rawURL)
+	return nil, nstance.FieldError(field, remedy, "scheme %q is unknown", u.Scheme)
 }

@@ -1,0 +1,79 @@
+package blob_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+func TestOpen(t *testing.T) {
+	t.Setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "account")
+	t.Setenv("AZURE_STORAGE_KEY", "a2V5")
+	for _, u := range []string{"mem://", "file://" + t.TempDir(), "s3://bucket?region=eu-west-1", "gs://bucket?prefix=a", "azblob://container"} {
+		t.Run(u[:3], func(t *testing.T) {
+			s, err := blob.Open(t.Context(), u)
+			require.NoError(t, err)
+			require.NotNil(t, s)
+		})
+	}
+	for name, u := range map[string]string{
+		"another scheme": "ftp://user:topsecret@host", "no scheme": "topsecret", "not a URL": "s3://topsecret%zz", "nothing": "",
+		"gs with a parameter": "gs://bucket?key=topsecret", "azblob without container": "azblob://",
+	} {
+		t.Run("refuses "+name, func(t *testing.T) {
+			_, err := blob.Open(t.Context(), u)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "storage.url")
+			require.NotContains(t, err.Error(), "topsecret")
+		})
+	}
+}
+
+func TestMemory(t *testing.T) {
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		s, err := blob.Open(t.Context(), "mem://")
+		require.NoError(t, err)
+		return s
+	})
+}
+
+// Whoever embeds the adapter of one cloud does not link the storage of others.
+func TestAdaptersLinkOneCloud(t *testing.T) {
+	const s3, gcs, azure = "github.com/aws/aws-sdk-go-v2/service/s3", "cloud.google.com/go/storage", "github.com/Azure/azure-sdk-for-go/sdk/storage"
+	for pkg, banned := range map[string][]string{"s3": {gcs, azure}, "gcs": {s3, azure}, "azure": {s3, gcs}} {
+		t.Run(pkg, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../"+pkg).Output()
+			require.NoError(t, err)
+			for dep := range strings.FieldsSeq(string(out)) {
+				for _, b := range append(banned, "modernc.org/", "k8s.io/", "testing") {
+					require.False(t, dep == b || strings.HasPrefix(dep, strings.TrimSuffix(b, "/")+"/"), "%s links %s", pkg, dep)
+				}
+			}
+		})
+	}
+}
+
+func ExampleOpen() {
+	ctx := context.Background()
+	store, err := blob.Open(ctx, "mem://")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(storage.Probe(ctx, store))
+	_, err = blob.Open(ctx, "s3://bucket?regoin=eu-west-1")
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// storage.url: parameter "regoin" is unknown (use prefix, region, profile, role, dualstack, fips, endpoint, use_path_style)
+}
