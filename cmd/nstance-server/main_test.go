@@ -155,6 +155,9 @@ type line struct {
 	Count    int    `json:"count"`
 	Lost     *int   `json:"lost"`
 
+	Leaked      *int   `json:"leaked"`
+	Duplicated  *int   `json:"duplicated"`
+	Failover    *int64 `json:"failover_ms"`
 	Detected    *int64 `json:"detected_ms"`
 	Received    *int64 `json:"received_ms"`
 	Replacement *int64 `json:"replacement_requested_ms"`
@@ -229,8 +232,19 @@ func TestEndToEnd(t *testing.T) {
 		require.Equal(t, 4, count(events, nstance.EventReady))
 		require.Equal(t, 2, count(events, nstance.EventDeleted))
 	})
+	t.Run("failover", func(t *testing.T) {
+		events, s := play(t, bin, "failover", "--election-ttl", "3s")
+		for _, n := range []*int{s.Leaked, s.Duplicated, s.Lost} {
+			require.NotNil(t, n)
+			require.Zero(t, *n)
+		}
+		require.Positive(t, *s.Failover)
+		require.Equal(t, 1, count(events, nstance.EventDrainAcknowledged))
+		require.Equal(t, 1, count(events, nstance.EventDeleted))
+	})
 	t.Run("interactive", func(t *testing.T) { interactive(t, bin) })
 	t.Run("killed, it leaves no machine", func(t *testing.T) { killed(t, bin) })
+	t.Run("killed, it leaves no server", func(t *testing.T) { killedPair(t, bin) })
 	t.Run("refusals", func(t *testing.T) { refusals(t, bin) })
 	t.Run("validate", func(t *testing.T) { validate(t, bin) })
 	t.Run("run", func(t *testing.T) { runs(t, bin) })
@@ -297,6 +311,27 @@ func killed(t *testing.T, bin string) {
 	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 }, 15*time.Second, 50*time.Millisecond)
 }
 
+// servers returns how many servers have their configuration below dir.
+func servers(dir string) (n int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // some are gone
+		if strings.Contains(string(line), "\x00run\x00--config\x00"+dir) {
+			n++
+		}
+	}
+	return n
+}
+
+func killedPair(t *testing.T, bin string) {
+	r := start(t, bin, "dev", "--scenario", "failover", "--json", "--http", "127.0.0.1:0")
+	r.until(t, `"group_ready"`)
+	require.Len(t, processes(r.tmp), 3)
+	require.Equal(t, 2, servers(r.tmp))
+	require.NoError(t, r.Process.Kill())
+	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 && servers(r.tmp) == 0 }, 15*time.Second, 50*time.Millisecond)
+}
+
 func refusals(t *testing.T, bin string) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -311,6 +346,7 @@ func refusals(t *testing.T, bin string) {
 		{"count without mass", 2, "--count", []string{"dev", "--count", "7"}},
 		{"instances with mass", 2, "--instances", []string{"dev", "--scenario", "mass", "--instances", "7"}},
 		{"no machines", 2, "--instances", []string{"dev", "--instances", "0"}},
+		{"a term without failover", 2, "--election-ttl", []string{"dev", "--election-ttl", "3s"}},
 		{"unknown level", 2, "use debug, info, warn or error", []string{"dev", "--log-level", "loud"}},
 		{"unknown flag", 2, "--help", []string{"dev", "--loud"}},
 		{"unknown command", 2, "--help", []string{"serve"}},
@@ -378,10 +414,38 @@ func runs(t *testing.T, bin string) {
 		require.Equal(t, 2, code)
 		require.Contains(t, errs, "shard.provider.options.sede")
 	})
+	t.Run("a cloud of another process, and one of its own", func(t *testing.T) {
+		for options, says := range map[string]string{
+			`{"endpoint": "/tmp/x", "dir": "/tmp"}`:             "shard.provider.options.endpoint: is the cloud of another process",
+			`{"endpoint": "/` + strings.Repeat("x", 200) + `"}`: "shard.provider.options.endpoint: 201 bytes",
+		} {
+			code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://",
+				"--config", written(t, strings.Replace(good, `"sim"`, `"local", "options": `+options, 1)))
+			require.Equal(t, 2, code)
+			require.Contains(t, errs, says)
+		}
+	})
 	t.Run("the wrong shard", func(t *testing.T) {
 		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://", "--config", written(t, good), "--shard", "b")
 		require.Equal(t, 2, code)
 		require.Contains(t, errs, "shard.id")
+	})
+	t.Run("tethered, it stops when standard input ends", func(t *testing.T) {
+		cmd := exec.CommandContext(t.Context(), bin, "run", "--key-provider", "none", "--data", t.TempDir(), "--config", written(t, good), "--tethered")
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		logs, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		defer func() { _ = cmd.Process.Kill() }()
+		said := bufio.NewScanner(logs)
+		for said.Scan() && !strings.Contains(said.Text(), "lease taken") {
+		}
+		require.Contains(t, said.Text(), "lease taken")
+		require.NoError(t, in.Close())
+		for said.Scan() {
+		}
+		require.NoError(t, cmd.Wait())
 	})
 	t.Run("it serves, reads its configuration again, and stops", func(t *testing.T) {
 		path, data := written(t, good), t.TempDir()

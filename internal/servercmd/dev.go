@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,8 @@ A scenario plays the main job once and ends with 0 only if all of it happened:
   mass       all --count members are reclaimed at the same time
   crash      a member's process is killed: replaced without drain
   rollout    the template changes: replaced one by one, replacement first
+  failover   of two servers the leader is killed, with a drain and creates under
+             way: the other one takes over, and nothing is lost or made twice
 
 With --json, standard output has one JSON object a line for each event, and last
 a summary with the milliseconds that each stage took.`,
@@ -37,6 +40,7 @@ a summary with the milliseconds that each stage took.`,
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
 	f.IntVar(&o.Count, "count", 50, "members of the group in scenario mass")
+	f.DurationVar(&o.ElectionTTL, "election-ttl", 6*time.Second, "how long a leader's term lasts without renewal, in scenario failover")
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws or gcp")
@@ -52,6 +56,9 @@ a summary with the milliseconds that each stage took.`,
 		}
 		if f.Changed("instances") && o.Scenario == dev.Mass {
 			return nstance.FieldError("--instances", "use --count", "does not belong to scenario mass")
+		}
+		if f.Changed("election-ttl") && o.Scenario != dev.Failover {
+			return nstance.FieldError("--election-ttl", "leave it out", "belongs to scenario failover")
 		}
 		if o.Log, err = p.logger(slog.LevelWarn); err != nil {
 			return err
@@ -74,10 +81,13 @@ func (p *program) machineCommand() *cobra.Command {
 }
 
 func (p *program) drainDemoCommand() *cobra.Command {
-	return &cobra.Command{
+	var work time.Duration
+	cmd := &cobra.Command{
 		Use: "drain-demo", Short: "Empty a machine of the local cloud", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return dev.DrainDemo(cmd.Context(), p.stdout)
+			return dev.DrainDemo(cmd.Context(), work, p.stdout)
 		},
 	}
+	cmd.Flags().DurationVar(&work, "work", dev.DemoWork, "how long that takes")
+	return cmd
 }

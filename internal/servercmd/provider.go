@@ -19,6 +19,7 @@ type localOptions struct {
 	Command  []string `json:"command"`  // what a machine runs; default: this program as an agent
 	Dir      string   `json:"dir"`      // keeps the machines' folders; default: the system's temporary folder
 	Protocol string   `json:"protocol"` // of the metadata services: aws (the default) or gcp
+	Endpoint string   `json:"endpoint"` // socket of a local cloud that another process has; instead of the above
 }
 
 // simOptions are shard.provider.options of kind sim.
@@ -45,6 +46,9 @@ func newLocal(c config.Provider, log *slog.Logger) (nstance.Provider, func() err
 	if err := provider.DecodeArgs(c.Options, &o); err != nil {
 		return nil, nil, optionError(err)
 	}
+	if o.Endpoint != "" {
+		return dialLocal(o)
+	}
 	if len(o.Command) == 0 {
 		self, err := os.Executable()
 		if err != nil {
@@ -57,6 +61,18 @@ func newLocal(c config.Provider, log *slog.Logger) (nstance.Provider, func() err
 		return nil, nil, err
 	}
 	return cloud, cloud.Close, nil
+}
+
+func dialLocal(o localOptions) (nstance.Provider, func() error, error) {
+	if len(o.Command) > 0 || o.Dir != "" || o.Protocol != "" {
+		return nil, nil, nstance.FieldError("shard.provider.options.endpoint", "leave out command, dir and protocol",
+			"is the cloud of another process, which decides about everything else")
+	}
+	cloud, err := local.Dial(o.Endpoint)
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		return nil, nil, nstance.FieldError("shard.provider.options.endpoint", e.Remedy, "%s", e.Msg)
+	}
+	return cloud, cloud.Close, err
 }
 
 func newSim(c config.Provider) (nstance.Provider, func() error, error) {

@@ -1,8 +1,10 @@
 package servercmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -14,10 +16,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -29,18 +34,24 @@ const keyVariable = "NSTANCE_SECRET_KEY"
 type running struct {
 	config, storage, shard, data string
 	keyProvider, keySource       string
+	events                       io.Writer // for the journal, as JSON lines; nil: nowhere
 	getenv                       func(string) string
 	log                          *slog.Logger
 }
 
 func (p *program) runCommand() *cobra.Command {
 	r := &running{getenv: p.getenv}
+	var printEvents, tethered bool
 	cmd := &cobra.Command{
 		Use:   "run (--config FILE | --storage URL --shard NAME)",
 		Short: "Serve one shard",
 		Long: `Serve one shard until told to stop. Its configuration is a file, or what storage
 holds for the shard; SIGHUP has it read again, and one that is wrong changes
 nothing.
+
+Any number of servers may serve one shard, each on a machine of its own, over
+the same storage: one of them leads, the others wait for its lease to be given
+back or to run out (shard.election.ttl).
 
 Private keys are sealed in storage with a key of 32 random bytes in base64, as
 openssl rand -base64 32 prints one. Where it is:
@@ -57,11 +68,21 @@ openssl rand -base64 32 prints one. Where it is:
 	f.StringVar(&r.data, "data", "", "directory for the journal (default $STATE_DIRECTORY, or nstance-server in the user's state directory)")
 	f.StringVar(&r.keyProvider, "key-provider", "env", "where the key is that seals private keys: env, file or none")
 	f.StringVar(&r.keySource, "key-source", "", "name of the variable, or path of the file")
+	f.BoolVar(&printEvents, "print-events", false, "print what happens to standard output, one JSON object a line")
+	f.BoolVar(&tethered, "tethered", false, "stop when standard input ends")
+	_ = f.MarkHidden("tethered") // it exists; dev uses it so that nothing outlives it
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if r.log, err = p.logger(slog.LevelInfo); err != nil {
 			return err
 		}
-		return r.run(cmd.Context())
+		if printEvents {
+			r.events = p.stdout
+		}
+		ctx := cmd.Context()
+		if tethered {
+			ctx = tether(ctx, os.Stdin)
+		}
+		return r.run(ctx)
 	}
 	return cmd
 }
@@ -94,14 +115,35 @@ func (r *running) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
+	elector, err := r.elector(ctx, store, conf.Shard)
+	if err != nil {
+		return err
+	}
+	events := newEvents(r.events, r.log)
+	defer events.close()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"), Log: r.log,
+		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
+		Journal: events.tell, Elector: elector, Log: r.log,
 	})
 	if err != nil {
 		return err
 	}
 	r.log.Info("nstance-server starts", "version", version(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
 	return r.serve(ctx, s, hup)
+}
+
+// elector returns this process's part in the shard's lease. A missing lease may
+// be taken at once where there is no installation yet: nobody can have led.
+func (r *running) elector(ctx context.Context, store storage.Store, shard config.Shard) (lease.Elector, error) {
+	_, err := store.Get(ctx, vault.Key(registration.VaultInstallation))
+	fresh := errors.Is(err, nstance.NotFound)
+	if err != nil && !fresh {
+		return nil, err
+	}
+	return lease.New(store, shard.ID, &lease.Options{
+		Address: cmp.Or(string(shard.Advertise.Operator), string(shard.Bind.Operator)),
+		TTL:     shard.Election.TTL, Fresh: fresh, Log: r.log,
+	})
 }
 
 // serve runs s until ctx ends, and has it read its configuration at each hup.

@@ -277,10 +277,10 @@ func (m *machine) terminate() {
 	grace := time.NewTimer(m.c.o.Grace)
 	defer grace.Stop()
 	select {
-	case <-m.exited: //nolint:errcheck // however it ended, it has ended
+	case <-m.exited:
 	case <-grace.C:
 		_ = m.signal(syscall.SIGKILL)
-		<-m.exited //nolint:errcheck // the same
+		<-m.exited
 	}
 }
 
@@ -288,7 +288,7 @@ func (m *machine) terminate() {
 // moment the machine is shown as stopped.
 func (m *machine) take() {
 	if m.signal(syscall.SIGKILL) {
-		<-m.exited //nolint:errcheck // the same
+		<-m.exited
 	}
 	m.set(nstance.StatusStopped)
 	t := time.NewTimer(linger)

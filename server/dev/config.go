@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server"
 )
 
 // The one group and where it belongs.
@@ -24,8 +25,8 @@ const userData = `{
   "env": {
     "NSTANCE_INSTANCE_ID": "{{.Instance.ID}}",
     "NSTANCE_INSTANCE_KIND": "{{.Instance.Kind}}",
-    "NSTANCE_SERVER_REGISTRATION_ADDR": "{{.Server.RegistrationAddr}}",
-    "NSTANCE_SERVER_AGENT_ADDR": "{{.Server.AgentAddr}}",
+    "NSTANCE_SERVER_REGISTRATION_ADDR": "@registration@",
+    "NSTANCE_SERVER_AGENT_ADDR": "@agent@",
     "NSTANCE_IDENTITY_DIR": "identity",
     "NSTANCE_KEYS_DIR": "keys",
     "NSTANCE_RECV_DIR": "recv",
@@ -41,20 +42,44 @@ const userData = `{
 
 type object = map[string]any
 
+// A site is where one server is. Servers of one shard differ in bind only.
+type site struct {
+	bind                server.Addresses
+	registration, agent []string // what machines are told: all servers
+	endpoint            string   // of the cloud, if another process has it
+}
+
+// alone is the site of the only server, which finds free ports by itself.
+func alone(http string) site {
+	const anyPort = "127.0.0.1:0"
+	return site{
+		bind:         server.Addresses{HTTP: http, Registration: anyPort, Operator: anyPort, Agent: anyPort},
+		registration: []string{"{{.Server.RegistrationAddr}}"}, agent: []string{"{{.Server.AgentAddr}}"},
+	}
+}
+
 // configuration writes the shard's configuration. release is a part of the
 // user data, so that another one makes every machine outdated.
-func configuration(o *Options, http string, release int) ([]byte, error) {
+func configuration(o *Options, at site, release int) ([]byte, error) {
 	hook, err := json.Marshal(o.DrainHook)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "drain hook: %w", err)
 	}
-	content := strings.Replace(userData, "@release@", strconv.Itoa(release), 1)
+	content := strings.NewReplacer(
+		"@release@", strconv.Itoa(release),
+		"@registration@", strings.Join(at.registration, ","), "@agent@", strings.Join(at.agent, ","),
+	).Replace(userData)
+	cloud := object{"kind": "local"}
+	if at.endpoint != "" {
+		cloud["options"] = object{"endpoint": at.endpoint}
+	}
 	return json.MarshalIndent(object{
 		"cluster": object{"id": clusterID},
 		"shard": object{
 			"id":               shardID,
-			"provider":         object{"kind": "local"},
-			"bind":             object{"http": http, "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"},
+			"provider":         cloud,
+			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent},
+			"election":         object{"ttl": o.ElectionTTL.String()},
 			"health_interval":  "5s",
 			"create_rate":      object{"per_second": 1000, "burst": 1000},
 			"shutdown_timeout": "2s",
@@ -67,7 +92,7 @@ func configuration(o *Options, http string, release int) ([]byte, error) {
 			"registration_timeout": "1m", "launch_timeout": "2m",
 		}},
 		"groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
-			"template": groupID, "size": o.size(), "drain_timeout": "30s",
+			"template": groupID, "size": o.size(), "drain_timeout": o.drainTimeout().String(),
 		}}},
 	}, "", "  ")
 }

@@ -115,7 +115,11 @@ func (w *shard) perform(ctx context.Context, out *output) error {
 
 // introduce says where to look and what to try next.
 func (w *shard) introduce(out *output) error {
-	if err := out.say("status page   http://%s/\n", w.http); err != nil {
+	pages := "http://" + w.http + "/"
+	if w.pair != nil {
+		pages += " (leads)  http://" + w.pair.other().addrs.HTTP + "/"
+	}
+	if err := out.say("status page   %s\n", pages); err != nil {
 		return err
 	}
 	if w.o.Scenario != "" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,25 +20,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/server/dev"
 )
 
-// TestMain makes this program a machine too: the machines of these tests are
-// copies of it, so that the race detector sees them as well.
+// TestMain makes this program nstance-server too: the machines and the servers
+// of these tests are copies of it, so that the race detector sees them as well.
 func TestMain(m *testing.M) {
-	if len(os.Args) < 2 || os.Args[1] != "machine" && os.Args[1] != "drain-demo" {
+	if len(os.Args) < 2 || !slices.Contains([]string{"machine", "drain-demo", "run"}, os.Args[1]) {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	err := dev.Machine
-	if os.Args[1] == "drain-demo" {
-		err = func(ctx context.Context) error { return dev.DrainDemo(ctx, os.Stdout) }
-	}
-	code := 0
-	if err := err(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
+	code := servercmd.Main(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)
 }
@@ -178,13 +172,16 @@ func TestRefused(t *testing.T) {
 		code nstance.Code
 		says string
 	}{
-		{"unknown scenario", dev.Options{Scenario: "failover"}, nstance.Invalid, "interrupt, mass, crash, rollout"},
+		{"unknown scenario", dev.Options{Scenario: "storm"}, nstance.Invalid, "interrupt, mass, crash, rollout, failover"},
 		{"too many", dev.Options{Instances: 501}, nstance.Invalid, "instances: "},
 		{"fewer than none", dev.Options{Count: -1}, nstance.Invalid, "count: "},
 		{"beyond loopback", dev.Options{HTTP: "0.0.0.0:8990"}, nstance.Invalid, "http: "},
 		{"no address", dev.Options{HTTP: "8990"}, nstance.Invalid, "http: "},
 		{"unknown metadata service", dev.Options{Protocol: "moon"}, nstance.Invalid, "aws or gcp"},
 		{"no such program", dev.Options{Machine: []string{"/no/such/program"}}, nstance.Invalid, "/no/such/program"},
+		{"a term that is too short", dev.Options{ElectionTTL: time.Millisecond}, nstance.Invalid, "election-ttl: "},
+		{"no such server", dev.Options{Scenario: dev.Failover, Server: []string{"/no/such/program"}}, nstance.Invalid, "/no/such/program"},
+		{"data is too deep for a socket", dev.Options{Scenario: dev.Failover, Data: sealed + "/" + strings.Repeat("x", 100)}, nstance.Invalid, "endpoint: "},
 		{"data is no directory", dev.Options{Data: sealed + "/file"}, nstance.Denied, "data: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -223,5 +220,5 @@ func ExampleRun() {
 	err := dev.Run(context.Background(), &dev.Options{Scenario: "flood"})
 	fmt.Println(err)
 	// Output:
-	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout)
+	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover)
 }

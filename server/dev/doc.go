@@ -14,4 +14,9 @@
 //	mass       all members of a larger group are reclaimed at once
 //	crash      a member's process is killed: replacement without drain
 //	rollout    the template changes: one by one, replacement first
+//	failover   of two servers the leader is killed, in the middle of a drain
+//	           and of making machines: the other one finishes both, once
+//
+// In failover the servers are processes of their own. The cloud stays in this
+// one, so that the machines outlive the server that made them.
 package dev

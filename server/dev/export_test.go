@@ -1,6 +1,10 @@
 package dev
 
-import "time"
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
 
 // Impatient returns o with another limit for one stage.
 func Impatient(o Options, stage time.Duration) *Options {
@@ -23,7 +27,7 @@ func Configuration(o Options, http string, release int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return configuration(c, http, release)
+	return configuration(c, alone(http), release)
 }
 
 // History is what a story tells.
@@ -38,6 +42,24 @@ var (
 
 // MaxEvents is how many events a story holds.
 const MaxEvents = maxEvents
+
+// NewGate is the cloud as servers in other processes see it.
+var NewGate = newGate
+
+// The methods of a gate.
+var (
+	Shut    = (*gate).close
+	Unshut  = (*gate).open
+	Hanging = (*gate).hanging
+	Asked   = (*gate).asked
+)
+
+// Weigh returns how many machines leaked and are superfluous, and how many
+// instances were lost.
+func Weigh(records, machines []nstance.InstanceID, running, made map[nstance.InstanceID]int, size, fresh int, stay map[nstance.InstanceID]int) [3]int {
+	b := findings{records, machines, running, made}.weigh(size, fresh, stay)
+	return [3]int{b.leaked, b.duplicated, b.lost}
+}
 
 // Close closes what OpenHome opened.
 var Close = (*home).close

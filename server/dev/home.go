@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -65,22 +66,66 @@ func (h *home) cacheFile() string   { return filepath.Join(h.dir, "journal.db") 
 func (h *home) identityDir() string { return filepath.Join(h.dir, "admin") }
 func (h *home) machinesDir() string { return filepath.Join(h.dir, "machines") }
 func (h *home) machineLog() string  { return filepath.Join(h.dir, "machines.log") }
+func (h *home) serverLog() string   { return filepath.Join(h.dir, "servers.log") }
+func (h *home) socket() string      { return filepath.Join(h.machinesDir(), "cloud.sock") }
 
 // pid returns the process of a machine, which has left word of it.
 func (h *home) pid(id nstance.InstanceID) (int, error) {
-	files, err := filepath.Glob(filepath.Join(h.machinesDir(), "*", string(id), pidFile))
+	files, err := h.left(string(id), pidFile)
 	if err != nil || len(files) != 1 {
 		return 0, nstance.Errorf(nstance.NotFound, "machine %s has left no word of its process", id)
 	}
-	text, err := os.ReadFile(files[0])
+	return readPID(files[0])
+}
+
+func readPID(file string) (int, error) {
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return 0, nstance.Errorf(nstance.Internal, "process of machine %s: %w", id, err)
+		return 0, nstance.Errorf(nstance.Internal, "process of a machine: %w", err)
 	}
 	pid, err := strconv.Atoi(string(text))
 	if err != nil || pid <= 1 {
-		return 0, nstance.Errorf(nstance.Internal, "process of machine %s: %.64q is no process", id, text)
+		return 0, nstance.Errorf(nstance.Internal, "process of a machine: %s: %.64q is no process", file, text)
 	}
 	return pid, nil
+}
+
+// running returns the processes of all machines that have left word of theirs.
+func (h *home) running() (map[nstance.InstanceID]int, error) {
+	files, err := h.left("*", pidFile)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "%w", err)
+	}
+	out := map[nstance.InstanceID]int{}
+	for _, file := range files {
+		pid, err := readPID(file)
+		if err != nil {
+			return nil, err
+		}
+		if alive(pid) {
+			out[nstance.InstanceID(filepath.Base(filepath.Dir(file)))] = pid
+		}
+	}
+	return out, nil
+}
+
+// left returns the files of that name which machines have left in their folders;
+// id is one machine, or * for every one.
+func (h *home) left(id, name string) ([]string, error) {
+	return filepath.Glob(filepath.Join(h.machinesDir(), "*", id, name))
+}
+
+// drains returns how often a machine has begun to be emptied.
+func (h *home) drains(id nstance.InstanceID) int {
+	files, err := h.left(string(id), drainFile)
+	if err != nil || len(files) != 1 {
+		return 0
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		return 0 // the machine is just being removed
+	}
+	return bytes.Count(text, []byte("\n"))
 }
 
 // close lets go of the directory, and removes it if it is temporary.

@@ -2,6 +2,7 @@ package dev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -40,18 +41,34 @@ func Machine(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// demoWork is how long the demonstration drain takes.
-const demoWork = 300 * time.Millisecond
+// DemoWork is how long the demonstration drain takes where nothing else is said.
+const DemoWork = 300 * time.Millisecond
+
+// drainFile is where, in its machine's folder, each drain leaves a line when it
+// begins.
+const drainFile = "drains"
 
 // DrainDemo is what a machine runs to empty itself. There is nothing on it, so
 // it waits for a moment, as if there were, and says so.
-func DrainDemo(ctx context.Context, out io.Writer) error {
+func DrainDemo(ctx context.Context, work time.Duration, out io.Writer) error {
+	if err := noteDrain(); err != nil {
+		return nstance.Errorf(nstance.Internal, "%w", err)
+	}
 	select {
-	case <-time.After(demoWork):
+	case <-time.After(work):
 	case <-ctx.Done():
 		return nstance.Errorf(nstance.Unavailable, "told to stop before the machine was empty")
 	}
 	_, err := fmt.Fprintf(out, "emptied %s because of %s, %s s before its deadline\n",
 		os.Getenv("NSTANCE_INSTANCE_ID"), os.Getenv("NSTANCE_DRAIN_REASON"), os.Getenv("NSTANCE_DRAIN_SECONDS"))
 	return err
+}
+
+func noteDrain() error {
+	f, err := os.OpenFile(drainFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, os.Getpid())
+	return errors.Join(err, f.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // The scenarios.
@@ -18,15 +19,17 @@ const (
 	Mass      = "mass"
 	Crash     = "crash"
 	Rollout   = "rollout"
+	Failover  = "failover"
 )
 
 // Scenarios are the values that Options.Scenario may have besides "".
-func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout} }
+func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover} }
 
 const (
 	defaultInstances = 3
 	defaultCount     = 50
 	maxInstances     = 500 // processes on one machine
+	defaultTTL       = 6 * time.Second
 	defaultHTTP      = "127.0.0.1:8990"
 )
 
@@ -64,6 +67,15 @@ type Options struct {
 	// "drain-demo".
 	DrainHook []string
 
+	// Server is the command that serves the shard in scenario failover, as
+	// nstance-server run does. Default: this executable with the argument
+	// "run".
+	Server []string
+
+	// ElectionTTL is how long a leader's term lasts without renewal in
+	// scenario failover: 1s to 60s; 6s, as everywhere.
+	ElectionTTL time.Duration
+
 	Log *slog.Logger // of the server and the cloud; nil: discarded
 
 	patience time.Duration // for one stage, to which the machines' number adds; 20s
@@ -82,6 +94,7 @@ func (o *Options) complete() (*Options, error) {
 	fill[io.Writer](&c.Out, io.Discard)
 	fill[io.Writer](&c.Err, io.Discard)
 	fill(&c.patience, 20*time.Second)
+	fill(&c.ElectionTTL, defaultTTL)
 	fill(&c.Log, slog.New(slog.DiscardHandler))
 	if err := c.commands(); err != nil {
 		return nil, err
@@ -97,7 +110,7 @@ func fill[T comparable](v *T, def T) {
 }
 
 func (o *Options) commands() error {
-	if len(o.Machine) > 0 && len(o.DrainHook) > 0 {
+	if len(o.Machine) > 0 && len(o.DrainHook) > 0 && len(o.Server) > 0 {
 		return nil
 	}
 	self, err := os.Executable()
@@ -109,6 +122,12 @@ func (o *Options) commands() error {
 	}
 	if len(o.DrainHook) == 0 {
 		o.DrainHook = []string{self, "drain-demo"}
+		if o.Scenario == Failover {
+			o.DrainHook = append(o.DrainHook, "--work", o.slowDrain().String())
+		}
+	}
+	if len(o.Server) == 0 {
+		o.Server = []string{self, "run"}
 	}
 	return nil
 }
@@ -123,11 +142,27 @@ func (o *Options) check() error {
 	if o.Count < 1 || o.Count > maxInstances {
 		return nstance.FieldError("count", "use 1 to 500", "%d machines are not possible here", o.Count)
 	}
+	if o.ElectionTTL < lease.MinTTL || o.ElectionTTL > lease.MaxTTL {
+		return nstance.FieldError("election-ttl", "use 1s to 60s", "%s is out of range", o.ElectionTTL)
+	}
 	host, _, err := net.SplitHostPort(o.HTTP)
 	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return nstance.FieldError("http", "use 127.0.0.1:8990, or another port", "%.64q is not an address of the loopback interface", o.HTTP)
 	}
 	return nil
+}
+
+// slowDrain is how long a machine takes to be emptied in scenario failover:
+// longer than there is no leader.
+func (o *Options) slowDrain() time.Duration { return o.ElectionTTL + 3*time.Second }
+
+// drainTimeout is ample for the drain hook.
+func (o *Options) drainTimeout() time.Duration {
+	const ample = 30 * time.Second
+	if o.Scenario == Failover {
+		return ample + o.slowDrain()
+	}
+	return ample
 }
 
 // size of the group that the options ask for.

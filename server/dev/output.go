@@ -89,6 +89,7 @@ func (o *output) summary(s Summary) error {
 		name string
 		ms   *int64
 	}{
+		{"without a leader", s.FailoverMS},
 		{"detected", s.DetectedMS},
 		{"received", s.ReceivedMS},
 		{"replacement requested", s.ReplacementRequestedMS},

@@ -23,16 +23,21 @@ type play struct {
 	since   time.Time            // when the scenario did what it does; zero before
 	victims []nstance.InstanceID // whom it did it to
 	pids    []int                // their processes
+
+	crossing crossing // of scenario failover
 }
 
 // play plays the scenario and returns how it went.
 func (w *shard) play(ctx context.Context) (Summary, error) {
 	p := &play{shard: w, size: w.o.size(), stage: stageStart}
 	limit := time.Minute + time.Duration(p.size)*time.Second
+	if w.pair != nil {
+		limit += 4 * w.o.ElectionTTL
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, nstance.Errorf(nstance.Unavailable, "the scenario took longer than %s", limit))
 	defer cancel()
 	scenario := map[string]func(context.Context) error{
-		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout,
+		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover,
 	}[w.o.Scenario]
 	err := scenario(ctx)
 	sum := p.summary()
@@ -65,13 +70,8 @@ func (p *play) reclaim(ctx context.Context, members []nstance.InstanceID) error 
 	if err := p.choose(members); err != nil {
 		return err
 	}
-	p.stage = string(nstance.EventNoticePublished)
-	p.since = time.Now()
-	for _, id := range members {
-		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
-		if err := p.cloud.Interrupt(id, "terminate", noticeAhead); err != nil {
-			return err
-		}
+	if err := p.publish(members); err != nil {
+		return err
 	}
 	for _, t := range []nstance.EventType{
 		nstance.EventNoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventDrainStarted,
@@ -82,6 +82,19 @@ func (p *play) reclaim(ctx context.Context, members []nstance.InstanceID) error 
 		}
 	}
 	return p.over(ctx)
+}
+
+// publish has the cloud take members back.
+func (p *play) publish(members []nstance.InstanceID) error {
+	p.stage = string(nstance.EventNoticePublished)
+	p.since = time.Now()
+	for _, id := range members {
+		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
+		if err := p.cloud.Interrupt(id, "terminate", noticeAhead); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // crash kills a member's process: nothing is left to drain.
@@ -207,29 +220,20 @@ func (p *play) await(ctx context.Context, stage string, done func(history) (bool
 
 var errLate = errors.New("the stage took too long")
 
-// limit is how long one stage may take.
+// limit is how long one stage may take. Without a leader nothing goes on.
 func (p *play) limit() time.Duration {
-	return p.o.patience + time.Duration(p.size)*300*time.Millisecond
+	limit := p.o.patience + time.Duration(p.size)*300*time.Millisecond
+	if p.pair != nil {
+		limit += 2 * p.o.ElectionTTL
+	}
+	return limit
 }
 
 // over waits until the victims' processes are gone and the group is as it was,
 // no machine more and none less, and checks that each victim was replaced once.
 func (p *play) over(ctx context.Context) error {
-	p.stage = "group_full"
-	limit := p.limit()
-	limited, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		err := p.settled(limited)
-		if err == nil {
-			break
-		}
-		if !pause(limited, again) {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return nstance.Errorf(nstance.Unavailable, "after %s: %w", limit, err)
-		}
+	if err := p.calm(ctx); err != nil {
+		return err
 	}
 	told, _, _ := p.story.read()
 	if n := len(told.requested()) - p.asked; n != len(p.victims) {
@@ -238,6 +242,43 @@ func (p *play) over(ctx context.Context) error {
 	return nil
 }
 
+// calm waits until the victims' processes are gone and the group is full, no
+// machine more and none less.
+func (p *play) calm(ctx context.Context) error { return p.poll(ctx, "group_full", p.settled) }
+
+// poll waits for a stage of which no event tells: until look returns nil, as
+// long as a stage may take.
+func (p *play) poll(ctx context.Context, stage string, look func(context.Context) error) error {
+	return p.every(ctx, again, stage, look)
+}
+
+func (p *play) every(ctx context.Context, d time.Duration, stage string, look func(context.Context) error) error {
+	p.stage = stage
+	limit := p.limit()
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := look(limited)
+		if err == nil {
+			return nil
+		}
+		if _, final := errors.AsType[fatal](err); final {
+			return err
+		}
+		if !pause(limited, d) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return nstance.Errorf(nstance.Unavailable, "after %s: %w", limit, err)
+		}
+	}
+}
+
+// fatal is an error that waiting does not mend.
+type fatal struct{ error }
+
+func (f fatal) Unwrap() error { return f.error }
+
 // settled returns what is not yet as it should be in the end.
 func (p *play) settled(ctx context.Context) error {
 	for i, pid := range p.pids {
@@ -245,10 +286,11 @@ func (p *play) settled(ctx context.Context) error {
 			return nstance.Errorf(nstance.Conflict, "process %d of %s still runs", pid, p.victims[i])
 		}
 	}
-	n, err := p.machines(ctx)
+	machines, err := p.list(ctx)
 	if err != nil {
 		return err
 	}
+	n := len(machines)
 	s, err := p.status(ctx)
 	if err != nil {
 		return err

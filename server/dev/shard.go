@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -35,7 +36,8 @@ type shard struct {
 	http   string // where it listens
 	store  storage.Store
 	cloud  *local.Cloud
-	server *server.Server
+	server *server.Server // nil in scenario failover
+	pair   *pair          // instead, in that scenario
 	keys   *registration.Keys
 
 	wg   sync.WaitGroup
@@ -48,11 +50,6 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 	if w.bind, err = free(ctx, o.HTTP); err != nil {
 		return nil, err
 	}
-	text, err := configuration(o, w.bind, 1)
-	if err != nil {
-		return nil, err
-	}
-	w.conf.set(text)
 	if w.store, err = storage.OpenDir(h.storageDir(), nil); err != nil {
 		return nil, err
 	}
@@ -62,11 +59,25 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 	if err != nil {
 		return nil, err
 	}
-	w.server, err = server.New(ctx, w.store, w.cloud, w.conf.read, &server.Options{Cache: h.cacheFile(), Journal: s.tell, Log: o.Log})
+	if o.Scenario == Failover {
+		w.pair, err = newPair(ctx, w)
+	} else {
+		err = w.newServer(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, w.cloud.Close())
 	}
 	return w, nil
+}
+
+func (w *shard) newServer(ctx context.Context) error {
+	text, err := configuration(w.o, alone(w.bind), 1)
+	if err != nil {
+		return err
+	}
+	w.conf.set(text)
+	w.server, err = server.New(ctx, w.store, w.cloud, w.conf.read, &server.Options{Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log})
+	return err
 }
 
 // start runs the server and returns once it leads and an administrator's
@@ -74,30 +85,46 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 func (w *shard) start(ctx context.Context) (context.Context, error) {
 	work, end := context.WithCancelCause(ctx)
 	w.stop = func() { end(nil) }
-	w.wg.Go(func() {
-		if err := w.server.Run(work); err != nil {
-			end(err)
-			return
-		}
-		end(nstance.Errorf(nstance.Internal, "the server has ended"))
-	})
 	limited, cancel := context.WithTimeoutCause(work, startLimit, nstance.Errorf(nstance.Unavailable, "the server was not ready within %s", startLimit))
 	defer cancel()
-	if err := w.server.Ready(limited); err != nil {
-		return work, context.Cause(limited)
+	addrs, err := w.serve(work, limited, end)
+	if err != nil {
+		if cause := context.Cause(limited); cause != nil {
+			err = cause
+		}
+		return work, err
 	}
-	w.http = w.server.Addresses().HTTP
 	keys, err := registration.Bootstrap(limited, vault.New(w.store, nil), time.Now())
 	if err != nil {
 		return work, err
 	}
 	w.keys = keys
-	return work, w.login(limited)
+	return work, w.login(limited, addrs)
+}
+
+// serve runs one server or two until ctx ends, and calls end if they do so by
+// themselves. It returns where they listen, or fails when limited ends first.
+func (w *shard) serve(ctx, limited context.Context, end context.CancelCauseFunc) ([]server.Addresses, error) {
+	if w.pair != nil {
+		return w.pair.serve(ctx, limited, end)
+	}
+	w.wg.Go(func() {
+		if err := w.server.Run(ctx); err != nil {
+			end(err)
+			return
+		}
+		end(nstance.Errorf(nstance.Internal, "the server has ended"))
+	})
+	if err := w.server.Ready(limited); err != nil {
+		return nil, err
+	}
+	w.http = w.server.Addresses().HTTP
+	return []server.Addresses{w.server.Addresses()}, nil
 }
 
 // login registers an administrator, as nstance-admin login would.
-func (w *shard) login(ctx context.Context) error {
-	now, addrs := time.Now(), w.server.Addresses()
+func (w *shard) login(ctx context.Context, servers []server.Addresses) error {
+	now := time.Now()
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(clusterID), Cluster: clusterID, Shard: shardID, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: now.Add(-time.Minute), Expiry: now.Add(time.Hour),
@@ -105,9 +132,9 @@ func (w *shard) login(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	login := &admin.LoginOptions{
-		Nonce: nonce, CA: w.keys.Identity.CertPEM(), Shard: shardID, Replace: true,
-		Registration: []string{addrs.Registration}, Servers: []string{addrs.Operator},
+	login := &admin.LoginOptions{Nonce: nonce, CA: w.keys.Identity.CertPEM(), Shard: shardID, Replace: true}
+	for _, s := range servers {
+		login.Registration, login.Servers = append(login.Registration, s.Registration), append(login.Servers, s.Operator)
 	}
 	for {
 		_, err = admin.Login(ctx, w.home.identityDir(), login)
@@ -132,42 +159,64 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// close ends the server, then the machines, and waits for all of them.
+// close ends the servers, then the machines, and waits for all of them.
 func (w *shard) close() error {
 	w.stop()
 	w.wg.Wait()
+	if w.pair != nil {
+		w.pair.close()
+	}
 	return w.cloud.Close()
 }
 
 // status fetches what the status page shows, as anybody would.
 func (w *shard) status(ctx context.Context) (web.Status, error) {
 	var s web.Status
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.http+"/status.json", nil)
+	body, err := ask(ctx, w.http, "/status.json")
 	if err != nil {
-		return s, nstance.Errorf(nstance.Invalid, "%w", err)
+		return s, err
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req) // and no proxy
-	if err != nil {
-		return s, nstance.Errorf(nstance.Unavailable, "%w", err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return s, nstance.Errorf(nstance.Unavailable, "the status page answers %s", resp.Status)
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&s); err != nil {
 		return s, nstance.Errorf(nstance.Internal, "the status page: %w", err)
 	}
 	return s, nil
 }
 
-// machines returns how many machines the cloud has.
-func (w *shard) machines(ctx context.Context) (int, error) {
-	n := 0
-	for _, err := range w.cloud.List(ctx, nstance.Owner{Installation: w.keys.Installation, Cluster: clusterID, Shard: shardID}) {
-		if err != nil {
-			return 0, err
-		}
-		n++
+// ask fetches a page that is there, and returns its body, to be closed.
+func ask(ctx context.Context, addr, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Invalid, "%w", err)
 	}
-	return n, nil
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req) // and no proxy
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Unavailable, "%w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close() // nothing in it is of use
+		return nil, nstance.Errorf(nstance.Unavailable, "%s answers %s", path, resp.Status)
+	}
+	return resp.Body, nil
+}
+
+// reaches reports whether a page is there.
+func reaches(ctx context.Context, addr, path string) bool {
+	body, err := ask(ctx, addr, path)
+	if err != nil {
+		return false
+	}
+	return body.Close() == nil
+}
+
+// list returns the machines that the cloud has.
+func (w *shard) list(ctx context.Context) ([]nstance.Machine, error) {
+	var out []nstance.Machine
+	for m, err := range w.cloud.List(ctx, nstance.Owner{Installation: w.keys.Installation, Cluster: clusterID, Shard: shardID}) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
 }

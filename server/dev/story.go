@@ -117,8 +117,14 @@ type indexKey struct {
 
 func (h history) index() index {
 	x := index{map[indexKey]nstance.Event{}, map[indexKey]nstance.Event{}}
-	var fresh, retired []nstance.InstanceID // of a rollout
+	var fresh, retired []nstance.InstanceID                // of a rollout
+	follows := map[nstance.InstanceID]nstance.InstanceID{} // whose replacement an instance is; a later leader does not say it again
 	for _, e := range h {
+		if e.Replaces == "" {
+			e.Replaces = follows[e.Instance]
+		} else {
+			follows[e.Instance] = e.Replaces
+		}
 		keep(x.about, indexKey{e.Type, e.Instance}, e)
 		switch {
 		case e.Replaces != "":

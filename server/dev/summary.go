@@ -18,7 +18,13 @@ type Summary struct {
 	Stage    string    `json:"stage,omitempty"` // where it failed
 	Error    string    `json:"error,omitempty"`
 	Count    int       `json:"count,omitempty"` // of the instances that the scenario was about
-	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted
+	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted; with failover: that should be there, and are not
+
+	// What scenario failover has cost: the time without a leader, and machines
+	// without a record, or more than one for an instance or for a need.
+	FailoverMS *int64 `json:"failover_ms,omitempty"`
+	Leaked     *int   `json:"leaked,omitempty"`
+	Duplicated *int   `json:"duplicated,omitempty"`
 
 	DetectedMS             *int64 `json:"detected_ms,omitempty"`
 	ReceivedMS             *int64 `json:"received_ms,omitempty"`
@@ -64,6 +70,7 @@ func (p *play) summary() Summary {
 		}
 		s.Count, s.Lost = len(p.victims), &lost
 	}
+	p.crossing.summarize(&s)
 	return s
 }
 

@@ -1,0 +1,280 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// growth is by how many members the group grows when the leader is killed.
+const growth = 2
+
+// A crossing is what has to come through the death of the leader.
+type crossing struct {
+	drain    nstance.Drain              // of the victim, as it was before
+	stay     map[nstance.InstanceID]int // processes of the members that nothing happens to
+	failover time.Duration              // from the kill until the other leads
+	took     bool                       // failover is known
+	balance  balance
+	balanced bool // balance is known
+}
+
+// A balance is what the death of the leader has cost. All of it must be zero.
+type balance struct {
+	leaked     int // machines without a record
+	duplicated int // machines more than one for an instance, or for a need
+	lost       int // instances that should be there, and are not
+}
+
+// failover kills the leader while a drain is under way and machines are being
+// made, and sees that the other one finishes what was begun, once.
+func (p *play) failover(ctx context.Context) error {
+	members, err := p.full(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.choose(members[:1]); err != nil {
+		return err
+	}
+	if err := p.remember(members[1:]); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{p.disturb, p.takeOver, p.finish, p.audit} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *play) remember(members []nstance.InstanceID) error {
+	p.crossing.stay = map[nstance.InstanceID]int{}
+	for _, id := range members {
+		pid, err := p.home.pid(id)
+		if err != nil {
+			return err
+		}
+		p.crossing.stay[id] = pid
+	}
+	return nil
+}
+
+// disturb has the victim reclaimed and the group grow, and returns when the
+// drain is under way and calls for machines hang.
+func (p *play) disturb(ctx context.Context) error {
+	p.pair.gate.close()
+	victim := p.victims[0]
+	if err := p.publish(p.victims); err != nil {
+		return err
+	}
+	err := p.poll(ctx, string(nstance.EventDrainStarted), func(ctx context.Context) error {
+		if p.home.drains(victim) == 0 {
+			return nstance.Errorf(nstance.Unavailable, "machine %s is not being emptied", victim)
+		}
+		d, err := p.drain(ctx)
+		p.crossing.drain = d
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.scale(ctx, p.size+growth); err != nil {
+		return err
+	}
+	return p.poll(ctx, "creates_in_flight", func(context.Context) error {
+		done, undone := p.pair.gate.hanging()
+		if done+undone < growth+1 {
+			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, growth+1)
+		}
+		return nil
+	})
+}
+
+// scale changes the size of the group, as an administrator would.
+func (p *play) scale(ctx context.Context, size int) error {
+	p.stage = "scale"
+	var said bytes.Buffer
+	args := []string{"group", "scale", string(groupID), strconv.Itoa(size), "--identity", p.home.identityDir(), "--yes"}
+	if code := admin.Main(ctx, args, &bytes.Buffer{}, &said, &said, func(string) string { return "" }); code != 0 {
+		return nstance.Errorf(nstance.Internal, "nstance-admin group scale: %s", bytes.TrimSpace(said.Bytes()))
+	}
+	p.size = size
+	return nil
+}
+
+// takeOver kills the leader and waits until the other one leads.
+func (p *play) takeOver(ctx context.Context) error {
+	p.stage = "kill"
+	if _, err := p.drain(ctx); err != nil {
+		return fmt.Errorf("the drain was over too soon: %w", err)
+	}
+	p.pair.gate.open()
+	killed := time.Now()
+	if err := p.pair.kill(); err != nil {
+		return err
+	}
+	const often = 5 * time.Millisecond
+	err := p.every(ctx, often, "takeover", func(ctx context.Context) error {
+		if !reaches(ctx, p.http, "/readyz") {
+			return nstance.Errorf(nstance.Unavailable, "nobody leads")
+		}
+		return nil
+	})
+	p.crossing.failover, p.crossing.took = time.Since(killed), err == nil
+	return err
+}
+
+// finish waits until everything has come to its end.
+func (p *play) finish(ctx context.Context) error {
+	// The drain is compared for as long as it stands.
+	err := p.poll(ctx, string(nstance.EventDeleted), func(ctx context.Context) error {
+		if n := p.home.drains(p.victims[0]); n > 1 {
+			return fatal{nstance.Errorf(nstance.Internal, "the drain was begun %d times", n)}
+		}
+		switch d, err := p.drain(ctx); {
+		case nstance.CodeOf(err) == nstance.NotFound:
+			return nil
+		case err != nil:
+			return err
+		case !same(d, p.crossing.drain):
+			return fatal{nstance.Errorf(nstance.Internal, "the drain was generation %d until %s, and is generation %d until %s",
+				p.crossing.drain.Generation, p.crossing.drain.Deadline, d.Generation, d.Deadline)}
+		}
+		return nstance.Errorf(nstance.Conflict, "%s is still there", p.victims[0])
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range []nstance.EventType{nstance.EventDrainAcknowledged, nstance.EventReady, nstance.EventDeleted} {
+		if err := p.each(ctx, t); err != nil {
+			return err
+		}
+	}
+	return p.calm(ctx)
+}
+
+// same reports whether a drain is the one that was begun, with the time that it
+// was given.
+func same(a, b nstance.Drain) bool {
+	return a.Generation == b.Generation && a.StartedAt.Equal(b.StartedAt) && a.Deadline.Equal(b.Deadline)
+}
+
+// drain reads the victim's drain in storage. Fails with NotFound when there is
+// no record of the victim any more.
+func (p *play) drain(ctx context.Context) (nstance.Drain, error) {
+	recs, err := p.records(ctx)
+	if err != nil {
+		return nstance.Drain{}, err
+	}
+	rec, ok := recs[p.victims[0]]
+	switch {
+	case !ok:
+		return nstance.Drain{}, nstance.Errorf(nstance.NotFound, "there is no record of %s", p.victims[0])
+	case rec.Drain == nil:
+		return nstance.Drain{}, nstance.Errorf(nstance.Conflict, "%s is not being drained", p.victims[0])
+	}
+	return *rec.Drain, nil
+}
+
+// records reads what is in storage.
+func (p *play) records(ctx context.Context) (map[nstance.InstanceID]storage.Instance, error) {
+	list, problems, err := storage.NewRecords(p.store, shardID, nil).Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, problem := range problems {
+		return nil, problem.Err
+	}
+	out := map[nstance.InstanceID]storage.Instance{}
+	for _, rec := range list {
+		out[rec.ID] = rec
+	}
+	return out, nil
+}
+
+// audit compares storage, cloud and processes with what should be.
+func (p *play) audit(ctx context.Context) error {
+	p.stage = "audit"
+	recs, err := p.records(ctx)
+	if err != nil {
+		return err
+	}
+	machines, err := p.list(ctx)
+	if err != nil {
+		return err
+	}
+	running, err := p.home.running()
+	if err != nil {
+		return err
+	}
+	found := findings{running: running, made: p.pair.gate.asked()}
+	for id := range recs {
+		found.records = append(found.records, id)
+	}
+	for _, m := range machines {
+		found.machines = append(found.machines, m.ID)
+	}
+	b := found.weigh(p.size, growth+len(p.victims), p.crossing.stay)
+	p.crossing.balance, p.crossing.balanced = b, true
+	if b != (balance{}) {
+		return nstance.Errorf(nstance.Internal, "%d machines leaked, %d are superfluous, %d instances were lost", b.leaked, b.duplicated, b.lost)
+	}
+	return nil
+}
+
+// findings are what there is in the end.
+type findings struct {
+	records, machines []nstance.InstanceID       // in storage, and in the cloud
+	running           map[nstance.InstanceID]int // processes of machines
+	made              map[nstance.InstanceID]int // machines made, for each instance that one was asked for
+}
+
+// weigh compares the findings with what should be: so many members, so many new
+// ones asked for, and some that are as they were.
+func (f findings) weigh(size, fresh int, stay map[nstance.InstanceID]int) (b balance) {
+	machines := map[nstance.InstanceID]int{}
+	for _, id := range f.machines {
+		machines[id]++
+	}
+	for id := range f.running {
+		machines[id] = max(1, machines[id])
+	}
+	for id, n := range machines {
+		if !slices.Contains(f.records, id) {
+			b.leaked += n
+		}
+		b.duplicated += n - 1
+	}
+	for _, n := range f.made {
+		b.duplicated += max(0, n-1)
+	}
+	b.duplicated += max(0, len(f.made)-fresh)
+	whole := 0 // records with all that belongs to them
+	for _, id := range f.records {
+		pid, was := stay[id]
+		if machines[id] > 0 && f.running[id] != 0 && (!was || pid == f.running[id]) {
+			whole++
+		}
+	}
+	b.lost = max(0, size-whole)
+	return b
+}
+
+// summarize adds what the crossing has cost.
+func (c *crossing) summarize(s *Summary) {
+	if c.took {
+		ms := c.failover.Milliseconds()
+		s.FailoverMS = &ms
+	}
+	if c.balanced {
+		b := c.balance
+		s.Leaked, s.Duplicated, s.Lost = &b.leaked, &b.duplicated, &b.lost
+	}
+}
