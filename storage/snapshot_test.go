@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -218,10 +219,12 @@ func TestSnapshot(t *testing.T) {
 	bubble(t, "one that never comes is not waited for", func(t *testing.T) {
 		b := snapped(t, 3)
 		b.recs = storage.NewRecords(hanging{b}, shard, &storage.RecordsOptions{Epoch: 8})
+		began := time.Now()
 		recs, _, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		require.Len(t, recs, 3)
 		require.Error(t, b.recs.SnapshotTrouble())
+		require.LessOrEqual(t, time.Since(began), 10*time.Second)
 	})
 	bubble(t, "a missing one is no trouble", func(t *testing.T) {
 		b := filled(t, 3)
