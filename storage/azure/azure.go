@@ -18,6 +18,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	azblob "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
@@ -117,8 +118,14 @@ func once(ctx context.Context) context.Context {
 	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: -1})
 }
 
+// reads is how often, and how fast, the client repeats what changes nothing.
+// Whoever calls has his own, longer patience.
+func reads(ctx context.Context) context.Context {
+	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: 200 * time.Millisecond})
+}
+
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
-	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, nil)
+	out, err := d.client.NewBlobClient(key).DownloadStream(reads(ctx), nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -146,8 +153,7 @@ func only(v storage.Version) *azblob.AccessConditions {
 		star := azcore.ETagAny
 		c.IfNoneMatch = &star
 	} else {
-		tag := azcore.ETag(`"` + v + `"`)
-		c.IfMatch = &tag
+		c.IfMatch = to.Ptr(azcore.ETag(`"` + v + `"`))
 	}
 	return &azblob.AccessConditions{ModifiedAccessConditions: c}
 }

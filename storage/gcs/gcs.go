@@ -6,6 +6,7 @@
 package gcs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	gcstorage "cloud.google.com/go/storage"
+	"github.com/googleapis/gax-go/v2"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/gcsblob"
 	"gocloud.dev/gcp"
@@ -67,8 +69,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 func dial(ctx context.Context) (*gcstorage.Client, error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
 	if os.Getenv("STORAGE_EMULATOR_HOST") != "" {
-		client, err := gcstorage.NewClient(ctx, option.WithoutAuthentication())
-		return client, unusable(err)
+		return newClient(ctx, option.WithoutAuthentication())
 	}
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {
@@ -78,14 +79,29 @@ func dial(ctx context.Context) (*gcstorage.Client, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
-	client, err := gcstorage.NewClient(ctx, option.WithHTTPClient(&transport.Client))
-	return client, unusable(err)
+	return newClient(ctx, option.WithHTTPClient(&transport.Client))
+}
+
+func newClient(ctx context.Context, o option.ClientOption) (*gcstorage.Client, error) {
+	client, err := gcstorage.NewClient(ctx, o)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	client.SetRetry(reads()...)
+	return client, nil
+}
+
+// reads is how often, and how fast, the client repeats what changes nothing;
+// by itself it would until the context ends. Whoever calls has his own, longer
+// patience.
+func reads() []gcstorage.RetryOption {
+	return []gcstorage.RetryOption{
+		gcstorage.WithMaxAttempts(3),
+		gcstorage.WithBackoff(gax.Backoff{Initial: 50 * time.Millisecond, Max: 200 * time.Millisecond}),
+	}
 }
 
 func unusable(err error) error {
-	if err == nil {
-		return nil
-	}
 	return nstance.Errorf(nstance.Invalid, "storage.url: Google client: %w", err)
 }
 
@@ -98,9 +114,7 @@ func New(client *gcstorage.Client, name string, o *Options) (storage.Store, erro
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 	}
-	// The library would repeat reads until their context ends.
-	handle := client.Bucket(name).Retryer(gcstorage.WithMaxAttempts(3))
-	return bucket.New(b, &driver{bucket: handle, looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+	return bucket.New(b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
 }
 
 type driver struct {
@@ -153,11 +167,8 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 	w := d.once(key, c).NewWriter(ctx)
 	w.ChunkSize = 0 // one request
 	w.ContentType = "application/octet-stream"
-	if _, err := w.Write(data); err != nil {
-		_ = w.Close() // which has the same error, or a better one
-		return "", err
-	}
-	if err := w.Close(); err != nil {
+	_, err := w.Write(data) // which fails only when the request has
+	if err = cmp.Or(w.Close(), err); err != nil {
 		return "", err
 	}
 	return version(w.Attrs().Generation), nil

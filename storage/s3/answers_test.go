@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"testing"
 
@@ -155,4 +156,17 @@ func TestListRefusesDisorder(t *testing.T) {
 
 func line(key string) string {
 	return `<Contents><Key>p/` + key + `</Key><ETag>"1"</ETag><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>`
+}
+
+// A listing begins where it is wanted, not at the prefix.
+func TestListStartsAfter(t *testing.T) {
+	p, endpoint := proxied(t, service(t))
+	s := open(t, endpoint, "&prefix=p")
+	var query url.Values
+	p.Inject(faultproxy.Fault{Mode: faultproxy.Strip, Match: func(r *http.Request) bool { query = r.URL.Query(); return true }})
+	for _, err := range s.List(t.Context(), "instance/", "instance/b") {
+		require.NoError(t, err)
+	}
+	require.Equal(t, "p/instance/", query.Get("prefix"))
+	require.Equal(t, "p/instance/b", query.Get("start-after"))
 }
