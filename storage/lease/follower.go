@@ -55,9 +55,10 @@ func (c *campaign) note(err error) {
 	c.trouble = err != nil
 }
 
-// turn does what is due.
+// turn does what is due. To take needs no look before: it replaces only what
+// was seen.
 func (c *campaign) turn(ctx context.Context) (*Term, error) {
-	if c.clock.Now() >= c.readAt {
+	if c.due() > 0 && c.clock.Now() >= c.readAt {
 		if term, err := c.look(ctx); term != nil || err != nil {
 			return term, err
 		}

@@ -82,10 +82,24 @@ func (m *machine) frozen() bool {
 	return m.thaw != nil
 }
 
-func (m *machine) set(rude float64, cut bool) {
+func (m *machine) setRude(share float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rude, m.cut = rude, cut
+	m.rude = share
+}
+
+func (m *machine) setCut(cut bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut = cut
+}
+
+// well ends all trouble.
+func (m *machine) well() {
+	m.wake()
+	m.setRude(0)
+	m.setCut(false)
+	m.silence(false)
 }
 
 // silence lets reads through, and of writes one more, without its answer.
