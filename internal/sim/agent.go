@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -24,11 +25,22 @@ type agent struct {
 	spec nstance.MachineSpec
 
 	mu      sync.Mutex
+	rng     *rand.Rand
 	notices []nstance.Notice
 	owed    map[string]bool // notices not acknowledged yet
+	emptied []uint64        // drains that the machine was emptied for; acknowledged again and again
+
 	server  *reconcile.Reconciler
-	said    time.Time // last report
-	drained map[uint64]bool
+	vouched *reconcile.Reconciler // has been told that the agent is registered
+	said    time.Time             // last report
+	begun   map[uint64]bool
+}
+
+func newAgent(w *World, m nstance.Machine, spec nstance.MachineSpec, nth uint64) *agent {
+	return &agent{
+		w: w, id: m.ID, spec: spec, rng: rand.New(rand.NewPCG(w.cfg.Seed<<16+nth, 3)),
+		owed: map[string]bool{}, begun: map[uint64]bool{},
+	}
 }
 
 func (a *agent) run(ctx context.Context) {
@@ -39,6 +51,10 @@ func (a *agent) run(ctx context.Context) {
 		if a.w.isMute(a.id) || string(a.spec.UserData) == badImage {
 			continue
 		}
+		if a.w.isApart(a.id) {
+			a.leave()
+			continue
+		}
 		r, drains := a.w.leader()
 		a.meet(r)
 		if r == nil || !a.register(ctx, r) {
@@ -46,11 +62,18 @@ func (a *agent) run(ctx context.Context) {
 		}
 		a.report(r)
 		a.bring(r)
-		a.empty(ctx, drains)
+		a.empty(ctx, &wg, drains)
+		a.acknowledge(ctx, drains)
 	}
-	if r := a.server; r != nil {
-		r.Observe(nstance.Disconnected{ID: a.id})
+	a.leave()
+}
+
+// leave lets the server see the stream break.
+func (a *agent) leave() {
+	if a.server != nil {
+		a.server.Observe(nstance.Disconnected{ID: a.id})
 	}
+	a.server = nil
 }
 
 // meet notes which server the agent talks to now.
@@ -67,10 +90,23 @@ func (a *agent) meet(r *reconcile.Reconciler) {
 	r.Observe(nstance.Connected{ID: a.id})
 }
 
+// draw returns a number below 1 from the machine's own seed.
+func (a *agent) draw() float64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.rng.Float64()
+}
+
+// lost reports whether the next message does not arrive.
+func (a *agent) lost() bool { return a.draw() < a.w.lossy() }
+
 func (a *agent) watch(ctx context.Context) {
 	for n, err := range a.w.cloud.Detector(a.id).Watch(ctx) {
 		if err != nil {
 			continue
+		}
+		if n.Cancelled {
+			a.w.check.noticeWithdrawn(n.EventID)
 		}
 		a.mu.Lock()
 		a.notices = slices.DeleteFunc(a.notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
@@ -86,6 +122,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		return false
 	}
 	if !rec.RegisteredAt.IsZero() {
+		a.vouch(r)
 		return true
 	}
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -98,9 +135,19 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		return nil
 	})
 	if err == nil {
-		r.Observe(nstance.Registered{ID: a.id})
+		a.w.check.registered(a.id)
+		a.vouch(r)
 	}
 	return err == nil
+}
+
+// vouch lets a server know once that the agent is registered: also when its
+// record says so because an earlier attempt landed whose answer was lost.
+func (a *agent) vouch(r *reconcile.Reconciler) {
+	if a.vouched != r {
+		a.vouched = r
+		r.Observe(nstance.Registered{ID: a.id})
+	}
 }
 
 func (a *agent) report(r *reconcile.Reconciler) {
@@ -108,6 +155,9 @@ func (a *agent) report(r *reconcile.Reconciler) {
 		return
 	}
 	a.said = time.Now()
+	if a.lost() {
+		return
+	}
 	a.mu.Lock()
 	standing := slices.DeleteFunc(slices.Clone(a.notices), func(n nstance.Notice) bool { return n.Cancelled })
 	a.mu.Unlock()
@@ -118,36 +168,73 @@ func (a *agent) report(r *reconcile.Reconciler) {
 // bring brings every notice until it is acknowledged.
 func (a *agent) bring(r *reconcile.Reconciler) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	var owed []nstance.Notice
 	for _, n := range a.notices {
 		if a.owed[n.EventID] {
-			r.Observe(nstance.Noticed{ID: a.id, Notice: n, Ack: func() { go a.acknowledged(n) }})
+			owed = append(owed, n)
 		}
 	}
-}
-
-func (a *agent) acknowledged(n nstance.Notice) {
-	a.mu.Lock()
-	delete(a.owed, n.EventID)
 	a.mu.Unlock()
-	if !n.Cancelled {
-		a.w.check.noticeTaken(a.id, n.EventID)
-	}
-}
-
-// empty acknowledges a drain that is the agent's, unless hooks hang at present.
-func (a *agent) empty(ctx context.Context, drains *drain.Coordinator) {
-	if a.w.hang.Load() {
-		return
-	}
-	for _, d := range drains.Active() {
-		if d.Instance != a.id || d.Executor != nstance.ExecutorAgent || a.drained[d.Generation] {
+	for _, n := range owed {
+		if a.lost() {
 			continue
 		}
-		a.w.check.emptied(a.id, d.Generation)
-		err := drains.Acknowledge(ctx, nstance.Ack{Instance: a.id, Generation: d.Generation, By: nstance.ExecutorAgent, Outcome: nstance.OutcomeDrained})
-		if err == nil {
-			continue // said again until the machine is gone: the server may forget
+		r.Observe(nstance.Noticed{ID: a.id, Notice: n, Ack: func() {
+			if !n.Cancelled {
+				a.w.check.noticeTaken(a.id, n.EventID)
+			}
+			go a.acknowledged(n)
+		}})
+	}
+}
+
+// acknowledged notes that a notice need not be brought again, if the
+// acknowledgement arrives.
+func (a *agent) acknowledged(n nstance.Notice) {
+	if a.lost() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.owed, n.EventID)
+}
+
+// empty begins to empty the machine for every drain that is the agent's, which
+// takes a while, or longer while hooks hang. It is not stopped by a
+// cancellation, so that its acknowledgement may come when nobody asks for it
+// any more.
+func (a *agent) empty(ctx context.Context, wg *sync.WaitGroup, drains *drain.Coordinator) {
+	for _, d := range drains.Active() {
+		if d.Instance != a.id || d.Executor != nstance.ExecutorAgent || a.begun[d.Generation] {
+			continue
 		}
+		a.begun[d.Generation] = true
+		wg.Go(func() {
+			for ok := wait(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
+				if !ok || !wait(ctx, agentTick) {
+					return
+				}
+			}
+			a.w.check.emptied(a.id, d.Generation)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.emptied = append(a.emptied, d.Generation)
+		})
+	}
+}
+
+// acknowledge says again what was said before, old drains included, until the
+// machine is gone: the server may have forgotten.
+func (a *agent) acknowledge(ctx context.Context, drains *drain.Coordinator) {
+	a.mu.Lock()
+	emptied := slices.Clone(a.emptied)
+	a.mu.Unlock()
+	for _, generation := range emptied {
+		if a.lost() {
+			continue
+		}
+		_ = drains.Acknowledge(ctx, nstance.Ack{ // refused unless it is for the present drain
+			Instance: a.id, Generation: generation, By: nstance.ExecutorAgent, Outcome: nstance.OutcomeDrained,
+		})
 	}
 }

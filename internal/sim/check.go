@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -21,6 +20,12 @@ type Violation struct {
 // String returns the violation in one line.
 func (v Violation) String() string { return fmt.Sprintf("%s at %v: %s", v.Rule, v.At, v.What) }
 
+const (
+	maxViolations = 20
+	maxJournal    = 400 // events kept until the first violation
+	maxAfter      = 20  // and afterwards
+)
+
 // A checker looks at the truth: the store itself and the cloud itself, without
 // delay or fault, at every call that could break a promise.
 type checker struct {
@@ -28,36 +33,50 @@ type checker struct {
 
 	mu         sync.Mutex
 	events     int
+	after      int // since the first violation
 	violations []Violation
 	drained    map[nstance.InstanceID]map[uint64]bool // generations that the agent has emptied
 	reported   map[nstance.InstanceID]time.Time
 	first      map[nstance.InstanceID]time.Time // first report ever
-	taken      map[string]nstance.InstanceID // acknowledged notices
+	taken      map[string]nstance.InstanceID    // acknowledged notices
+	withdrawn  map[string]bool                  // notices that the cloud took back
 	created    map[nstance.InstanceID]bool
-	journal    []string // the latest events, for a violation
+	late       map[nstance.InstanceID]bool // records with a write that landed after its term
+	halted     map[string]time.Time        // since when the rollout to a hash is durably halted
+	journal    []string                    // the latest events, for a violation
 }
 
 func newChecker(w *World) *checker {
 	return &checker{
 		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
-		taken: map[string]nstance.InstanceID{}, created: map[nstance.InstanceID]bool{},
+		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, halted: map[string]time.Time{}, late: map[nstance.InstanceID]bool{},
 	}
 }
 
 func (c *checker) violated(rule, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.violations) < 20 {
+	c.note(rule, format, args...)
+}
+
+// note is violated for callers that hold the lock.
+func (c *checker) note(rule, format string, args ...any) {
+	if len(c.violations) < maxViolations {
 		c.violations = append(c.violations, Violation{time.Since(c.w.began), rule, fmt.Sprintf(format, args...)})
 	}
 }
 
-// event counts what the servers journal, and checks I6 on the way.
+// event counts what the servers journal.
 func (c *checker) event(e nstance.Event) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.events++
-	c.journal = append(c.journal[max(0, len(c.journal)-400):], fmt.Sprintf("%v %s %s %s %s", time.Since(c.w.began), e.Type, e.Instance, e.Replaces, e.Reason+e.Error))
-	c.mu.Unlock()
+	if len(c.violations) > 0 {
+		if c.after++; c.after > maxAfter {
+			return // what led to the first violation stays
+		}
+	}
+	c.journal = append(c.journal[max(0, len(c.journal)-maxJournal):], fmt.Sprintf("%v %s %s %s %s", time.Since(c.w.began), e.Type, e.Instance, e.Replaces, e.Reason+e.Error))
 }
 
 // term is asked before every mutation; the answer goes on to the executor.
@@ -65,19 +84,6 @@ func (c *checker) term(t *lease.Term) func() error {
 	return func() error {
 		c.oneLeader()
 		return t.Err()
-	}
-}
-
-// oneLeader checks I6: at most one server holds a valid term.
-func (c *checker) oneLeader() {
-	n := 0
-	for _, p := range c.w.all() {
-		if p.valid() {
-			n++
-		}
-	}
-	if n > 1 {
-		c.violated("I6", "%d servers hold a valid term", n)
 	}
 }
 
@@ -99,114 +105,47 @@ func (c *checker) emptied(id nstance.InstanceID, generation uint64) {
 	c.drained[id][generation] = true
 }
 
-func (c *checker) noticeTaken(id nstance.InstanceID, eventID string) {
+func (c *checker) noticeWithdrawn(eventID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken[string(id)+" "+eventID] = id
+	c.withdrawn[eventID] = true
 }
 
-// record returns what storage really holds for an instance.
-func (c *checker) record(id nstance.InstanceID) (storage.Instance, bool) {
-	for _, r := range c.records() {
-		if r.ID == id {
-			return r, true
-		}
+// registered checks I7 when an agent hears that it is registered.
+func (c *checker) registered(id nstance.InstanceID) {
+	if rec, ok := c.w.store.record(id); ok && rec.RegisteredAt.IsZero() {
+		c.violated("I7", "%s was told that it is registered, and storage does not say so", id)
 	}
-	return storage.Instance{}, false
 }
 
-func (c *checker) records() []storage.Instance {
-	ctx := context.Background()
-	var out []storage.Instance
-	for e, err := range c.w.store.List(ctx, storage.InstancePrefix(shard), "") {
-		if err != nil {
-			continue
-		}
-		if obj, err := c.w.store.Get(ctx, e.Key); err == nil {
-			if rec, err := storage.DecodeInstance(e.Key, obj.Data); err == nil {
-				out = append(out, rec)
+// noticeTaken checks I9 when a notice is acknowledged: its consequence is durable.
+func (c *checker) noticeTaken(id nstance.InstanceID, eventID string) {
+	rec, ok := c.w.store.record(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken[eventID] = id
+	if ok && !c.withdrawn[eventID] && !consequent(rec, eventID) {
+		c.note("I9", "the notice %s for %s was acknowledged before anything about it was durable", eventID, id)
+	}
+}
+
+func consequent(rec storage.Instance, eventID string) bool {
+	if rec.Deleting != nil {
+		return true
+	}
+	if rec.Drain != nil {
+		for _, cause := range rec.Drain.Causes {
+			if cause.EventID == eventID {
+				return true
 			}
 		}
 	}
-	return out
+	return false
 }
 
-// creating checks I2 and I5 at the moment in which the cloud is asked.
-func (c *checker) creating(spec nstance.MachineSpec) {
-	c.mu.Lock()
-	again := c.created[spec.ID]
-	c.created[spec.ID] = true
-	c.mu.Unlock()
-	if again {
-		return
-	}
-	if c.records() == nil {
-		c.violated("I1", "machine %s asked for without any record", spec.ID)
-	}
-	counted := 0
-	for _, r := range c.records() {
-		if r.ID != spec.ID && r.Deleting == nil && r.Drain == nil && c.sound(r.ID) {
-			counted++
-		}
-	}
-	if limit := c.w.roomiest(); counted >= limit {
-		c.violated("I5", "machine %s asked for while %d of at most %d are counted", spec.ID, counted, limit)
-	}
-}
-
-// sound reports whether nothing at all is wrong with a machine: it runs, it is
-// under no notice and its agent talks. Members that are not may be doomed.
-func (c *checker) sound(id nstance.InstanceID) bool {
-	if c.w.isMute(id) || c.w.isNoticed(id) {
-		return false
-	}
-	m, err := c.w.cloud.Truth(id)
-	if err != nil || m.Status != nstance.StatusRunning {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Since(c.reported[id]) < 2*reportInterval
-}
-
-// deleting checks I3 and I10 at the moment in which the cloud is asked.
-func (c *checker) deleting(m nstance.Machine) {
-	rec, ok := c.record(m.ID)
-	if !ok {
-		return // its record is gone: it was marked, and deleted before
-	}
-	if rec.Deleting == nil {
-		c.violated("I3", "delete of %s without a durable mark", m.ID)
-		return
-	}
-	truth, err := c.w.cloud.Truth(m.ID)
-	if err != nil || truth.Status != nstance.StatusRunning || rec.RegisteredAt.IsZero() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d := rec.Drain
-	if first := c.first[m.ID]; first.IsZero() || rec.Deleting.At.Sub(first) < reportInterval {
-		return // it was not ready when this was decided
-	}
-	switch {
-	case rec.Deleting.Why.Kind == nstance.CauseGone && d == nil && !c.w.wasDown(m.ID):
-		c.note("I10", "running machine %s deleted as gone", m.ID)
-	case d == nil && rec.Deleting.Why.Kind != nstance.CauseGone && rec.Deleting.Why.Kind != nstance.CauseTimeout && c.w.wanted().DrainTimeout > 0:
-		c.note("I3", "ready machine %s deleted without a drain (%s)", m.ID, rec.Deleting.Why.Kind)
-	case d != nil && !c.drained[m.ID][d.Generation] && time.Now().Before(d.Deadline) && !c.w.wasDown(m.ID):
-		c.note("I3", "machine %s deleted %v before its drain's deadline, not emptied", m.ID, time.Until(d.Deadline))
-	}
-}
-
-// note is violated for callers that hold the lock.
-func (c *checker) note(rule, format string, args ...any) {
-	c.violations = append(c.violations, Violation{time.Since(c.w.began), rule, fmt.Sprintf(format, args...)})
-}
-
-// settled checks what must hold when the faults have stopped: I1, I2, I8, I9.
+// settled checks what must hold when the faults have stopped: I1, I8, I9.
 func (c *checker) settled(size int) {
-	records, machines := c.records(), c.w.cloud.Machines()
+	records, machines := c.w.store.all(), c.w.cloud.Machines()
 	if len(records) != size {
 		c.violated("I8", "%d records for a group of %d", len(records), size)
 	}
@@ -222,6 +161,18 @@ func (c *checker) settled(size int) {
 			c.violated("I1", "machine %s has no record", m.ID)
 		}
 	}
+	c.led(size)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for eventID, id := range c.taken {
+		if known[id] && !c.withdrawn[eventID] {
+			c.note("I9", "the notice for %s was acknowledged and had no effect", id)
+		}
+	}
+}
+
+// led checks what the leader itself believes in the end.
+func (c *checker) led(size int) {
 	r, _ := c.w.leader()
 	if r == nil {
 		c.violated("I8", "nobody leads")
@@ -230,13 +181,6 @@ func (c *checker) settled(size int) {
 	for _, g := range r.Groups() {
 		if g.Ready != size || g.Stale != 0 && g.Halted == "" {
 			c.violated("I8", "%d of %d ready, %d stale, holds %v", g.Ready, size, g.Stale, g.Holds)
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, id := range c.taken {
-		if known[id] && !c.w.wasWithdrawn(id) {
-			c.note("I9", "the notice for %s was acknowledged and had no effect", id)
 		}
 	}
 }

@@ -2,193 +2,336 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// A driver chooses what goes wrong next.
+// A driver lets things go wrong by a schedule. The schedule, with everything
+// that is drawn for it, comes from the seed alone: what a fault meets in the
+// world has no influence on the next one.
 type driver struct {
 	*World
+	rng    *rand.Rand
+	acts   sync.WaitGroup
+	faults []string
+
+	chosen   sync.Mutex // guards what follows
 	versions int
+	crashed  map[int]bool // servers that have crashed and not come back yet
 }
 
-// act does one thing, drawn from the seed.
-func (d *driver) act() {
-	acts := []struct {
-		weight int
-		do     func()
-	}{
-		{6, d.reclaim}, {2, d.storm}, {2, d.kill}, {2, d.muteOne}, {2, d.withdraw},
-		{4, d.crashOne}, {3, d.cutOne}, {3, d.freezeOne}, {3, d.loseAnswers},
-		{2, d.resize}, {2, d.redefine}, {2, d.shortage}, {2, d.fault}, {2, d.hangHooks}, {4, d.calm},
-	}
+func newDriver(w *World) *driver {
+	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}}
+}
+
+// An act is one thing that goes wrong, with its own luck.
+type act struct {
+	*driver
+	rng *rand.Rand
+}
+
+// kinds are the acts and how often each is chosen.
+var kinds = []struct {
+	name   string
+	weight int
+	do     func(act)
+}{
+	{"reclaim", 6, act.reclaim}, {"storm", 2, act.storm}, {"kill", 2, act.kill}, {"mute", 2, act.muteOne},
+	{"withdraw", 2, act.withdraw}, {"wolf", 3, act.wolf}, {"crash", 4, act.crashOne}, {"crash in a drain", 3, act.crashInDrain},
+	{"deaf takeover", 2, act.deafTakeover}, {"cut", 3, act.cutOne}, {"freeze", 3, act.freezeOne}, {"lose answers", 3, act.loseAnswers},
+	{"lose messages", 2, act.loseMessages}, {"separate", 2, act.separateSome}, {"blackout", 2, act.blackout},
+	{"resize", 2, act.resize}, {"redefine", 2, act.redefine}, {"bad image", 1, act.badImage}, {"shortage", 2, act.shortage},
+	{"stillborn", 2, act.stillbornOnes}, {"fault", 2, act.fault}, {"hang hooks", 2, act.hangHooks},
+}
+
+// play goes through the schedule until the time for faults is over and the last
+// one has ended.
+func (d *driver) play() {
 	total := 0
-	for _, a := range acts {
-		total += a.weight
+	for _, k := range kinds {
+		total += k.weight
 	}
-	n := d.rng.IntN(total)
-	for _, a := range acts {
-		if n -= a.weight; n < 0 {
-			a.do()
+	for time.Since(d.began) < d.cfg.Faults {
+		gap := time.Duration(2+d.rng.IntN(50)) * time.Second
+		if d.rng.IntN(8) == 0 {
+			gap += 3 * time.Minute // long enough to finish something
+		}
+		d.pass(gap)
+		n, seed := d.rng.IntN(total), d.rng.Uint64()
+		for _, k := range kinds {
+			if n -= k.weight; n < 0 {
+				d.faults = append(d.faults, fmt.Sprintf("%v %s %x", time.Since(d.began), k.name, seed))
+				d.acts.Go(func() { k.do(act{d, rand.New(rand.NewPCG(seed, 4))}) })
+				break
+			}
+		}
+	}
+	d.acts.Wait()
+}
+
+// seconds draws a duration from low to high seconds.
+func (a act) seconds(low, high int) time.Duration {
+	return time.Duration(low+a.rng.IntN(high-low+1)) * time.Second
+}
+
+// victims returns about n machines that run.
+func (a act) victims(n int) []nstance.InstanceID {
+	var running, out []nstance.InstanceID
+	for _, m := range a.cloud.Machines() {
+		if m.Status == nstance.StatusRunning {
+			running = append(running, m.ID)
+		}
+	}
+	for range n {
+		if at := int(a.rng.Float64() * float64(len(running))); len(running) > 0 {
+			out = append(out, running[at])
+		}
+	}
+	return out
+}
+
+func (a act) reclaim() {
+	notice := a.seconds(20, 120)
+	for _, id := range a.victims(1) {
+		a.put(a.noticed, id)
+		_ = a.cloud.Reclaim(id, notice) // it may be on its way out already
+	}
+}
+
+func (a act) storm() {
+	for range 1 + a.rng.IntN(a.cfg.Size+1) {
+		a.reclaim()
+	}
+}
+
+func (a act) kill() {
+	for _, id := range a.victims(1) {
+		_ = a.cloud.Kill(id) // as above
+	}
+}
+
+func (a act) muteOne() {
+	for _, id := range a.victims(1) {
+		a.put(a.mute, id)
+	}
+}
+
+// withdraw announces a reclaim and takes it back.
+func (a act) withdraw() {
+	wait := a.seconds(0, 30)
+	for _, id := range a.victims(1) {
+		a.put(a.noticed, id)
+		if a.cloud.Reclaim(id, 10*time.Minute) == nil {
+			a.sleep(wait)
+			_ = a.cloud.Withdraw(id) // as above
+		}
+	}
+}
+
+// wolf announces a reclaim, takes it back and announces another.
+func (a act) wolf() {
+	first, second := a.seconds(3, 20), a.seconds(3, 15)
+	for _, id := range a.victims(1) {
+		a.put(a.noticed, id)
+		if a.cloud.Reclaim(id, 10*time.Minute) != nil {
+			continue
+		}
+		a.sleep(first)
+		_ = a.cloud.Withdraw(id) // as above
+		a.sleep(second)
+		_ = a.cloud.Reclaim(id, 10*time.Minute)
+	}
+}
+
+func (a act) crashOne() { a.crash(a.rng.IntN(a.cfg.Servers)) }
+
+// crash kills a server; another life of it begins a little later.
+func (a act) crash(i int) {
+	away := a.seconds(0, 20)
+	a.chosen.Lock()
+	if a.crashed[i] {
+		a.chosen.Unlock()
+		return
+	}
+	a.crashed[i] = true
+	a.chosen.Unlock()
+	was := a.all()[i]
+	was.crash()
+	a.sleep(away)
+	next := a.start(string(rune('a' + i)))
+	a.mu.Lock()
+	a.dying = append(a.dying, was)
+	a.processes[i] = next
+	a.mu.Unlock()
+	a.chosen.Lock()
+	a.crashed[i] = false
+	a.chosen.Unlock()
+}
+
+// crashLeader kills whoever leads.
+func (a act) crashLeader() {
+	for i, p := range a.all() {
+		if r, _ := p.leading(); r != nil {
+			a.crash(i)
 			return
 		}
 	}
 }
 
-// victim returns a machine that runs, drawn from the seed.
-func (d *driver) victim() (nstance.InstanceID, bool) {
-	var running []nstance.InstanceID
-	for _, m := range d.cloud.Machines() {
-		if m.Status == nstance.StatusRunning {
-			running = append(running, m.ID)
-		}
-	}
-	if len(running) == 0 {
-		return "", false
-	}
-	return running[d.rng.IntN(len(running))], true
+// crashInDrain reclaims a machine and kills the leader soon afterwards.
+func (a act) crashInDrain() {
+	a.reclaim()
+	a.sleep(a.seconds(0, 15))
+	a.crashLeader()
 }
 
-func (d *driver) reclaim() {
-	if id, ok := d.victim(); ok {
-		d.put(d.noticed, id, true)
-		_ = d.cloud.Reclaim(id, time.Duration(20+d.rng.IntN(100))*time.Second) // it may be on its way out already
-	}
-}
-
-func (d *driver) storm() {
-	for range 1 + d.rng.IntN(d.wanted().Size+1) {
-		d.reclaim()
+// deafTakeover lets a new leader find a drain under way for a notice of which
+// the agent cannot tell it.
+func (a act) deafTakeover() {
+	soon, long := a.seconds(4, 10), a.seconds(40, 120)
+	for _, id := range a.victims(1) {
+		a.put(a.noticed, id)
+		_ = a.cloud.Reclaim(id, 10*time.Minute) // as above
+		a.hang.Add(1)
+		a.sleep(soon)
+		a.separate(1, id)
+		a.crashLeader()
+		a.sleep(long)
+		a.separate(-1, id)
+		a.hang.Add(-1)
 	}
 }
 
-func (d *driver) kill() {
-	if id, ok := d.victim(); ok {
-		d.put(d.down, id, true)
-		_ = d.cloud.Kill(id) // as above
-	}
-}
+func (a act) one() *process { return a.all()[a.rng.IntN(a.cfg.Servers)] }
 
-func (d *driver) muteOne() {
-	if id, ok := d.victim(); ok {
-		d.put(d.mute, id, true)
-	}
-}
-
-// withdraw announces a reclaim and takes it back.
-func (d *driver) withdraw() {
-	id, ok := d.victim()
-	if !ok || d.isNoticed(id) {
-		return
-	}
-	d.put(d.noticed, id, true)
-	if d.cloud.Reclaim(id, 10*time.Minute) != nil {
-		return
-	}
-	d.pass(time.Duration(d.rng.IntN(30)) * time.Second)
-	d.put(d.withdrawn, id, true)
-	_ = d.cloud.Withdraw(id) // as above
-}
-
-func (d *driver) one() *process {
-	all := d.all()
-	return all[d.rng.IntN(len(all))]
-}
-
-// crashOne kills a server; another life of it begins a little later.
-func (d *driver) crashOne() {
-	i := d.rng.IntN(len(d.all()))
-	d.all()[i].crash()
-	d.pass(time.Duration(d.rng.IntN(20)) * time.Second)
-	next := d.start(string(rune('a' + i)))
-	d.mu.Lock()
-	d.processes[i] = next
-	d.mu.Unlock()
-}
-
-func (d *driver) cutOne() {
-	p := d.one()
+func (a act) cutOne() {
+	p := a.one()
 	p.link.set(func(l *link) { l.cut = true })
-	d.pass(time.Duration(1+d.rng.IntN(40)) * time.Second)
+	a.sleep(a.seconds(1, 40))
 	p.link.set(func(l *link) { l.cut = false })
 }
 
 // freezeOne stops a server in the middle of whatever it does, and lets it go on
 // as if no time had passed.
-func (d *driver) freezeOne() {
-	p := d.one()
-	frozen := make(chan struct{})
-	p.link.set(func(l *link) { l.frozen = frozen })
-	d.pass(time.Duration(1+d.rng.IntN(30)) * time.Second)
+func (a act) freezeOne() {
+	p, frozen := a.one(), make(chan struct{})
 	p.link.set(func(l *link) {
-		if l.frozen != nil {
-			close(l.frozen)
+		if l.frozen == nil && !l.dead {
+			l.frozen = frozen
+		}
+	})
+	a.sleep(a.seconds(1, 30))
+	p.link.set(func(l *link) {
+		if l.frozen == frozen {
+			close(frozen)
 			l.frozen = nil
 		}
 	})
 }
 
-func (d *driver) loseAnswers() {
-	share := d.rng.Float64() * 0.4
-	for _, p := range d.all() {
+func (a act) loseAnswers() {
+	share := a.rng.Float64() * 0.4
+	for _, p := range a.all() {
 		p.link.set(func(l *link) { l.lose = share })
 	}
-	d.pass(time.Duration(d.rng.IntN(60)) * time.Second)
-	for _, p := range d.all() {
+	a.sleep(a.seconds(0, 60))
+	for _, p := range a.all() {
 		p.link.set(func(l *link) { l.lose = 0 })
 	}
 }
 
-func (d *driver) resize() {
-	size := d.rng.IntN(2 * d.cfg.Size)
-	d.want(func(g *nstance.Group) { g.Size = size })
+// loseMessages drops messages between agents and servers, both ways.
+func (a act) loseMessages() {
+	a.loss.Store(uint64(100 + a.rng.IntN(600)))
+	a.sleep(a.seconds(10, 120))
+	a.loss.Store(0)
 }
 
-func (d *driver) redefine() {
-	d.versions++
-	content := fmt.Sprintf("v%d", d.versions)
-	if d.rng.IntN(4) == 0 {
-		content = badImage
+// separateSome cuts some agents off from every server.
+func (a act) separateSome() {
+	for _, id := range a.victims(1 + a.rng.IntN(a.cfg.Size)) {
+		a.separate(1, id)
+		defer a.separate(-1, id)
 	}
-	d.want(func(g *nstance.Group) { g.Definition.UserData.Content = content })
+	a.sleep(a.seconds(5, 180))
 }
 
-func (d *driver) shortage() {
-	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, d.rng.IntN(d.cfg.Size))
-	d.pass(time.Duration(d.rng.IntN(120)) * time.Second)
-	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+// blackout cuts every agent off while the cloud does not say what it has.
+func (a act) blackout() {
+	for _, m := range a.cloud.Machines() {
+		a.separate(1, m.ID)
+		defer a.separate(-1, m.ID)
+	}
+	for _, op := range []simcloud.Op{simcloud.OpGet, simcloud.OpList} {
+		a.cloud.Inject(simcloud.Fault{Op: op, Times: 20 + a.rng.IntN(200)})
+	}
+	a.sleep(a.seconds(30, 240))
+}
+
+func (a act) resize() {
+	size := a.rng.IntN(2 * a.cfg.Size)
+	a.want(func(g *nstance.Group) { g.Size = size })
+}
+
+// version returns user data that no machine has yet.
+func (d *driver) version() string {
+	d.chosen.Lock()
+	defer d.chosen.Unlock()
+	d.versions++
+	return fmt.Sprintf("v%d", d.versions)
+}
+
+func (a act) redefine() {
+	a.want(func(g *nstance.Group) { g.Definition.UserData.Content = a.version() })
+}
+
+func (a act) badImage() {
+	a.want(func(g *nstance.Group) { g.Definition.UserData.Content = badImage })
+}
+
+func (a act) shortage() {
+	a.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, a.rng.IntN(a.cfg.Size))
+	a.sleep(a.seconds(0, 120))
+	a.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+}
+
+// stillbornOnes lets the next machines boot without an agent.
+func (a act) stillbornOnes() {
+	n := 1 + a.rng.IntN(3)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stillborn = n
 }
 
 // fault makes the cloud fail a few calls, before, after or long after the deed.
-func (d *driver) fault() {
+func (a act) fault() {
 	ops := []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList}
 	whens := []simcloud.When{simcloud.Before, simcloud.After, simcloud.Late}
-	d.cloud.Inject(simcloud.Fault{
-		Op: ops[d.rng.IntN(len(ops))], When: whens[d.rng.IntN(len(whens))], Times: 1 + d.rng.IntN(5),
-		Delay: time.Duration(d.rng.IntN(15)) * time.Second,
+	a.cloud.Inject(simcloud.Fault{
+		Op: ops[a.rng.IntN(len(ops))], When: whens[a.rng.IntN(len(whens))], Times: 1 + a.rng.IntN(5), Delay: a.seconds(0, 14),
 	})
 }
 
-func (d *driver) hangHooks() {
-	d.hang.Store(true)
-	d.pass(time.Duration(d.rng.IntN(120)) * time.Second)
-	d.hang.Store(false)
+func (a act) hangHooks() {
+	a.hang.Add(1)
+	a.sleep(a.seconds(0, 120))
+	a.hang.Add(-1)
 }
-
-func (d *driver) calm() { d.pass(2 * time.Minute) }
 
 // heal ends every fault and asks for something that can be had.
 func (d *driver) heal() {
 	d.cloud.Heal()
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
-	d.hang.Store(false)
 	for _, p := range d.all() {
 		p.link.set(func(l *link) { l.cut, l.lose = false, 0 })
 	}
-	d.versions++
-	d.want(func(g *nstance.Group) {
-		g.Size, g.Definition.UserData.Content = d.cfg.Size, fmt.Sprintf("v%d", d.versions)
-	})
+	d.mu.Lock()
+	d.stillborn = 0
+	d.mu.Unlock()
+	version := d.version()
+	d.want(func(g *nstance.Group) { g.Size, g.Definition.UserData.Content = d.cfg.Size, version })
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 
@@ -19,20 +20,26 @@ type process struct {
 	w      *World
 	name   string
 	link   *link
+	clock  lease.Clock
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu     sync.Mutex
-	term   *lease.Term
-	leads  *reconcile.Reconciler
-	drains *drain.Coordinator
+	mu      sync.Mutex
+	elector *lease.Lease
+	term    *lease.Term // the latest
+	ended   time.Time   // when it ended; zero: it lasts
+	leads   *reconcile.Reconciler
+	drains  *drain.Coordinator
 }
 
 // start begins a life.
 func (w *World) start(name string) *process {
+	w.mu.Lock()
 	w.lives++
+	seed := w.cfg.Seed<<8 + uint64(w.lives)
+	w.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{w: w, name: fmt.Sprintf("%s/%d", name, w.lives), link: newLink(w.cfg.Seed<<8 + uint64(w.lives)), cancel: cancel, done: make(chan struct{})}
+	p := &process{w: w, name: fmt.Sprintf("%s/%d", name, w.lives), link: newLink(seed), clock: skew(seed), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		p.run(ctx)
@@ -40,7 +47,8 @@ func (w *World) start(name string) *process {
 	return p
 }
 
-// crash ends a life: what it has not done yet, it never does.
+// crash ends a life: what it has not done yet, it never does. Done is closed
+// when nothing of it is left.
 func (p *process) crash() {
 	p.link.set(func(l *link) {
 		l.dead = true
@@ -50,21 +58,36 @@ func (p *process) crash() {
 		}
 	})
 	p.cancel()
-	<-p.done
+}
+
+func (p *process) isOver() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (p *process) run(ctx context.Context) {
-	store := linkedStore{p.w.store, p.link}
-	elector, err := lease.New(store, shard, &lease.Options{Address: p.name, Clock: lease.GoClock(), Fresh: true})
+	store := linkedStore{p.w.store, p, p.link}
+	elector, err := lease.New(store, shard, &lease.Options{Address: p.name, Clock: p.clock, Fresh: true, Watch: p.listen})
 	if err != nil {
 		panic(err) // a mistake in this package
 	}
+	p.mu.Lock()
+	p.elector = elector
+	p.mu.Unlock()
 	for ctx.Err() == nil {
 		term, err := elector.Campaign(ctx)
 		if err != nil {
 			wait(ctx, time.Second)
 			continue
 		}
+		p.mu.Lock()
+		p.term, p.ended = term, time.Time{}
+		p.mu.Unlock()
+		p.w.check.begins(p, term)
 		p.lead(ctx, term, store)
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		_ = elector.Resign(release) // a dead process cannot; others wait for its lease to run out
@@ -78,7 +101,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	defer context.AfterFunc(ctx, stop)()
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
-	r, err := reconcile.New(linkedProvider{p.w.cloud, p.link, p.w.check}, store, &reconcile.Options{
+	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
 		Owner: owner, Groups: []nstance.Group{p.w.wanted()}, Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
 		Provider: &provider.Options{Timeout: 10 * time.Second},
@@ -87,9 +110,10 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 		panic(err) // a mistake in this package
 	}
 	p.mu.Lock()
-	p.term, p.leads, p.drains = term, r, drains
+	p.leads, p.drains = r, drains
 	p.mu.Unlock()
-	_ = r.Run(work) // nil, always
+	r.Observe(nstance.Desired{Groups: []nstance.Group{p.w.wanted()}}) // it may have changed since
+	_ = r.Run(work)                                                   // nil, always
 	p.mu.Lock()
 	p.leads = nil
 	p.mu.Unlock()
@@ -102,15 +126,43 @@ func (p *process) leading() (*reconcile.Reconciler, *drain.Coordinator) {
 	if p.leads == nil || p.term.Err() != nil || !p.leads.Loaded() {
 		return nil, nil
 	}
-	if v := p.link.judge(); v.dead || v.cut || v.frozen != nil {
+	if p.link.broken() {
 		return nil, nil
 	}
 	return p.leads, p.drains
 }
 
-// valid reports whether the process believes that it leads.
-func (p *process) valid() bool {
+// told gives what is wanted to a process that leads, whether or not it can be
+// reached otherwise: people keep telling.
+func (p *process) told(g nstance.Group) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.term != nil && p.term.Err() == nil
+	r := p.leads
+	p.mu.Unlock()
+	if r != nil {
+		r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
+	}
+}
+
+// listen is the stream by which a standby hears of the holder's renewals. It
+// breaks when either of them is cut off, frozen or dead.
+func (p *process) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Announcement, error] {
+	return func(yield func(lease.Announcement, error) bool) {
+		for _, q := range p.w.everybody() {
+			if q.name != h.Address {
+				continue
+			}
+			q.mu.Lock()
+			elector := q.elector
+			q.mu.Unlock()
+			for a := range elector.Announcements(ctx) {
+				if p.link.broken() || q.link.broken() {
+					break
+				}
+				if !yield(a, nil) {
+					return
+				}
+			}
+		}
+		yield(lease.Announcement{}, nstance.Errorf(nstance.Unavailable, "the stream broke"))
+	}
 }

@@ -2,7 +2,9 @@ package sim
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing/synctest"
@@ -12,7 +14,6 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 const (
@@ -31,7 +32,7 @@ type Config struct {
 	Servers int           // 3
 	Size    int           // of the group at the start; 10
 	Faults  time.Duration // how long faults go on, in virtual time; 1 h
-	Settle  time.Duration // how long everything is left alone afterwards; 1 h
+	Settle  time.Duration // how long everything is left alone afterwards; 45 min
 }
 
 // Result is what came of a run.
@@ -41,6 +42,7 @@ type Result struct {
 	Virtual    time.Duration
 	Violations []Violation
 	Journal    []string // the last events
+	Faults     []string // the schedule that the seed decided
 }
 
 // World is one run.
@@ -48,26 +50,30 @@ type World struct {
 	cfg    Config
 	rng    *rand.Rand
 	began  time.Time
-	store  storage.Store
+	store  *witness
 	cloud  truthCloud
 	check  *checker
-	hang   atomic.Bool // drain hooks do not end
+	hang   atomic.Int32  // drain hooks do not end while it is positive
+	loss   atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
 	agents sync.WaitGroup
-	lives  int
 
 	mu        sync.Mutex
-	processes []*process
+	lives     int
+	boots     uint64
+	stillborn int        // machines to come whose agent never starts
+	processes []*process // one for each server
+	dying     []*process // crashed, and something of them may be left
 	group     nstance.Group
 	sizes     []sized // recent wishes, for what may be under way
 	mute      map[nstance.InstanceID]bool
 	noticed   map[nstance.InstanceID]bool
-	withdrawn map[nstance.InstanceID]bool
-	down      map[nstance.InstanceID]bool // did not run at some time, as the cloud may have said
+	apart     map[nstance.InstanceID]int // cut off from the servers, how many times over
 	stops     map[nstance.InstanceID]context.CancelFunc
 }
 
 type sized struct {
 	at   time.Time
+	size int
 	room int // size and surge
 }
 
@@ -96,34 +102,42 @@ func Run(cfg Config) Result {
 		cfg.Faults = time.Hour
 	}
 	if cfg.Settle == 0 {
-		cfg.Settle = time.Hour
+		cfg.Settle = 45 * time.Minute
 	}
 	w := newWorld(cfg)
+	ctx, stop := context.WithCancel(context.Background())
+	go w.check.always(ctx)
 	for i := range cfg.Servers {
-		w.processes = append(w.processes, w.start(string(rune('a'+i))))
+		p := w.start(string(rune('a' + i)))
+		w.mu.Lock()
+		w.processes = append(w.processes, p)
+		w.mu.Unlock()
 	}
 	w.pass(2 * time.Minute)
-	d := &driver{World: w}
-	for time.Since(w.began) < cfg.Faults {
-		w.pass(time.Duration(1+w.rng.IntN(40)) * time.Second)
-		d.act()
-		w.check.oneLeader()
-	}
+	d := newDriver(w)
+	d.play()
 	d.heal()
 	w.pass(cfg.Settle)
 	w.check.settled(w.wanted().Size)
-	res := Result{Seed: cfg.Seed, Events: w.check.events, Virtual: time.Since(w.began), Violations: w.check.violations, Journal: w.check.journal}
+	d.drill()
+	stop()
+	w.check.mu.Lock()
+	defer w.check.mu.Unlock()
+	res := Result{
+		Seed: cfg.Seed, Events: w.check.events, Virtual: time.Since(w.began), Violations: w.check.violations,
+		Journal: w.check.journal, Faults: d.faults,
+	}
 	w.close()
 	return res
 }
 
 func newWorld(cfg Config) *World {
 	w := &World{
-		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(), store: storage.NewMemory(),
-		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, withdrawn: map[nstance.InstanceID]bool{},
-		down: map[nstance.InstanceID]bool{}, stops: map[nstance.InstanceID]context.CancelFunc{},
+		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(),
+		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, apart: map[nstance.InstanceID]int{},
+		stops: map[nstance.InstanceID]context.CancelFunc{},
 	}
-	w.check = newChecker(w)
+	w.check, w.store = newChecker(w), newWitness(w)
 	w.want(func(g *nstance.Group) {
 		*g = nstance.Group{
 			Key: web, Size: cfg.Size, DrainTimeout: 3 * time.Minute,
@@ -146,26 +160,34 @@ func (w *World) booted(m nstance.Machine, spec nstance.MachineSpec) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.stops[m.ID] = cancel
+	w.boots++
+	a := newAgent(w, m, spec, w.boots)
+	if w.stillborn > 0 {
+		w.stillborn--
+		w.mute[m.ID] = true
+	}
 	w.mu.Unlock()
-	a := &agent{w: w, id: m.ID, spec: spec, owed: map[string]bool{}, drained: map[uint64]bool{}}
 	w.agents.Go(func() { a.run(ctx) })
 }
 
 func (w *World) stopped(m nstance.Machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.down[m.ID] = true
 	w.stops[m.ID]()
 }
 
 // close ends everything, so that the bubble can end.
 func (w *World) close() {
-	for _, p := range w.all() {
+	for _, p := range w.everybody() {
 		p.crash()
+		<-p.done
 	}
 	w.cloud.Close()
 	w.agents.Wait()
 }
+
+// sleep lets virtual time go by for one of several who wait.
+func (w *World) sleep(d time.Duration) { <-time.After(d) }
 
 // pass lets virtual time go by.
 func (w *World) pass(d time.Duration) {
@@ -177,6 +199,14 @@ func (w *World) all() []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]*process(nil), w.processes...)
+}
+
+// everybody returns every process of which something may be left.
+func (w *World) everybody() []*process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dying = slices.DeleteFunc(w.dying, (*process).isOver)
+	return slices.Concat(w.processes, w.dying)
 }
 
 // leader returns the server that agents find, if there is one.
@@ -193,11 +223,11 @@ func (w *World) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 func (w *World) want(change func(*nstance.Group)) {
 	w.mu.Lock()
 	change(&w.group)
-	w.sizes = append(w.sizes, sized{time.Now(), w.group.Size + max(1, w.group.Rollout.MaxSurge.Of(w.group.Size))})
+	w.sizes = append(w.sizes, sized{time.Now(), w.group.Size, w.group.Size + max(1, w.group.Rollout.MaxSurge.Of(w.group.Size))})
 	g := w.group
 	w.mu.Unlock()
-	if r, _ := w.leader(); r != nil {
-		r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
+	for _, p := range w.all() {
+		p.told(g)
 	}
 }
 
@@ -207,19 +237,38 @@ func (w *World) wanted() nstance.Group {
 	return w.group
 }
 
-// roomiest is the largest number of members that any wish of the last minutes
-// permitted: a create may have been decided under an earlier one.
-func (w *World) roomiest() int {
+// wishes calls look for every wish of the last minutes: what happens now may
+// have been decided under an earlier one.
+func (w *World) wishes(look func(sized)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	most := 0
 	for i, s := range w.sizes {
 		if i == len(w.sizes)-1 || time.Since(w.sizes[i+1].at) < 5*time.Minute {
-			most = max(most, s.room)
+			look(s)
 		}
 	}
+}
+
+// roomiest is the largest number of members that any of them permits.
+func (w *World) roomiest() (most int) {
+	w.wishes(func(s sized) { most = max(most, s.room) })
 	return most
 }
+
+// largest and smallest are the sizes between which all of them lie.
+func (w *World) largest() (most int) {
+	w.wishes(func(s sized) { most = max(most, s.size) })
+	return most
+}
+
+func (w *World) smallest() int {
+	least := math.MaxInt
+	w.wishes(func(s sized) { least = min(least, s.size) })
+	return least
+}
+
+// lossy is the share of messages that are lost.
+func (w *World) lossy() float64 { return float64(w.loss.Load()) / 1000 }
 
 func (w *World) has(set map[nstance.InstanceID]bool, id nstance.InstanceID) bool {
 	w.mu.Lock()
@@ -227,13 +276,27 @@ func (w *World) has(set map[nstance.InstanceID]bool, id nstance.InstanceID) bool
 	return set[id]
 }
 
-func (w *World) put(set map[nstance.InstanceID]bool, id nstance.InstanceID, v bool) {
+func (w *World) put(set map[nstance.InstanceID]bool, id nstance.InstanceID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	set[id] = v
+	set[id] = true
 }
 
-func (w *World) isMute(id nstance.InstanceID) bool       { return w.has(w.mute, id) }
-func (w *World) isNoticed(id nstance.InstanceID) bool    { return w.has(w.noticed, id) }
-func (w *World) wasWithdrawn(id nstance.InstanceID) bool { return w.has(w.withdrawn, id) }
-func (w *World) wasDown(id nstance.InstanceID) bool      { return w.has(w.down, id) }
+func (w *World) isMute(id nstance.InstanceID) bool    { return w.has(w.mute, id) }
+func (w *World) isNoticed(id nstance.InstanceID) bool { return w.has(w.noticed, id) }
+
+// isApart reports whether an agent is cut off from the servers.
+func (w *World) isApart(id nstance.InstanceID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.apart[id] > 0
+}
+
+// separate cuts agents off, or undoes that.
+func (w *World) separate(by int, ids ...nstance.InstanceID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		w.apart[id] += by
+	}
+}
