@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint test test-storage servers examples scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint test test-storage servers examples sim scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -70,6 +70,9 @@ servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSIO
 test-storage: servers ## the storage drivers against real servers; their data is in memory where possible
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
 		go test -race -count=1 -timeout 15m -tags servers ./storage/blob
+
+sim: ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays those
+	go run ./internal/sim/cmd -from $${FROM:-0} -seeds $${SEEDS:-0}
 
 examples: ## each is a whole program that ends by itself
 	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done
