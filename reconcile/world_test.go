@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,8 +58,8 @@ type office struct {
 	provider nstance.Provider
 	store    storage.Store
 	check    func() error
-	width    int
-	dead     atomic.Bool // its process is no more: nobody hears what it says
+	options  func(*reconcile.Options) // may be nil
+	dead     atomic.Bool              // its process is no more: nobody hears what it says
 }
 
 // An agentWatch is told what agents hear from leaders.
@@ -112,11 +113,15 @@ func (w *world) lead(groups ...nstance.Group) {
 	}
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
-	r, err := reconcile.New(o.provider, o.store, &reconcile.Options{
+	opts := &reconcile.Options{
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
 		Journal: func(e nstance.Event) { w.heard(o, func() { w.events = append(w.events, e) }) },
-		Check:   o.check, Width: o.width,
-	})
+		Check:   o.check,
+	}
+	if o.options != nil {
+		o.options(opts)
+	}
+	r, err := reconcile.New(o.provider, o.store, opts)
 	require.NoError(w.t, err)
 	done := make(chan struct{})
 	w.mu.Lock()
@@ -165,7 +170,22 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 		return
 	}
 	var notices []nstance.Notice
+	unacked := map[string]nstance.Notice{}
 	var mu sync.Mutex
+	bring := func(n nstance.Notice) {
+		w.mu.Lock()
+		r, o := w.r, w.office
+		w.mu.Unlock()
+		r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() {
+			if w.acknowledged(o, id, n) {
+				mu.Lock()
+				defer mu.Unlock()
+				if unacked[n.EventID] == n {
+					delete(unacked, n.EventID)
+				}
+			}
+		}})
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -178,11 +198,9 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 			if !n.Cancelled {
 				notices = append(notices, n)
 			}
+			unacked[n.EventID] = n
 			mu.Unlock()
-			w.mu.Lock()
-			r, o := w.r, w.office
-			w.mu.Unlock()
-			r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { w.acknowledged(o, id, n) }})
+			bring(n)
 		}
 	})
 	for ctx.Err() == nil {
@@ -193,12 +211,15 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 		w.mu.Unlock()
 		if !mute && w.register(ctx, r, id) {
 			mu.Lock()
-			standing := slices.Clone(notices)
+			standing, again := slices.Clone(notices), slices.Collect(maps.Values(unacked))
 			mu.Unlock()
 			w.mu.Lock()
 			w.served[id] = true
 			w.mu.Unlock()
 			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
+			for _, n := range again {
+				bring(n)
+			}
 		}
 		next := time.After(time.Minute)
 		w.drain(ctx, drains, id, slow)
@@ -212,12 +233,16 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 	}
 }
 
-// acknowledged is a leader's answer to a notice.
-func (w *world) acknowledged(o *office, id nstance.InstanceID, n nstance.Notice) {
+// acknowledged is a leader's answer to a notice. It reports whether it arrived.
+func (w *world) acknowledged(o *office, id nstance.InstanceID, n nstance.Notice) bool {
+	if o.dead.Load() {
+		return false
+	}
 	w.heard(o, func() { w.acked[n.EventID]++ })
-	if w.watched != nil && !o.dead.Load() {
+	if w.watched != nil {
 		w.watched.acked(id, n)
 	}
+	return true
 }
 
 // drain empties the machine as it is told, at once, unless the agent is slow.
@@ -250,7 +275,13 @@ func (w *world) register(ctx context.Context, r *reconcile.Reconciler, id nstanc
 		return false
 	}
 	if rec.RegisteredAt.IsZero() {
-		if _, err := r.Records().Update(ctx, id, func(rec *storage.Instance) error { rec.RegisteredAt = time.Now().UTC(); return nil }); err != nil {
+		if _, err := r.Records().Update(ctx, id, func(rec *storage.Instance) error {
+			if rec.Deleting != nil {
+				return nstance.Errorf(nstance.Denied, "instance %s is being deleted", id)
+			}
+			rec.RegisteredAt = time.Now().UTC()
+			return nil
+		}); err != nil {
 			return false
 		}
 		r.Observe(nstance.Registered{ID: id})
