@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -78,8 +79,8 @@ func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
 		if !u.Params.Has(name) {
 			continue
 		}
-		if so.SASToken != "" {
-			return "", u.Invalid(name, "leave it out: the token in AZURE_STORAGE_SAS_TOKEN must go nowhere else")
+		if so.SASToken != "" || byConnectionString() {
+			return "", u.Invalid(name, "leave it out: AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING is for one account")
 		}
 		*p = u.Params.Get(name)
 	}
@@ -95,6 +96,15 @@ func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
 		return "", nstance.FieldError("storage.url", "add storage_account=... or set AZURE_STORAGE_ACCOUNT; protocol is http or https", "does not name an Azure service")
 	}
 	return service, nil
+}
+
+// byConnectionString reports whether the client is made from a connection
+// string, which says where the account is.
+func byConnectionString() bool {
+	if os.Getenv("AZURE_STORAGE_ACCOUNT") != "" && os.Getenv("AZURE_STORAGE_KEY") != "" {
+		return false
+	}
+	return os.Getenv("AZURE_STORAGE_CONNECTION_STRING") != "" || os.Getenv("AZURE_STORAGEBLOB_CONNECTIONSTRING") != ""
 }
 
 // New returns a store over a container, for those who have a client.

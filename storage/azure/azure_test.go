@@ -195,6 +195,12 @@ func TestOpen(t *testing.T) {
 	refused(t, "azblob://box/folder")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "sig=topsecret")
 	refused(t, "azblob://box?domain=elsewhere.example")
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "")
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
+	t.Setenv("AZURE_STORAGE_CONNECTION_STRING", "DefaultEndpointsProtocol=https;AccountName=account;AccountKey=a2V5;EndpointSuffix=core.windows.net")
+	_, err := azure.Open(t.Context(), "azblob://box", nil)
+	require.NoError(t, err)
+	refused(t, "azblob://box?storage_account=other")
 }
 
 func ExampleNew() {
