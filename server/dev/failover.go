@@ -48,6 +48,11 @@ func (p *play) failover(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{p.disturb, p.takeOver, p.finish, p.audit} {
 		if err := step(ctx); err != nil {
+			stage := p.stage
+			if p.crossing.took && !p.crossing.balanced {
+				_ = p.audit(ctx) // for the summary: the first error is the news
+			}
+			p.stage = stage
 			return err
 		}
 	}
