@@ -336,9 +336,6 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 		if known {
 			return nil // of an earlier term: only to be announced again
 		}
-		if !fresh && rec.Drain.Generation == d.Generation && rec.Drain.Deadline.Before(d.Deadline) {
-			d.Deadline = rec.Drain.Deadline // a late write of a former leader: a deadline only comes earlier
-		}
 		if fresh && hasNotice(d.Causes) {
 			rec.Reclaims++
 		}
@@ -356,7 +353,6 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if !known {
 		r.sayDrain(m, &d, fresh)
 	}
-	r.durableDrain(m, planned, &d)
 	return r.opts.Drains.Start(ctx, d)
 }
 
@@ -374,17 +370,6 @@ func within(d nstance.Drain, rec *storage.Instance) nstance.Drain {
 		d.Deadline = old.Deadline
 	}
 	return d
-}
-
-// durableDrain takes what was recorded for what was planned, unless something
-// else has been planned since.
-func (r *Reconciler) durableDrain(m *member, planned, d *nstance.Drain) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m.drain == planned && d.Deadline.Before(planned.Deadline) {
-		m.drain = d
-		r.queue.add(m.group.key, true) // which looks again at the new deadline
-	}
 }
 
 func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, fresh bool) {
