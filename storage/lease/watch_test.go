@@ -76,6 +76,14 @@ func TestWatch(t *testing.T) {
 		require.Zero(t, time.Since(began))
 		require.Equal(t, 2, f.Count(""))
 	})
+	bubble(t, "that breaks is a reason to look at once", func(t *testing.T) {
+		w, _, granted := watched(t)
+		w.cut.Store(true)
+		began := time.Now()
+		require.NoError(t, w.from.Resign(t.Context())) // which nobody hears of
+		<-granted
+		require.Zero(t, time.Since(began))
+	})
 	bubble(t, "that broke makes it poll, and takes nothing", func(t *testing.T) {
 		w, f, granted := watched(t)
 		w.cut.Store(true)
