@@ -104,7 +104,7 @@ type Expiry struct {
 
 // Election is about leadership of the shard.
 type Election struct {
-	TTL time.Duration `name:"ttl" default:"6s" min:"1ms" doc:"how long a leader's term lasts without renewal"`
+	TTL time.Duration `name:"ttl" default:"6s" min:"1s" max:"60s" doc:"how long a leader's term lasts without renewal"`
 }
 
 // GC is about machines that carry the shard's marks and have no record.
