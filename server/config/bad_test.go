@@ -119,6 +119,8 @@ func TestBadInput(t *testing.T) {
 			`groups.default.web.instance_types[2]: c:6:91: "a" is listed twice (keep one of them)`},
 		{"a nameless variable", group(`"vars": {"": "x"}`),
 			`groups.default.web.vars[""]: c:6:71: a name is empty (give it a name)`},
+		{"a term that is too long", shard(`"election": {"ttl": "90s"}`),
+			`shard.election.ttl: c:4:21: "90s" is too long (use at most 60s)`},
 		{"not an address", shard(`"bind": {"agent": "8994"}`),
 			`shard.bind.agent: c:4:19: "8994" is not an address (write host:port, such as 127.0.0.1:8990)`},
 		{"nothing to connect to", shard(`"advertise": {"agent": ":8994"}`),

@@ -269,11 +269,14 @@ func (d *decoder) duration(path string, v *hujson.Value, tag reflect.StructTag) 
 	s := v.Value.(hujson.Literal).String()
 	t, wrong := parseDuration(s)
 	least, _ := parseDuration(tag.Get("min"))
+	most, none := parseDuration(tag.Get("max"))
 	switch {
 	case wrong != "":
 		d.fail(path, v.StartOffset, `write a duration such as "90s", "5m" or "7d"`, "%q %s", clip(s), wrong)
 	case t < least:
 		d.fail(path, v.StartOffset, "use at least "+tag.Get("min"), "%q is too short", clip(s))
+	case none == "" && t > most:
+		d.fail(path, v.StartOffset, "use at most "+tag.Get("max"), "%q is too long", clip(s))
 	}
 	return t
 }
