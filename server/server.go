@@ -227,12 +227,26 @@ func (s *Server) config() *config.Config {
 	return s.conf
 }
 
+// standingBy is the refusal of a server that does not lead. It names the one
+// that does, as far as this one knows.
+func (s *Server) standingBy() error {
+	e := &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present"}
+	known, ok := s.elector.(interface{ Holder() lease.Holder })
+	if !ok {
+		return e
+	}
+	if h := known.Holder(); h.Address != "" && !h.Self && !h.Released {
+		e.Remedy = "ask the leader, at " + h.Address
+	}
+	return e
+}
+
 // leading returns the present term, or Unavailable.
 func (s *Server) leading() (*term, error) {
 	t := s.term.Load()
 	switch {
 	case t == nil:
-		return nil, nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+		return nil, s.standingBy()
 	case !t.reconciler.Loaded(): // who is not known yet must not be told that he does not exist
 		return nil, nstance.Errorf(nstance.Unavailable, "this server is still reading its shard")
 	}

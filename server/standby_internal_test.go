@@ -1,0 +1,29 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// seen is an elector that has seen a holder.
+type seen struct {
+	lease.Elector
+	holder lease.Holder
+}
+
+func (s seen) Holder() lease.Holder { return s.holder }
+
+func TestStandbyNamesTheLeader(t *testing.T) {
+	s := &Server{elector: seen{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Epoch: 4}}}
+	_, err := s.leading()
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorContains(t, err, "ask the leader, at 10.0.0.7:8993")
+
+	s.elector = seen{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Released: true}}
+	_, err = s.leading()
+	require.NotContains(t, err.Error(), "10.0.0.7", "it has given the lease back")
+}
