@@ -46,7 +46,7 @@ func newStage(t *testing.T) stage {
 	t.Helper()
 	endpoint := service(t)
 	p, front := proxied(t, endpoint)
-	return stage{proxy: p, store: open(t, front, ""), direct: open(t, endpoint, "")}
+	return stage{proxy: p, store: openFor(t, front, "", time.Second), direct: open(t, endpoint, "")}
 }
 
 // stands returns what another server would find.

@@ -56,11 +56,14 @@ func proxied(t *testing.T, target string) (*faultproxy.Proxy, string) {
 // open opens the bucket at a service, as a client of its own.
 func open(t *testing.T, endpoint, more string) storage.Store {
 	t.Helper()
+	return openFor(t, endpoint, more, 20*time.Second)
+}
+
+// openFor is open with a time limit for each call.
+func openFor(t *testing.T, endpoint, more string, timeout time.Duration) storage.Store {
+	t.Helper()
 	u := "s3://" + bucket + "?region=eu-west-1&use_path_style=true&endpoint=" + url.QueryEscape(endpoint) + more
 	s, err := s3.Open(t.Context(), u, &s3.Options{Timeout: timeout})
 	require.NoError(t, err)
 	return s
 }
-
-// timeout of a call, short enough to wait for.
-const timeout = time.Second
