@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint test test-storage servers examples sim scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers examples sim scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -44,6 +44,10 @@ lint: $(BIN)/tools.stamp
 
 proto-lint: $(BIN)/buf.stamp
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against api/frozen.binpb
+
+proto-freeze: $(BIN)/buf.stamp ## after a release: what clients may rely on from now on
+	$(BIN)/buf build -o api/frozen.binpb
 
 test:
 	go test -race ./...
