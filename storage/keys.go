@@ -26,6 +26,9 @@ func SnapshotKey(shard nstance.ShardID) string { return "snapshot/" + string(sha
 // LeaseKey holds who leads the shard.
 func LeaseKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".json" }
 
+// LedKey exists from the moment before a shard is led for the first time.
+func LedKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".led" }
+
 // ClusterLeaseKey holds who may make and rotate the cluster's keys.
 const ClusterLeaseKey = "lease/cluster.json"
 

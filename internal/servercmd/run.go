@@ -16,8 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -115,7 +113,7 @@ func (r *running) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	elector, err := r.elector(ctx, store, conf.Shard)
+	elector, err := r.elector(store, conf.Shard)
 	if err != nil {
 		return err
 	}
@@ -132,17 +130,11 @@ func (r *running) run(ctx context.Context) (err error) {
 	return r.serve(ctx, s, hup)
 }
 
-// elector returns this process's part in the shard's lease. A missing lease may
-// be taken at once where there is no installation yet: nobody can have led.
-func (r *running) elector(ctx context.Context, store storage.Store, shard config.Shard) (lease.Elector, error) {
-	_, err := store.Get(ctx, vault.Key(registration.VaultInstallation))
-	fresh := errors.Is(err, nstance.NotFound)
-	if err != nil && !fresh {
-		return nil, err
-	}
+// elector returns this process's part in the shard's lease.
+func (r *running) elector(store storage.Store, shard config.Shard) (lease.Elector, error) {
 	return lease.New(store, shard.ID, &lease.Options{
 		Address: cmp.Or(string(shard.Advertise.Operator), string(shard.Bind.Operator)),
-		TTL:     shard.Election.TTL, Fresh: fresh, Log: r.log,
+		TTL:     shard.Election.TTL, Log: r.log,
 	})
 }
 

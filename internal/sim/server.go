@@ -71,7 +71,7 @@ func (p *process) isOver() bool {
 
 func (p *process) run(ctx context.Context) {
 	store := linkedStore{p.w.store, p, p.link}
-	elector, err := lease.New(store, shard, &lease.Options{Address: p.name, Clock: p.clock, Fresh: true, Watch: p.listen})
+	elector, err := lease.New(store, shard, &lease.Options{Peer: p.name, Clock: p.clock, Watch: p.listen})
 	if err != nil {
 		panic(err) // a mistake in this package
 	}
@@ -148,7 +148,7 @@ func (p *process) told(g nstance.Group) {
 func (p *process) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Announcement, error] {
 	return func(yield func(lease.Announcement, error) bool) {
 		for _, q := range p.w.everybody() {
-			if q.name != h.Address {
+			if q.name != h.Peer {
 				continue
 			}
 			q.mu.Lock()

@@ -42,7 +42,7 @@ func TestSystemClock(t *testing.T) {
 	})
 	bubble(t, "a term ends soon after its machine has slept", func(t *testing.T) {
 		c, slept := jumping()
-		term := campaign(t, candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Clock: c}))
+		term := campaign(t, candidate(t, storage.NewMemory(), lease.Options{Clock: c}))
 		after(t.Context(), time.Second)
 		slept.Store(int64(time.Hour))
 		require.LessOrEqual(t, lasts(term), 250*time.Millisecond)
@@ -74,7 +74,7 @@ func TestRealTime(t *testing.T) {
 		o.Clock, o.TTL = lease.SystemClock(), lease.MinTTL
 		return candidate(t, s, o)
 	}
-	a, b := open(lease.Options{Fresh: true, Address: "a:1"}), open(lease.Options{})
+	a, b := open(lease.Options{Address: "a:1"}), open(lease.Options{})
 	first := campaign(t, a)
 	granted := stand(t, b)
 	require.Eventually(t, func() bool { return b.Holder().Address == "a:1" }, 5*time.Second, 10*time.Millisecond)
@@ -88,7 +88,7 @@ func TestRealTime(t *testing.T) {
 func ExampleLease() {
 	ctx := context.Background()
 	store := storage.NewMemory() // one that all servers of the shard share
-	elector, err := lease.New(store, "z1", &lease.Options{Address: "10.0.0.1:8991", Fresh: true})
+	elector, err := lease.New(store, "z1", &lease.Options{Address: "10.0.0.1:8993"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -99,6 +99,6 @@ func ExampleLease() {
 	err = elector.Resign(ctx)
 	fmt.Println(term.Err(), err)
 	// Output:
-	// 1 <nil> <nil> 10.0.0.1:8991
+	// 1 <nil> <nil> 10.0.0.1:8993
 	// term 1 is over: the lease was given back <nil>
 }

@@ -25,6 +25,7 @@ type epochs struct {
 	shard nstance.ShardID
 	log   *slog.Logger
 	top   atomic.Uint64
+	found atomic.Bool // there is any object
 }
 
 // width is how many objects are read at a time.
@@ -50,7 +51,9 @@ func (e *epochs) highest(ctx context.Context) (uint64, error) {
 
 func (e *epochs) keys(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for _, key := range []string{storage.StateKey(e.shard), storage.GroupsKey(e.shard), storage.SnapshotKey(e.shard)} {
+		for _, key := range []string{
+			storage.StateKey(e.shard), storage.GroupsKey(e.shard), storage.SnapshotKey(e.shard), storage.AcceptedKey(e.shard),
+		} {
 			if !yield(key, nil) {
 				return
 			}
@@ -70,6 +73,7 @@ func (e *epochs) read(ctx context.Context, key string) error {
 	}
 	var h storage.Header
 	if err == nil {
+		e.found.Store(true)
 		h, err = header(obj)
 	}
 	if errors.Is(err, nstance.Invalid) { // not ours, or damaged: it has no epoch

@@ -86,6 +86,9 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 		clear(c.takes) // what they were to replace is gone: they cannot land any more
 		c.takeAt = 0
 	}
+	if c.now.version == "" && !c.found {
+		return nil, c.open(ctx)
+	}
 	return nil, nil
 }
 
@@ -97,7 +100,7 @@ func (c *campaign) due() time.Duration {
 	switch {
 	case !c.looked:
 		return c.opts.Poll
-	case c.now.Released, c.now.version == "" && c.opts.Fresh && !c.found:
+	case c.now.Released, c.now.version == "" && !c.found && c.first.permits(now):
 		wait = 0
 	}
 	if c.shy && c.opts.Standby != nil && c.opts.Standby() {
@@ -114,7 +117,8 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 		return nil, err
 	}
 	next := c.now.next(last + 1)
-	next.Holder, next.Address, next.TTL, next.Released = c.id, c.opts.Address, c.opts.TTL.Milliseconds(), false
+	next.Holder, next.Address, next.Peer = c.id, c.opts.Address, c.opts.Peer
+	next.TTL, next.Released = c.opts.TTL.Milliseconds(), false
 	sent, err := c.write(ctx, &next)
 	if err == nil {
 		c.observe(next)
@@ -151,16 +155,24 @@ func (c *campaign) epoch(ctx context.Context) (uint64, error) {
 	if c.now.version != "" {
 		return c.now.Epoch, nil
 	}
-	top, err := (&epochs{store: c.store, shard: c.shard, log: c.opts.Log}).highest(ctx)
-	if err == nil && c.opts.Marks != nil {
+	top, _, err := c.traces(ctx)
+	return max(top, c.last), err
+}
+
+// traces looks for what former leaders have left: the highest epoch in storage
+// and at the provider, and whether there is anything at all.
+func (l *Lease) traces(ctx context.Context) (top uint64, led bool, err error) {
+	e := &epochs{store: l.store, shard: l.shard, log: l.opts.Log}
+	top, err = e.highest(ctx)
+	if err == nil && l.opts.Marks != nil {
 		var marked uint64
-		marked, err = c.opts.Marks(ctx)
+		marked, err = l.opts.Marks(ctx)
 		top = max(top, marked)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look for the last epoch: %w", err)
+		return 0, false, fmt.Errorf("look for the last epoch: %w", err)
 	}
-	return max(top, c.last), nil
+	return top, top > 0 || e.found.Load(), nil
 }
 
 // wait returns when something is due, or was heard.

@@ -57,6 +57,15 @@ func place(t *testing.T, s storage.Store, format string, args ...any) storage.Ve
 	return v
 }
 
+// led returns storage with a shard that has been led before.
+func led(t *testing.T) *storage.Memory {
+	t.Helper()
+	s := storage.NewMemory()
+	_, err := s.PutIfAbsent(t.Context(), storage.LedKey("z1"), []byte(`{"format":"1.0","holder":"H"}`))
+	require.NoError(t, err)
+	return s
+}
+
 const foreign = `{"format":"1.0","epoch":%d,"write_id":%q,"holder":"H","address":"a:1","ttl_ms":%d,"released":%t}`
 
 // took returns how long Campaign needs.
@@ -130,10 +139,10 @@ func TestFollower(t *testing.T) {
 	})
 	bubble(t, "keeps what newer versions added, and their format", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, `{"format":"1.7","epoch":4,"write_id":"w","released":true,"peers":["a<b"],"zone":{"x":1}}`)
+		place(t, s, `{"format":"1.7","epoch":4,"write_id":"w","released":true,"mates":["a<b"],"zone":{"x":1}}`)
 		l := candidate(t, s, lease.Options{Address: "b:2"})
 		campaign(t, l)
-		const shape = `^\{"format":"1\.7","epoch":5,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"b:2","ttl_ms":6000,"released":%t,"peers":\["a<b"\],"zone":\{"x":1\}\}\n$`
+		const shape = `^\{"format":"1\.7","epoch":5,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"b:2","ttl_ms":6000,"released":%t,"mates":\["a<b"\],"zone":\{"x":1\}\}\n$`
 		require.Regexp(t, fmt.Sprintf(shape, false), content(t, s))
 		require.NoError(t, l.Resign(t.Context()))
 		require.Regexp(t, fmt.Sprintf(shape, true), content(t, s))
@@ -156,7 +165,7 @@ func TestFollower(t *testing.T) {
 
 func TestMissingLease(t *testing.T) {
 	bubble(t, "is taken after the longest ttl", func(t *testing.T) {
-		s := storage.NewMemory()
+		s := led(t)
 		d, term := took(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.EqualValues(t, 1, term.Epoch())
@@ -164,18 +173,70 @@ func TestMissingLease(t *testing.T) {
 	bubble(t, "is waited for anew when it goes missing", func(t *testing.T) {
 		s := storage.NewMemory()
 		v := place(t, s, foreign, 4, "w", 60000, false)
-		granted := stand(t, candidate(t, s, lease.Options{Fresh: true}))
+		granted := stand(t, candidate(t, s, lease.Options{}))
 		after(t.Context(), 30*time.Second)
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))
 		began := time.Now()
 		require.EqualValues(t, 5, (<-granted).Epoch(), "what it has seen itself counts too")
 		require.InDelta(t, lease.MaxTTL, time.Since(began), float64(400*time.Millisecond))
 	})
-	bubble(t, "of a fresh shard is taken at once, by one", func(t *testing.T) {
+	bubble(t, "of a shard that was never led is taken at once, by one", func(t *testing.T) {
 		s := storage.NewMemory()
-		a, b := stand(t, candidate(t, s, lease.Options{Fresh: true})), stand(t, candidate(t, s, lease.Options{Fresh: true}))
+		a, b := stand(t, candidate(t, s, lease.Options{})), stand(t, candidate(t, s, lease.Options{}))
 		synctest.Wait()
 		require.Equal(t, 1, len(a)+len(b))
+		_, err := s.Get(t.Context(), storage.LedKey("z1"))
+		require.NoError(t, err, "and never again")
+	})
+	bubble(t, "is never taken at once by two, whatever they do not see of each other", func(t *testing.T) {
+		s := storage.NewMemory()
+		a := campaign(t, candidate(t, s, lease.Options{}))
+		obj, err := s.Get(t.Context(), leaseKey)
+		require.NoError(t, err)
+		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, obj.Version)) // by hand
+		d, _ := took(t, candidate(t, s, lease.Options{}))
+		require.Equal(t, lease.MaxTTL, d)
+		require.Error(t, a.Err())
+	})
+	for name, put := range map[string]string{
+		"a record":     "instance/z1/default/web/knd000.json",
+		"a snapshot":   storage.SnapshotKey("z1"),
+		"the state":    storage.StateKey("z1"),
+		"changes":      storage.GroupsKey("z1"),
+		"what applied": storage.AcceptedKey("z1"),
+	} {
+		bubble(t, "is waited for where a leader has left "+name+", readable or not", func(t *testing.T) {
+			s := storage.NewMemory()
+			_, err := s.PutIfAbsent(t.Context(), put, []byte("damaged"))
+			require.NoError(t, err)
+			d, _ := took(t, candidate(t, s, lease.Options{}))
+			require.Equal(t, lease.MaxTTL, d)
+		})
+	}
+	bubble(t, "is waited for where machines are marked", func(t *testing.T) {
+		d, term := took(t, candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
+		require.Equal(t, lease.MaxTTL, d)
+		require.EqualValues(t, 8, term.Epoch())
+	})
+	bubble(t, "is taken at once though the answer about the mark was lost", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable} {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: code},
+				storagetest.Fault{Op: storagetest.Get, Prefix: storage.LedKey("z1"), Times: 2})
+			d, _ := took(t, candidate(t, f, lease.Options{}))
+			require.Equal(t, 2*400*time.Millisecond, d, code)
+		}
+	})
+	bubble(t, "is waited for when the mark is too old", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+			storagetest.Fault{Op: storagetest.Get, Prefix: storage.LedKey("z1"), Times: -1})
+		l, began := candidate(t, f, lease.Options{}), time.Now()
+		granted := stand(t, l)
+		after(t.Context(), 40*time.Second) // another might be waiting since the mark is there
+		f.Heal()
+		<-granted
+		require.Equal(t, lease.MaxTTL, time.Since(began))
 	})
 	bubble(t, "continues after the highest epoch in records, snapshot and marks", func(t *testing.T) {
 		s := storage.NewMemory()
@@ -184,7 +245,7 @@ func TestMissingLease(t *testing.T) {
 			require.NoError(t, err)
 		}
 		take := func(marks uint64) uint64 {
-			l := candidate(t, s, lease.Options{Fresh: true, Marks: func(context.Context) (uint64, error) { return marks, nil }})
+			l := candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return marks, nil }})
 			epoch := campaign(t, l).Epoch()
 			require.NoError(t, l.Resign(t.Context()))
 			obj, err := s.Get(t.Context(), leaseKey)
@@ -212,10 +273,10 @@ func TestMissingLease(t *testing.T) {
 		} {
 			f := storagetest.NewFaulty(storage.NewMemory())
 			f.Inject(fault)
-			d, _ := took(t, candidate(t, f, lease.Options{Fresh: true}))
+			d, _ := took(t, candidate(t, f, lease.Options{}))
 			require.Equal(t, 3*400*time.Millisecond, d)
 		}
-		blind := candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
+		blind := candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
 		_, err := blind.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Denied)
 	})
@@ -224,7 +285,7 @@ func TestMissingLease(t *testing.T) {
 func TestStandbyGoesFirst(t *testing.T) {
 	again := func(standby func() bool) func(*testing.T) time.Duration {
 		return func(t *testing.T) time.Duration {
-			l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true, Standby: standby})
+			l := candidate(t, storage.NewMemory(), lease.Options{Standby: standby})
 			campaign(t, l)
 			require.NoError(t, l.Resign(t.Context()))
 			d, term := took(t, l)
@@ -249,7 +310,7 @@ func TestCampaign(t *testing.T) {
 	bubble(t, "ends with its context", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := candidate(t, storage.NewMemory(), lease.Options{}).Campaign(ctx)
+		_, err := candidate(t, led(t), lease.Options{}).Campaign(ctx)
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
@@ -274,7 +335,7 @@ func TestCampaign(t *testing.T) {
 		require.Equal(t, 6*time.Second, time.Since(began))
 	})
 	bubble(t, "called again, ends the term without giving it back", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		l := candidate(t, storage.NewMemory(), lease.Options{})
 		first := campaign(t, l)
 		d, second := took(t, l)
 		require.Error(t, first.Err())
@@ -284,9 +345,9 @@ func TestCampaign(t *testing.T) {
 	bubble(t, "takes by a write whose answer was lost, from when it was sent", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Internal} {
 			f := storagetest.NewFaulty(storage.NewMemory())
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: code},
-				storagetest.Fault{Op: storagetest.Get, Skip: 4, Times: 4})
-			l, began := candidate(t, f, lease.Options{Fresh: true}), time.Now()
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Mode: storagetest.Lose, Err: code},
+				storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: 4})
+			l, began := candidate(t, f, lease.Options{}), time.Now()
 			term := campaign(t, l)
 			require.EqualValues(t, 1, term.Epoch(), code)
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
@@ -296,9 +357,9 @@ func TestCampaign(t *testing.T) {
 	})
 	bubble(t, "makes no term of a write that landed too long ago", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Mode: storagetest.Lose},
 			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: -1})
-		l, began := candidate(t, f, lease.Options{Fresh: true}), time.Now()
+		l, began := candidate(t, f, lease.Options{}), time.Now()
 		granted := stand(t, l)
 		after(t.Context(), 5*time.Second)
 		f.Heal()
@@ -308,8 +369,8 @@ func TestCampaign(t *testing.T) {
 	bubble(t, "writes again what did not land", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Unavailable} {
 			f := storagetest.NewFaulty(storage.NewMemory())
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: 2, Err: code})
-			d, term := took(t, candidate(t, f, lease.Options{Fresh: true}))
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Times: 2, Err: code})
+			d, term := took(t, candidate(t, f, lease.Options{}))
 			require.EqualValues(t, 1, term.Epoch())
 			require.Equal(t, 800*time.Millisecond, d)
 		}
@@ -337,7 +398,7 @@ func TestHolder(t *testing.T) {
 	bubble(t, "is told to clients and to OnChange", func(t *testing.T) {
 		s := storage.NewMemory()
 		var told []lease.Holder
-		a := candidate(t, s, lease.Options{Fresh: true, Address: "a:1"})
+		a := candidate(t, s, lease.Options{Address: "a:1"})
 		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { told = append(told, h) }})
 		require.Zero(t, a.Holder())
 		campaign(t, a)

@@ -96,7 +96,7 @@ func lasts(term *lease.Term) time.Duration {
 func TestTermOfTheHolder(t *testing.T) {
 	bubble(t, "is renewed every third of the ttl, without a read", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		term := campaign(t, candidate(t, f, lease.Options{Fresh: true}))
+		term := campaign(t, candidate(t, f, lease.Options{}))
 		f.Reset()
 		after(t.Context(), 60*time.Second+time.Millisecond)
 		require.NoError(t, term.Err())
@@ -105,7 +105,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "gives every write an ID of its own", func(t *testing.T) {
 		s := storage.NewMemory()
-		campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		campaign(t, candidate(t, s, lease.Options{}))
 		ids := map[string]bool{}
 		for range 10 {
 			ids[writeID(t, s)] = true
@@ -116,7 +116,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "lasts ttl less a sixth from before the take was sent, and ends by itself", func(t *testing.T) {
 		s := &slow{Store: storage.NewMemory(), put: 700 * time.Millisecond}
-		term := campaign(t, candidate(t, s, lease.Options{Fresh: true, TTL: 9 * time.Second}))
+		term := campaign(t, candidate(t, s, lease.Options{TTL: 9 * time.Second}))
 		s.pace(0, time.Hour)
 		require.Equal(t, 9*time.Second-1500*time.Millisecond-700*time.Millisecond, lasts(term))
 		require.ErrorIs(t, term.Err(), nstance.Unavailable)
@@ -124,7 +124,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "lasts as long from before the last renewal was sent", func(t *testing.T) {
 		s := &slow{Store: storage.NewMemory()}
-		term := campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, 800*time.Millisecond)
 		after(t.Context(), 3*time.Second) // one renewal: sent at 2s, answered at 2.8s
 		s.pace(0, time.Hour)
@@ -132,7 +132,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "bounds each attempt by a sixth of the ttl", func(t *testing.T) {
 		s := &slow{Store: storage.NewMemory()}
-		term := campaign(t, candidate(t, s, lease.Options{Fresh: true}))
+		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, time.Hour)
 		lasts(term)
 		synctest.Wait()
@@ -143,7 +143,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	bubble(t, "is over by the clock before any timer says so", func(t *testing.T) {
 		c := &stuck{now: time.Hour}
 		s := storage.NewMemory()
-		l := candidate(t, s, lease.Options{Fresh: true, Clock: c})
+		l := candidate(t, s, lease.Options{Clock: c})
 		term := campaign(t, l)
 		c.set(time.Hour + 5*time.Second - 1)
 		require.NoError(t, term.Err())
@@ -155,7 +155,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "goes on after its campaign", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		term, err := candidate(t, storage.NewMemory(), lease.Options{Fresh: true}).Campaign(ctx)
+		term, err := candidate(t, storage.NewMemory(), lease.Options{}).Campaign(ctx)
 		require.NoError(t, err)
 		cancel()
 		after(t.Context(), time.Minute)
@@ -163,7 +163,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "nobody leads while storage is unreachable", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		a, b := candidate(t, f, lease.Options{Fresh: true}), candidate(t, f, lease.Options{})
+		a, b := candidate(t, f, lease.Options{}), candidate(t, f, lease.Options{})
 		first := campaign(t, a)
 		granted := stand(t, b)
 		after(t.Context(), time.Second)
@@ -206,7 +206,7 @@ func TestAnswersToARenewal(t *testing.T) {
 	// start returns a term, and the time of its first renewal is two seconds away.
 	start := func(t *testing.T) (*storagetest.Faulty, *lease.Lease, *lease.Term) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		l := candidate(t, f, lease.Options{Fresh: true})
+		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Reset()
 		return f, l, term
@@ -279,7 +279,7 @@ func usurp(t *testing.T, f *storagetest.Faulty) {
 
 func TestHandOver(t *testing.T) {
 	pair := func(t *testing.T, s storage.Store) (a, b *lease.Lease, term *lease.Term, granted <-chan *lease.Term) {
-		a, b = candidate(t, s, lease.Options{Fresh: true}), candidate(t, s, lease.Options{})
+		a, b = candidate(t, s, lease.Options{}), candidate(t, s, lease.Options{})
 		term = campaign(t, a)
 		granted = stand(t, b)
 		after(t.Context(), 12345*time.Millisecond)
@@ -297,7 +297,7 @@ func TestHandOver(t *testing.T) {
 		for crash := time.Duration(0); crash < 2*time.Second; crash += 130 * time.Millisecond {
 			mem := storage.NewMemory()
 			f := storagetest.NewFaulty(mem)
-			a := candidate(t, f, lease.Options{Fresh: true})
+			a := candidate(t, f, lease.Options{})
 			b := candidate(t, &slow{Store: mem, get: 30 * time.Millisecond, put: 30 * time.Millisecond}, lease.Options{})
 			campaign(t, a)
 			granted := stand(t, b)
@@ -311,7 +311,7 @@ func TestHandOver(t *testing.T) {
 	})
 	bubble(t, "ends the term before anything is sent", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		l := candidate(t, f, lease.Options{Fresh: true})
+		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		var err error
 		f.Inject(storagetest.Fault{Pass: true, Do: func() { err = term.Err() }})
@@ -348,7 +348,7 @@ func TestHandOver(t *testing.T) {
 	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
 		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
 			f := storagetest.NewFaulty(storage.NewMemory())
-			l := candidate(t, f, lease.Options{Fresh: true})
+			l := candidate(t, f, lease.Options{})
 			campaign(t, l)
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: mode, Err: nstance.Conflict}, storagetest.Fault{Op: storagetest.Get})
 			require.NoError(t, l.Resign(t.Context()))
@@ -357,7 +357,7 @@ func TestHandOver(t *testing.T) {
 	}
 	bubble(t, "gives up when the lease has run out by itself", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		l := candidate(t, f, lease.Options{Fresh: true})
+		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
 		began := time.Now()
@@ -367,7 +367,7 @@ func TestHandOver(t *testing.T) {
 	})
 	bubble(t, "gives up with its context", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		l := candidate(t, f, lease.Options{Fresh: true})
+		l := candidate(t, f, lease.Options{})
 		campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -378,7 +378,7 @@ func TestHandOver(t *testing.T) {
 	})
 	bubble(t, "gives back what ran out, if it still stands", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		l := candidate(t, f, lease.Options{Fresh: true})
+		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
 		lasts(term)
@@ -389,7 +389,7 @@ func TestHandOver(t *testing.T) {
 	bubble(t, "does not release a successor's lease", func(t *testing.T) {
 		mem := storage.NewMemory()
 		f := storagetest.NewFaulty(mem)
-		a := candidate(t, f, lease.Options{Fresh: true})
+		a := candidate(t, f, lease.Options{})
 		term := campaign(t, a)
 		f.Inject(storagetest.Fault{Times: -1})
 		lasts(term)

@@ -45,7 +45,7 @@ func (n *node) live(ctx context.Context, first bool) {
 // process is what a server does with its elector.
 func (n *node) process(ctx context.Context, store storage.Store, first bool) {
 	o := &lease.Options{
-		Address: n.name, TTL: n.ttl, Poll: n.poll, Clock: n, Fresh: first,
+		Address: n.name, Peer: n.name, TTL: n.ttl, Poll: n.poll, Clock: n,
 		Standby: func() bool { return len(n.w.nodes) > 1 },
 	}
 	if n.watches {
@@ -86,7 +86,7 @@ func (n *node) process(ctx context.Context, store storage.Store, first bool) {
 func (n *node) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Announcement, error] {
 	return func(yield func(lease.Announcement, error) bool) {
 		for _, o := range n.w.nodes {
-			if l := o.lease.Load(); o.name == h.Address && l != nil {
+			if l := o.lease.Load(); o.name == h.Peer && l != nil {
 				for a := range l.Announcements(ctx) {
 					f := n.fate(false)
 					o.gate()
@@ -159,7 +159,7 @@ func (o *observed) PutIfAbsent(ctx context.Context, key string, data []byte) (st
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	v, err := o.Memory.PutIfAbsent(ctx, key, data)
-	if err == nil {
+	if err == nil && key == leaseKey {
 		o.now = written{}
 		o.landed(data)
 	}

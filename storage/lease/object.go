@@ -16,11 +16,12 @@ type object struct {
 	storage.Header
 	Holder   string `json:"holder"` // random, new with every process
 	Address  string `json:"address,omitempty"`
+	Peer     string `json:"peer,omitempty"`
 	TTL      int64  `json:"ttl_ms"`
 	Released bool   `json:"released"` // given back: it may be taken at once
 }
 
-var known = []string{"format", "epoch", "write_id", "holder", "address", "ttl_ms", "released"}
+var known = []string{"format", "epoch", "write_id", "holder", "address", "peer", "ttl_ms", "released"}
 
 // standing is what is known of the object in storage. It is never changed in
 // place where others may hold it.

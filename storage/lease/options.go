@@ -21,15 +21,14 @@ const (
 )
 
 // Options adjust an elector. Nil and zero mean the defaults. NewSingle uses
-// the first three.
+// the first four.
 type Options struct {
-	Address string        // where this process can be reached, for clients and standbys
+	Address string        // where clients reach this process
 	TTL     time.Duration // of its own terms: MinTTL to MaxTTL, whole milliseconds; 6s
 	Log     *slog.Logger  // nil: discard
 
-	// Fresh says that the shard was made just now, so that a missing lease has
-	// never been held and may be taken at once. Set it in cluster init only.
-	Fresh bool
+	// Peer is where Watch of other servers reaches this process; empty: nowhere.
+	Peer string
 
 	// Poll is how often a standby reads the lease while no watch tells it;
 	// 400ms, at most a third of the ttl. It bounds a planned hand-over without
@@ -40,8 +39,8 @@ type Options struct {
 	// Watch opens a stream to the holder and yields what its Announcements
 	// yields there, in order, the latest one at first. It returns promptly
 	// when ctx ends, and with an error, or just so, when the stream breaks;
-	// then it is called again. It is never called for a holder without an
-	// address. Nil: there is none, and standbys poll.
+	// then it is called again. It is never called for a holder without
+	// Peer. Nil: there is none, and standbys poll.
 	Watch func(ctx context.Context, holder Holder) iter.Seq2[Announcement, error]
 
 	// Standby reports whether another process is known that would take the
@@ -67,6 +66,7 @@ type Options struct {
 type Holder struct {
 	ID       string // random, new with every process
 	Address  string // as in its Options
+	Peer     string // as in its Options
 	Epoch    uint64
 	Self     bool // this very process; that its term lasts only the Term knows
 	Released bool // it was given back

@@ -168,11 +168,15 @@ func (w *history) trouble(ctx context.Context, n *node) {
 
 // remove deletes the lease, as restoring an old bucket would.
 func (w *history) remove() {
-	obj, err := w.store.Get(context.Background(), "lease/z1.json")
-	if err != nil {
-		return
+	keys := []string{leaseKey}
+	if w.rng.IntN(2) == 0 {
+		keys = append(keys, storage.LedKey("z1"))
 	}
-	_ = w.store.DeleteIfMatch(context.Background(), "lease/z1.json", obj.Version)
+	for _, key := range keys {
+		if obj, err := w.store.Get(context.Background(), key); err == nil {
+			_ = w.store.DeleteIfMatch(context.Background(), key, obj.Version)
+		}
+	}
 }
 
 // calm ends all trouble; there must be a leader then, and it must stay.

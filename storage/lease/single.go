@@ -60,7 +60,8 @@ func (e *Single) Campaign(ctx context.Context) (*Term, error) {
 	holder := rand.Text()
 	taken, err := e.doc.Update(ctx, func(o *object) error {
 		o.Epoch = max(o.Epoch, last) + 1
-		o.Holder, o.Address, o.TTL, o.Released = holder, e.opts.Address, e.opts.TTL.Milliseconds(), false
+		o.Holder, o.Address, o.Peer = holder, e.opts.Address, e.opts.Peer
+		o.TTL, o.Released = e.opts.TTL.Milliseconds(), false
 		return nil
 	})
 	if err != nil {

@@ -42,9 +42,9 @@ func TestSingle(t *testing.T) {
 	})
 	t.Run("the object has the documented shape", func(t *testing.T) {
 		s := storage.NewMemory()
-		e := lease.NewSingle(s, "z1", &lease.Options{Address: "10.0.0.1:8991", TTL: 9 * time.Second})
+		e := lease.NewSingle(s, "z1", &lease.Options{Address: "10.0.0.1:8993", Peer: "10.0.0.1:8991", TTL: 9 * time.Second})
 		campaign(t, e)
-		const shape = `^\{"format":"1\.0","epoch":1,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"10\.0\.0\.1:8991","ttl_ms":9000,"released":%t\}\n$`
+		const shape = `^\{"format":"1\.0","epoch":1,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"10\.0\.0\.1:8993","peer":"10\.0\.0\.1:8991","ttl_ms":9000,"released":%t\}\n$`
 		require.Regexp(t, fmt.Sprintf(shape, false), content(t, s))
 		require.NoError(t, e.Resign(t.Context()))
 		require.Regexp(t, fmt.Sprintf(shape, true), content(t, s))
@@ -95,7 +95,7 @@ func TestSingle(t *testing.T) {
 	t.Run("without an answer there is no term, and the next epoch is higher", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
-			storagetest.Fault{Op: storagetest.Get, Skip: 4})
+			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1})
 		e := lease.NewSingle(f, "z1", nil)
 		_, err := e.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Ambiguous)

@@ -35,7 +35,7 @@ func (w *watch) end() {
 
 // follow listens to h from now on.
 func (w *watch) follow(h Holder) {
-	if w.heard == nil || h.Self || h.Released || h.Address == "" {
+	if w.heard == nil || h.Self || h.Released || h.Peer == "" {
 		h = Holder{}
 	}
 	if h == w.to {

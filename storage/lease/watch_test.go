@@ -52,12 +52,15 @@ func (w *wire) listen(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Annou
 func watched(t *testing.T) (w *wire, f *storagetest.Faulty, granted <-chan *lease.Term) {
 	mem := storage.NewMemory()
 	w, f = &wire{store: storagetest.NewFaulty(mem)}, storagetest.NewFaulty(mem)
-	w.from = candidate(t, w.store, lease.Options{Fresh: true, Address: "a:1"})
+	w.from = candidate(t, w.store, lease.Options{Peer: "a:1"})
 	campaign(t, w.from)
 	granted = stand(t, candidate(t, f, lease.Options{Watch: w.listen}))
 	after(t.Context(), 10*time.Second+time.Millisecond)
 	return w, f, granted
 }
+
+// watchable is foreign, with an address to listen at.
+const watchable = `{"format":"1.0","epoch":%d,"write_id":%q,"holder":"H","peer":"a:1","ttl_ms":%d,"released":%t}`
 
 func TestWatch(t *testing.T) {
 	bubble(t, "saves the reads", func(t *testing.T) {
@@ -119,7 +122,7 @@ func TestWatch(t *testing.T) {
 	})
 	bubble(t, "of another term is a reason to look, no more", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, foreign, 4, "w", 6000, false)
+		place(t, mem, watchable, 4, "w", 6000, false)
 		f := storagetest.NewFaulty(mem)
 		lies := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
 			return func(yield func(lease.Announcement, error) bool) {
@@ -137,7 +140,7 @@ func TestWatch(t *testing.T) {
 	})
 	bubble(t, "cannot make it replace what it has not seen", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, foreign, 4, "w", 6000, false)
+		place(t, mem, watchable, 4, "w", 6000, false)
 		lie := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
 			return func(yield func(lease.Announcement, error) bool) {
 				yield(lease.Announcement{Epoch: 4, Version: "m99", WriteID: "x", Released: true}, nil)
@@ -149,9 +152,9 @@ func TestWatch(t *testing.T) {
 		require.Empty(t, granted)
 		require.Contains(t, content(t, mem), `"epoch":4`)
 	})
-	bubble(t, "is not asked for without an address", func(t *testing.T) {
+	bubble(t, "is not asked for without the address", func(t *testing.T) {
 		mem := storage.NewMemory()
-		w := &wire{from: candidate(t, mem, lease.Options{Fresh: true})}
+		w := &wire{from: candidate(t, mem, lease.Options{})}
 		campaign(t, w.from)
 		stand(t, candidate(t, mem, lease.Options{Watch: w.listen}))
 		after(t.Context(), time.Minute)
@@ -162,7 +165,7 @@ func TestWatch(t *testing.T) {
 func TestAnnouncements(t *testing.T) {
 	bubble(t, "begin with the latest and end with the release", func(t *testing.T) {
 		s := storage.NewMemory()
-		l := candidate(t, s, lease.Options{Fresh: true})
+		l := candidate(t, s, lease.Options{})
 		require.Empty(t, slices.Collect(l.Announcements(t.Context())), "there is no term")
 		campaign(t, l)
 		var got []lease.Announcement
@@ -181,7 +184,7 @@ func TestAnnouncements(t *testing.T) {
 		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "who comes late hears the end")
 	})
 	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		l := candidate(t, storage.NewMemory(), lease.Options{})
 		campaign(t, l)
 		var n int
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -193,7 +196,7 @@ func TestAnnouncements(t *testing.T) {
 		require.LessOrEqual(t, n, 4)
 	})
 	bubble(t, "end with their context, and with the loop", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{Fresh: true})
+		l := candidate(t, storage.NewMemory(), lease.Options{})
 		campaign(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
