@@ -137,7 +137,7 @@ type Template struct {
 	Subject  string // common name
 	Tenant   nstance.TenantID
 	Key      ed25519.PublicKey
-	Role     nstance.Role  // decides the use: of clients, or of servers for RoleServer
+	Role     nstance.Role  // decides the use: of clients, and of servers too for RoleServer
 	Lifetime time.Duration // from Now; cut short where the authority itself ends
 	Now      time.Time
 
@@ -220,7 +220,8 @@ func (t Template) certificate() (*x509.Certificate, error) {
 		}
 		return cert, nil
 	case nstance.RoleServer:
-		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		// Servers of a shard call each other. No other listener takes the role.
+		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 		cert.DNSNames = []string{pki.ServerName(t.Shard, t.Cluster)}
 	default:
 		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

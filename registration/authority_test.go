@@ -113,10 +113,10 @@ func TestIssue(t *testing.T) {
 			require.False(t, cert.IsCA)
 		}
 	})
-	t.Run("certifies servers for server use, by one name", func(t *testing.T) {
+	t.Run("certifies servers for both uses, by one name", func(t *testing.T) {
 		pair, err := a.Server("eu-1a", "prod", time.Hour, epoch)
 		require.NoError(t, err)
-		require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, pair.Leaf.ExtKeyUsage)
+		require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, pair.Leaf.ExtKeyUsage)
 		require.Equal(t, []string{"server.eu-1a.prod"}, pair.Leaf.DNSNames)
 		id, err := pki.IdentityOf(pair.Leaf)
 		require.NoError(t, err)

@@ -30,7 +30,7 @@ func ClientTLS(roots *x509.CertPool, cert *tls.Certificate, shard nstance.ShardI
 	return cfg
 }
 
-// ServerTLS returns how a listener accepts agents, operators or peers: only
+// ServerTLS returns how a listener accepts agents or operators: only
 // with a certificate for client use that chains to clients and states one of
 // permitted. cert is asked at each handshake, so that a renewed certificate
 // takes effect at once; it must be safe for concurrent use. Liveness and serial
@@ -45,6 +45,23 @@ func ServerTLS(cert func() (*tls.Certificate, error), clients *x509.CertPool, pe
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	cfg.ClientCAs = clients
 	cfg.VerifyConnection = permit(permitted...)
+	return cfg
+}
+
+// PeerTLS returns how a server accepts the other servers of its shard: as
+// ServerTLS does, with role server, and by the name ServerName(shard, cluster).
+func PeerTLS(cert func() (*tls.Certificate, error), roots *x509.CertPool, shard nstance.ShardID, cluster nstance.ClusterID) *tls.Config {
+	cfg := ServerTLS(cert, roots, nstance.RoleServer)
+	role := cfg.VerifyConnection
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := role(state); err != nil {
+			return err
+		}
+		if err := state.PeerCertificates[0].VerifyHostname(ServerName(shard, cluster)); err != nil {
+			return denied("peer is no server of this shard: %w", err)
+		}
+		return nil
+	}
 	return cfg
 }
 

@@ -146,6 +146,56 @@ func TestServerAcceptsAClient(t *testing.T) {
 	})
 }
 
+func peerLeaf() leaf {
+	l := serverLeaf()
+	l.change = func(c *x509.Certificate) { c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth) }
+	return l
+}
+
+func TestServerAcceptsAPeer(t *testing.T) {
+	ca := newAuthority(t)
+	for name, tc := range map[string]struct {
+		change func(*leaf)
+		ca     *authority // nil: the client shows nothing
+		says   string
+	}{
+		"by its chain, use, role and name":     {ca: &ca},
+		"never without certificate":            {says: "didn't provide a certificate"},
+		"never with another chain":             {ca: new(newAuthority(t)), says: "unknown authority"},
+		"never for server use only":            {ca: &ca, change: func(l *leaf) { l.change = nil }, says: "key usage"},
+		"never of another shard":               {ca: &ca, change: func(l *leaf) { l.dns = []string{pki.ServerName("b", "prod")} }, says: "no server of this shard"},
+		"never of another cluster":             {ca: &ca, change: func(l *leaf) { l.dns = []string{pki.ServerName("a", "test")} }, says: "no server of this shard"},
+		"never without a name":                 {ca: &ca, change: func(l *leaf) { l.dns = nil }, says: "no server of this shard"},
+		"never an agent, whatever it is named": {ca: &ca, change: func(l *leaf) { l.role, l.name = nstance.RoleAgent, agentID }, says: "role agent"},
+		"never an administrator":               {ca: &ca, change: func(l *leaf) { l.role = nstance.RoleAdmin }, says: "role admin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var pair *tls.Certificate
+			if tc.ca != nil {
+				l := peerLeaf()
+				if tc.change != nil {
+					tc.change(&l)
+				}
+				pair = tc.ca.pair(t, l)
+			}
+			server := pki.PeerTLS(serve(ca.pair(t, serverLeaf())), ca.pool(t), "a", "prod")
+			clientErr, serverErr := handshake(t, pki.ClientTLS(ca.pool(t), pair, "a", "prod"), server)
+			if tc.says == "" {
+				require.NoError(t, clientErr)
+				require.NoError(t, serverErr)
+				return
+			}
+			require.Error(t, clientErr)
+			require.ErrorContains(t, serverErr, tc.says)
+		})
+	}
+	t.Run("never at the port of others", func(t *testing.T) {
+		server := pki.ServerTLS(serve(ca.pair(t, serverLeaf())), ca.pool(t), nstance.RoleAgent, nstance.RoleOperator, nstance.RoleAdmin)
+		_, serverErr := handshake(t, pki.ClientTLS(ca.pool(t), ca.pair(t, peerLeaf()), "a", "prod"), server)
+		require.ErrorContains(t, serverErr, "role server")
+	})
+}
+
 func TestOnlyTLS13(t *testing.T) {
 	ca := newAuthority(t)
 	server := pki.RegistrationTLS(serve(ca.pair(t, serverLeaf())))
