@@ -42,6 +42,15 @@ type Subject struct {
 	// tried; add wrong types of the ones it has.
 	BadArgs map[string]json.RawMessage
 
+	// Address is one that can move, for providers that are an
+	// nstance.AddressMover; the suite takes it. Empty: those promises are not
+	// checked. Elsewhere is the same cloud as another machine sees it, NoAddress
+	// an address that the cloud does not have; what needs one that is not
+	// given is not checked either.
+	Address   string
+	Elsewhere nstance.AddressMover
+	NoAddress string
+
 	// Wait is how long to wait for what a cloud does in its own time: knowing
 	// a fresh machine, and letting go of a deleted one. 10 seconds; give real
 	// clouds minutes.
@@ -58,6 +67,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	}
 	t.Run("market", func(t *testing.T) { runMarket(t, newSubject) })
 	t.Run("args", func(t *testing.T) { runArgs(t, newSubject) })
+	t.Run("address", func(t *testing.T) { runAddress(t, newSubject) })
 	if s := newSubject(t); s.UserData != nil {
 		t.Run("user data/reaches the machine unchanged", func(t *testing.T) {
 			checkUserData(newBench(t, newSubject(t)))

@@ -26,6 +26,14 @@ type parts struct {
 	get    func(context.Context, nstance.InstanceID) (nstance.Machine, error)
 	list   func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error]
 	delete func(context.Context, nstance.Machine) error
+	take   func(context.Context, string) error
+	holds  func(context.Context, string) (bool, error)
+}
+
+func (p *parts) TakeAddress(ctx context.Context, address string) error { return p.take(ctx, address) }
+
+func (p *parts) HoldsAddress(ctx context.Context, address string) (bool, error) {
+	return p.holds(ctx, address)
 }
 
 func (p *parts) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
@@ -316,6 +324,33 @@ var diseases = map[string]disease{
 	"knows every market": {"market/an unknown market is refused", spoilt(func(s *nstance.MachineSpec) { s.Market = nstance.Spot })},
 	"ignores args":       {"args/an unacceptable no_such_argument is refused by name", spoilt(func(s *nstance.MachineSpec) { s.Args = nil })},
 	"mangles user data":  {"user data/reaches the machine unchanged", spoilt(func(s *nstance.MachineSpec) { s.UserData = []byte(strings.ToUpper(string(s.UserData))) })},
+	"takes no address": {"address/one that was taken is here", func(p *parts, _ *simcloud.Cloud) {
+		p.take = func(context.Context, string) error { return nil }
+	}},
+	"holds every address": {"address/taking it moves it away from another machine", func(p *parts, c *simcloud.Cloud) {
+		p.holds = func(ctx context.Context, address string) (bool, error) {
+			_, err := c.HoldsAddress(ctx, address)
+			return err == nil, err
+		}
+	}},
+	"knows every address": {"address/one that does not exist is not found", func(p *parts, c *simcloud.Cloud) {
+		p.holds = func(ctx context.Context, address string) (bool, error) {
+			held, err := c.HoldsAddress(ctx, address)
+			if errors.Is(err, nstance.NotFound) {
+				err = nil
+			}
+			return held, err
+		}
+	}},
+	"takes silence for no": {"address/a context that has ended fails every call and is no answer", func(p *parts, c *simcloud.Cloud) {
+		p.holds = func(ctx context.Context, address string) (bool, error) {
+			held, err := c.HoldsAddress(ctx, address)
+			if errors.Is(err, nstance.Unavailable) {
+				err = nil
+			}
+			return held, err
+		}
+	}},
 	"refuses args without names": {"args/an unacceptable no_such_argument is refused by name", func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 			m, err := c.Create(ctx, s)
@@ -335,16 +370,16 @@ const sick = "NSTANCE_PROVIDERTEST_DISEASE"
 // failing is what it is for. By itself it checks a healthy provider.
 func TestSubject(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		c := simcloud.New(&simcloud.Options{PageSize: 2})
+		c := simcloud.New(&simcloud.Options{PageSize: 2, Addresses: []string{"10.0.0.100"}})
 		t.Cleanup(c.Close)
-		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete}
+		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress}
 		wait := time.Duration(0) // the default
 		if d, ok := diseases[os.Getenv(sick)]; ok {
 			d.infect(p, c)
 			wait = 200 * time.Millisecond // it fails anyway: no need to wait long for that
 		}
 		return providertest.Subject{
-			Provider: p, Spot: true, Wait: wait,
+			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
 			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 				s, _ := c.Spec(m.ID)
 				return s.UserData, nil

@@ -87,7 +87,7 @@ func (c *Cloud) ways() (there, back time.Duration) {
 }
 
 // travel takes d. A caller who does not wait that long cannot know what became
-// of its create.
+// of its create, or where the address is.
 func (c *Cloud) travel(ctx context.Context, op Op, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -102,7 +102,7 @@ func (c *Cloud) travel(ctx context.Context, op Op, d time.Duration) error {
 	switch {
 	case ctx.Err() == nil:
 		return nil
-	case op == OpCreate:
+	case op == OpCreate || op == OpTakeAddress:
 		return nstance.Errorf(nstance.Ambiguous, "no answer: %w", ctx.Err())
 	}
 	return nstance.Errorf(nstance.Unavailable, "no answer: %w", ctx.Err())

@@ -18,6 +18,9 @@ const (
 	OpGet    Op = "get"
 	OpList   Op = "list"
 	OpDelete Op = "delete"
+
+	OpTakeAddress  Op = "take_address"
+	OpHoldsAddress Op = "holds_address"
 )
 
 // When says where in a call a fault strikes.
@@ -33,7 +36,7 @@ const (
 // A Fault strikes calls. The zero fields fit every call.
 type Fault struct {
 	Op    Op
-	ID    nstance.InstanceID // of the machine the call is about; lists are about none
+	ID    nstance.InstanceID // of the machine the call is about; lists are about none, address calls about the name given to At
 	Nth   int                // first call to strike, counted from now among those that fit; 0 means 1
 	Times int                // how many in a row; 0 means 1, negative all
 	When  When

@@ -43,6 +43,10 @@ type Options struct {
 	// Nil: every subnet is permitted, all are in zone sim-a.
 	Zones map[string]string
 
+	// Addresses are those that can move between the machines that servers run
+	// on. Nil: any can.
+	Addresses []string
+
 	// OnStart is called when a machine begins to run, OnStop when one that
 	// began to run no longer does. They are called one after another, never
 	// concurrently, in the order of events, and must not block; they may call
@@ -67,22 +71,23 @@ type Cloud struct {
 	wake  chan struct{} // tells the dispatcher of an earlier event
 	wg    sync.WaitGroup
 
-	mu       sync.Mutex
-	closed   bool
-	random   *rand.Rand
-	seq      uint64
-	machines map[nstance.InstanceID]*machine
-	handles  map[string]*machine
-	order    []*machine // by seq; may hold machines that are gone
-	dead     int        // of order
-	spent    tombstones
-	counts   map[Pool]int
-	limits   []Limit
-	buckets  map[Op]*bucket
-	faults   []*Fault
-	calls    journal
-	events   agenda
-	running  bool // the dispatcher
+	mu        sync.Mutex
+	closed    bool
+	random    *rand.Rand
+	seq       uint64
+	machines  map[nstance.InstanceID]*machine
+	handles   map[string]*machine
+	addresses map[string]string // where each is that was taken: the machine's name
+	order     []*machine        // by seq; may hold machines that are gone
+	dead      int               // of order
+	spent     tombstones
+	counts    map[Pool]int
+	limits    []Limit
+	buckets   map[Op]*bucket
+	faults    []*Fault
+	calls     journal
+	events    agenda
+	running   bool // the dispatcher
 }
 
 var _ nstance.Provider = (*Cloud)(nil)
@@ -90,12 +95,13 @@ var _ nstance.Provider = (*Cloud)(nil)
 // New returns a cloud without machines. Close it when done.
 func New(o *Options) *Cloud {
 	c := &Cloud{
-		done:     make(chan struct{}),
-		wake:     make(chan struct{}, 1),
-		machines: map[nstance.InstanceID]*machine{},
-		handles:  map[string]*machine{},
-		counts:   map[Pool]int{},
-		buckets:  map[Op]*bucket{},
+		done:      make(chan struct{}),
+		wake:      make(chan struct{}, 1),
+		machines:  map[nstance.InstanceID]*machine{},
+		handles:   map[string]*machine{},
+		addresses: map[string]string{},
+		counts:    map[Pool]int{},
+		buckets:   map[Op]*bucket{},
 	}
 	if o != nil {
 		c.o = *o

@@ -28,10 +28,15 @@ func TestProvider(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			providertest.Run(t, func(t *testing.T) providertest.Subject {
-				c := simcloud.New(o)
+				with := simcloud.Options{}
+				if o != nil {
+					with = *o
+				}
+				with.Addresses = []string{"10.0.0.100"}
+				c := simcloud.New(&with)
 				t.Cleanup(c.Close)
 				return providertest.Subject{
-					Provider: c,
+					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
 					Spot:     true,
 					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 						s, _ := c.Spec(m.ID)
@@ -537,4 +542,31 @@ func Example() {
 	// running spot <nil>
 	// booting with hello
 	// stopped, status deleting
+}
+
+func TestAddresses(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+		const address = "10.0.0.100"
+		a, b := c.At("a"), c.At("b")
+		_, taken := c.AddressAt(address)
+		require.False(t, taken)
+		require.NoError(t, a.TakeAddress(t.Context(), address))
+		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", Times: 2, Code: nstance.Denied})
+		require.NoError(t, a.TakeAddress(t.Context(), address), "faults are for one host")
+		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Denied)
+		c.LoseAddress(address)
+		held, err := a.HoldsAddress(t.Context(), address)
+		require.NoError(t, err)
+		require.False(t, held)
+		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Denied)
+		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", When: simcloud.After})
+		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Ambiguous)
+		at, _ := c.AddressAt(address)
+		require.Equal(t, "b", at, "it happened, the answer was lost")
+		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", When: simcloud.Late, Delay: time.Second})
+		require.ErrorIs(t, a.TakeAddress(t.Context(), address), nstance.Ambiguous)
+		<-time.After(2 * time.Second)
+		at, _ = c.AddressAt(address)
+		require.Equal(t, "a", at, "a delayed call comes late")
+	})
 }
