@@ -37,7 +37,7 @@ func TestProvider(t *testing.T) {
 				t.Cleanup(c.Close)
 				return providertest.Subject{
 					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
-					Spot:     true,
+					Spot: true,
 					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 						s, _ := c.Spec(m.ID)
 						return s.UserData, nil
