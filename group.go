@@ -22,20 +22,23 @@ type Group struct {
 // A Definition is what a machine of a group is made from. What the two
 // configuration hashes cover is decided in package confighash.
 type Definition struct {
-	Kind                Kind              `json:"kind"`
-	Arch                Arch              `json:"arch"`
-	Role                string            `json:"role,omitempty"` // worker or control-plane
-	Image               string            `json:"image,omitempty"`
-	InstanceTypes       []string          `json:"instance_types,omitempty"` // in order of preference
-	SubnetPool          string            `json:"subnet_pool,omitempty"`
-	Subnets             []string          `json:"subnets,omitempty"` // the pool's provider subnet IDs
-	Args                json.RawMessage   `json:"args,omitempty"`    // canonical JSON
-	UserData            UserData          `json:"userdata"`
-	Vars                map[string]string `json:"vars,omitempty"`
-	Market              Market            `json:"market"`
-	LoadBalancers       []string          `json:"load_balancers,omitempty"`
-	LaunchTimeout       time.Duration     `json:"launch_timeout"`       // create to ready; 0: no limit
-	RegistrationTimeout time.Duration     `json:"registration_timeout"` // machine exists to registered; 0: no limit
+	Kind                Kind                   `json:"kind"`
+	Arch                Arch                   `json:"arch"`
+	Role                string                 `json:"role,omitempty"` // worker or control-plane
+	Image               string                 `json:"image,omitempty"`
+	InstanceTypes       []string               `json:"instance_types,omitempty"` // in order of preference
+	SubnetPool          string                 `json:"subnet_pool,omitempty"`
+	Subnets             []string               `json:"subnets,omitempty"` // the pool's provider subnet IDs
+	Args                json.RawMessage        `json:"args,omitempty"`    // canonical JSON
+	UserData            UserData               `json:"userdata"`
+	Vars                map[string]string      `json:"vars,omitempty"`
+	Market              Market                 `json:"market"`
+	LoadBalancers       []string               `json:"load_balancers,omitempty"`
+	Files               map[string]File        `json:"files,omitempty"`        // by slash-separated path within the receive directory
+	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
+	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
+	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
+	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
 }
 
 // UserData is the template of what a machine is told at its first boot.

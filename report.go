@@ -18,6 +18,7 @@ type Report struct {
 	Notices           []Notice           `json:"notices,omitempty"`     // every standing notice
 	Probes            []ProbeResult      `json:"probes,omitempty"`
 	CanDrain          bool               `json:"can_drain,omitempty"` // the agent has a drain hook
+	Files             []FileStatus       `json:"files,omitempty"`     // every file that it was sent
 }
 
 // TerminationNotice is the short form of a notice in a report.

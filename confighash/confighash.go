@@ -121,21 +121,68 @@ func unless(s, def string) string {
 
 // Runtime is what the runtime hash covers.
 type Runtime struct {
-	Vars  map[string]string `json:"vars,omitempty"`
-	Files map[string]File   `json:"files,omitempty"` // by path
+	Vars         map[string]string      `json:"vars,omitempty"`
+	Files        map[string]File        `json:"files,omitempty"`        // by path
+	Certificates map[string]Certificate `json:"certificates,omitempty"` // by name
+	PostApply    []string               `json:"post_apply,omitempty"`
 }
 
 // A File is what the content of one file depends on, never the content itself.
 type File struct {
-	Kind   string `json:"kind,omitempty"`
-	Source string `json:"source,omitempty"`
+	Kind   string            `json:"kind,omitempty"`
+	Source string            `json:"source,omitempty"` // the template, or the name of the secret, object or certificate
+	Part   string            `json:"part,omitempty"`   // of the secret or certificate
+	Env    map[string]string `json:"env,omitempty"`
+	JSON   json.RawMessage   `json:"json,omitempty"`
+	Mode   uint32            `json:"mode,omitempty"`
+}
+
+// A Certificate is what a certificate states, before rendering, and how long it
+// lives.
+type Certificate struct {
+	CommonName string   `json:"common_name,omitempty"`
+	DNSNames   []string `json:"dns_names,omitempty"`
+	Addresses  bool     `json:"addresses,omitempty"`
+	Server     bool     `json:"server,omitempty"`
+	Client     bool     `json:"client,omitempty"`
+	Validity   string   `json:"validity,omitempty"`
+	Key        string   `json:"key,omitempty"`
 }
 
 // RuntimeOf returns what the runtime hash of d covers. It shares memory with d.
-func RuntimeOf(d nstance.Definition) Runtime { return Runtime{Vars: d.Vars} }
+func RuntimeOf(d nstance.Definition) Runtime {
+	r := Runtime{Vars: d.Vars, PostApply: d.PostApply}
+	for path, f := range d.Files {
+		if r.Files == nil {
+			r.Files = map[string]File{}
+		}
+		r.Files[path] = File{
+			Kind: string(f.Kind), Source: f.Content + f.Secret + f.Object + f.Certificate, // of which its kind has one
+			Part: f.Field + f.Part, Env: f.Env, JSON: f.JSON, Mode: f.Mode,
+		}
+	}
+	for name, c := range d.Certificates {
+		if r.Certificates == nil {
+			r.Certificates = map[string]Certificate{}
+		}
+		r.Certificates[name] = Certificate{c.CommonName, c.DNSNames, c.Addresses, c.Server, c.Client, c.Validity.String(), c.Key}
+	}
+	return r
+}
 
-// Hash never fails today; the error is for kinds of files that cannot be hashed.
-func (r Runtime) Hash() (Hash, error) { return sum(r) }
+// Hash fails with Invalid when a file's JSON is not a JSON object.
+func (r Runtime) Hash() (Hash, error) {
+	files := make(map[string]File, len(r.Files))
+	for path, f := range r.Files {
+		var err error
+		if f.JSON, err = Canonical(f.JSON); err != nil {
+			return "", err
+		}
+		files[path] = f
+	}
+	r.Files = files
+	return sum(r)
+}
 
 func sum(v any) (Hash, error) {
 	b, err := encode(v)

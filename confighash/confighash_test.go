@@ -39,6 +39,24 @@ func full() nstance.Definition {
 	}
 }
 
+// served is a definition with a file of each kind.
+func served() nstance.Definition {
+	return nstance.Definition{
+		Files: map[string]nstance.File{
+			"app/app.env":  {Kind: nstance.FileEnv, Env: map[string]string{"COLOR": "{{.Vars.color}}"}},
+			"app/app.json": {Kind: nstance.FileJSON, JSON: json.RawMessage(`{"b":1,"a":"{{.Instance.ID}}"}`), Mode: 0o600},
+			"motd":         {Kind: nstance.FileString, Content: "hello"},
+			"password":     {Kind: nstance.FileSecret, Secret: "db", Field: "password"},
+			"nginx.conf":   {Kind: nstance.FileStorage, Object: "files/nginx.conf"},
+			"tls.crt":      {Kind: nstance.FileCertificate, Certificate: "web", Part: nstance.PartChain},
+		},
+		Certificates: map[string]nstance.Certificate{"web": {
+			CommonName: "{{.Instance.ID}}", DNSNames: []string{"web.example"}, Addresses: true, Server: true, Validity: 24 * time.Hour, Key: "web",
+		}},
+		PostApply: []string{"systemctl", "reload", "nginx"},
+	}
+}
+
 func infraHash(t testing.TB, d nstance.Definition) confighash.Hash {
 	t.Helper()
 	h, err := confighash.InfraOf(d).Hash()
@@ -67,6 +85,8 @@ func TestGolden(t *testing.T) {
 			"v1:sha256:b74e1711be570a5d1e201b284e7183916dbf3e59b08a9621cb8442f2d495ca65"},
 		{"runtime.json", runtimeHash(t, full()),
 			"v1:sha256:1c231a46e89465242c5501a159a140951a52b9d34916bced20153131ae86e4fb"},
+		{"runtime-files.json", runtimeHash(t, served()),
+			"v1:sha256:cd0f8d7d687ce1eb24e505b78cdd9879bf5c28f3754f202a415bb89861a1c240"},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			b, err := os.ReadFile(filepath.Join("testdata", c.file))
@@ -84,7 +104,7 @@ var covered = map[string]string{
 	"Kind": "infra", "Arch": "infra", "InstanceTypes": "infra", "SubnetPool": "infra",
 	"Args": "infra", "UserData": "infra", "Market": "infra", "Vars": "runtime",
 	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "",
-	"LaunchTimeout": "", "RegistrationTimeout": "",
+	"LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
 }
 
 func TestEachFieldIsCoveredOnPurpose(t *testing.T) {
@@ -94,6 +114,7 @@ func TestEachFieldIsCoveredOnPurpose(t *testing.T) {
 		Args: json.RawMessage(`{"ratio":1}`), UserData: nstance.UserData{Content: "x"},
 		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot},
 		LoadBalancers: []string{"private"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
+		Files: served().Files, Certificates: served().Certificates, PostApply: served().PostApply,
 	}
 	for i := range reflect.TypeFor[nstance.Definition]().NumField() {
 		name := reflect.TypeFor[nstance.Definition]().Field(i).Name
