@@ -44,6 +44,7 @@ const (
 	EventDrainAcknowledged    EventType = "drain_acknowledged"
 	EventDrainCutShort        EventType = "drain_cut_short" // the deadline came first
 	EventDeleteRequested      EventType = "delete_requested"
+	EventGroupRemoved         EventType = "group_removed" // the last managed member of a group that was to go is gone
 	EventDeleted              EventType = "deleted"
 	EventRolloutHalted        EventType = "rollout_halted"
 	EventRecordUnreadable     EventType = "record_unreadable"

@@ -9,7 +9,9 @@ type (
 	// that is missing keeps its members: removal is Removed, never an omission.
 	Desired struct{ Groups []Group }
 
-	// Removed asks for a group's managed members to be drained and deleted.
+	// Removed asks for a group's managed members to be drained and deleted,
+	// until a Desired names the group again. It is the same as a Desired whose
+	// group says Removing, which whoever remembers groups repeats in each term.
 	Removed struct{ Key GroupKey }
 
 	// Registered says that an instance has its certificate, durably.

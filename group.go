@@ -17,6 +17,7 @@ type Group struct {
 	Expiry       Expiry
 	Protect      bool // refuse deletion of the group
 	Static       bool // defined in the configuration: only size, instance type and vars may be changed through the API
+	Removing     bool // its managed members are to be drained and deleted, whatever Size says
 }
 
 // A Definition is what a machine of a group is made from. What the two

@@ -29,6 +29,16 @@ type definitionObject struct {
 	Definition nstance.Definition `json:"definition"`
 }
 
+// DefinitionDigest returns what PutDefinition returns, without storing anything.
+// Fails with Invalid when the definition's arguments are no JSON.
+func DefinitionDigest(d nstance.Definition) (string, error) {
+	data, err := marshal(definitionObject{Format, d})
+	if err != nil {
+		return "", nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
+	}
+	return digestOf(data), nil
+}
+
 // PutDefinition stores a definition under its digest, unless it is there, and
 // returns the digest. It may be repeated after any error. Fails with Invalid
 // when its arguments are no JSON.

@@ -21,6 +21,7 @@ type Instance struct {
 	Group               nstance.GroupID    `json:"group"`
 	OnDemand            bool               `json:"on_demand,omitempty"` // asked for by itself, not a member by size
 	Reason              string             `json:"reason,omitempty"`    // why it was created
+	Request             string             `json:"request,omitempty"`   // on demand: digest of what was asked for, so that a repeat is known
 	CreatedAt           time.Time          `json:"created_at"`
 	CreatedEpoch        uint64             `json:"created_epoch"` // the only epoch that the machine is ever marked with
 	Definition          string             `json:"definition"`    // digest; see Records.Definition

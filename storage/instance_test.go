@@ -30,7 +30,7 @@ func fullInstance() storage.Instance {
 			NotBefore: born, NotAfter: born.Add(24 * time.Hour), Certificate: []byte{3, 4},
 		}
 	}
-	rec.OnDemand, rec.Definition, rec.InfraHash, rec.RuntimeHash = true, "d1", "v1:sha256:aa", "v1:sha256:bb"
+	rec.OnDemand, rec.Request, rec.Definition, rec.InfraHash, rec.RuntimeHash = true, "r1", "d1", "v1:sha256:aa", "v1:sha256:bb"
 	rec.Image, rec.UserDataDigest, rec.NonceKeyID, rec.RegistrationTimeout = "ami-1", "u1", "n1", 5*time.Minute
 	rec.Shape = storage.Shape{InstanceType: "t3.small", Subnet: "s-1", Market: nstance.Spot, MaxPrice: "0.01"}
 	rec.Token, rec.ProviderID, rec.Hostname, rec.RegisteredAt = "tok", "i-1", "h<1>", born.Add(time.Minute)
