@@ -17,6 +17,9 @@ func (d *decoder) check(c *Config) {
 	if e := c.Shard.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
 		d.wrong("shard.expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
+	for name, cert := range c.Certificates {
+		d.certificate(join("certificates", string(name)), cert)
+	}
 	for name, t := range c.Templates {
 		d.template(c, join("templates", string(name)), t)
 	}
@@ -51,6 +54,7 @@ func (d *decoder) wrong(path, remedy, format string, args ...any) {
 
 func (d *decoder) template(c *Config, path string, t Template) {
 	d.shape(c, path, t.Shape)
+	d.files(c, path, t)
 	if t.Market.spot() && t.Role == controlPlane {
 		d.controlPlaneOnSpot(path)
 	}

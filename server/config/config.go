@@ -11,15 +11,15 @@ import (
 // Parse makes one; encoding/json does not know its names. It is not changed
 // after Parse and safe for concurrent use.
 type Config struct {
-	Cluster   Cluster                                        `name:"cluster" required:"true"`
-	Shard     Shard                                          `name:"shard" required:"true"`
-	Defaults  Defaults                                       `name:"defaults"`
-	Templates map[TemplateName]Template                      `name:"templates" key:"template"`
-	Declared  map[nstance.TenantID]map[nstance.GroupID]Group `name:"groups" key:"tenant,group"` // as written; Groups returns them merged
+	Cluster      Cluster                                        `name:"cluster" required:"true"`
+	Shard        Shard                                          `name:"shard" required:"true"`
+	Defaults     Defaults                                       `name:"defaults"`
+	Certificates map[CertificateName]Certificate                `name:"certificates" key:"certificate"`
+	Templates    map[TemplateName]Template                      `name:"templates" key:"template"`
+	Declared     map[nstance.TenantID]map[nstance.GroupID]Group `name:"groups" key:"tenant,group"` // as written; Groups returns them merged
 
 	_ later `name:"load_balancers" doc:"load balancers that groups may name"`
 	_ later `name:"images" doc:"machine images, resolved by name"`
-	_ later `name:"certificates" doc:"certificates that the server issues for files"`
 	_ later `name:"tenants" doc:"what each tenant may name through the API"`
 
 	groups []nstance.Group
@@ -123,15 +123,16 @@ type Defaults struct {
 
 // A Template is what machines are made from.
 type Template struct {
-	Kind                nstance.Kind  `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
-	Arch                nstance.Arch  `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
-	Role                string        `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
-	UserData            *UserData     `name:"userdata" absent:"no user data" doc:"template of what a machine is told at its first boot"`
-	LaunchTimeout       time.Duration `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
-	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
+	Kind                nstance.Kind      `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
+	Arch                nstance.Arch      `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
+	Role                string            `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
+	UserData            *UserData         `name:"userdata" absent:"no user data" doc:"template of what a machine is told at its first boot"`
+	LaunchTimeout       time.Duration     `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
+	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
+	Files               map[FilePath]File `name:"files" key:"path"`
+	PostApply           Command           `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
 
-	_ later `name:"files" doc:"files that the server keeps up to date on machines"`
 	_ later `name:"track" doc:"what else counts as a change of the machine"`
 }
 

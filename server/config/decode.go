@@ -210,9 +210,14 @@ func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value) {
 	if len(elements) == 0 {
 		d.fail(path, v.StartOffset, "name at least one, or leave the setting out", "is empty")
 	}
+	_, command := dst.Interface().(Command) // may repeat itself, and say nothing
 	seen := map[string]bool{}
 	dst.Set(reflect.MakeSlice(dst.Type(), len(elements), len(elements)))
 	for i := range elements {
+		if command && i > 0 {
+			d.value(index(path, i), &elements[i], dst.Index(i), `empty:"true"`)
+			continue
+		}
 		d.value(index(path, i), &elements[i], dst.Index(i), "")
 		if s := dst.Index(i).String(); s != "" && seen[s] {
 			d.fail(index(path, i), elements[i].StartOffset, "keep one of them", "%q is listed twice", clip(s))

@@ -66,6 +66,7 @@ func clone(g nstance.Group) nstance.Group {
 	d.Subnets = slices.Clone(d.Subnets)
 	d.Args = slices.Clone(d.Args)
 	d.Vars = maps.Clone(d.Vars)
+	cloneFiles(d)
 	return g
 }
 
@@ -99,6 +100,8 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	if g.DrainTimeout != nil {
 		merged.DrainTimeout = *g.DrainTimeout
 	}
+	merged.Definition.Files, merged.Definition.Certificates = t.definitions(c)
+	merged.Definition.PostApply = t.PostApply
 	if u := t.UserData; u != nil {
 		merged.Definition.UserData = nstance.UserData{Source: u.Source, Encoding: u.Encoding, Content: u.Content}
 	}

@@ -1,0 +1,260 @@
+package config
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// objectPrefix begins the keys of objects that may become files: everything
+// else in storage is the servers' own.
+const objectPrefix = "files/"
+
+// A File is one file of a template, as written.
+type File struct {
+	Kind        string            `name:"kind" required:"true" enum:"certificate|secret|storage|env|json|string" doc:"where the content comes from"`
+	Mode        FileMode          `name:"mode" absent:"the agent's, 0640" doc:"permission bits in octal and in quotes, such as \"0600\"; closed to strangers, not executable"`
+	Content     *string           `name:"content" empty:"true" absent:"required for kind string" doc:"kind string: the template"`
+	Env         map[string]string `name:"env" absent:"required for kind env" doc:"kind env: templates of the values, by variable; quoted so that a shell and systemd read them alike"`
+	JSON        json.RawMessage   `name:"json" rendered:"true" absent:"required for kind json" doc:"kind json: an object, the strings within are templates"` // canonical JSON or nil
+	Secret      SecretName        `name:"secret" absent:"required for kind secret" doc:"kind secret: its name, as in nstance-admin secret put"`
+	Field       string            `name:"field" absent:"all of it" doc:"kind secret: the one field of the secret, a JSON object, that becomes the file"`
+	Object      ObjectKey         `name:"object" absent:"required for kind storage" doc:"kind storage: key of an object in the shard's storage, below files/; it is not rendered"`
+	Certificate CertificateName   `name:"certificate" absent:"required for kind certificate" doc:"kind certificate: its name in certificates"`
+	Part        string            `name:"part" default:"chain" enum:"cert|chain|ca" doc:"kind certificate: the certificate, with its issuer's, or the issuer's alone, to trust others by"`
+}
+
+// A Certificate is what is certified for a key that a machine makes.
+type Certificate struct {
+	CommonName string        `name:"common_name" default:"{{.Instance.ID}}" rendered:"true" doc:"template of the holder's name"`
+	DNSNames   []string      `name:"dns_names" doc:"templates of the DNS names in it"`
+	Addresses  bool          `name:"addresses" default:"true" doc:"the machine's IP addresses are in it: the provider's word, else the machine's own at registration"`
+	Usages     []string      `name:"usages" absent:"both" doc:"what it is good for: server, client"`
+	Validity   time.Duration `name:"validity" default:"24h" min:"10m" max:"825d" doc:"how long it is valid; it is issued again after two thirds of that"`
+	Key        KeyName       `name:"key" absent:"the certificate's name" doc:"name of the key, which the machine makes itself; the file NAME.pem in NSTANCE_KEYS_DIR"`
+}
+
+// A FilePath is where a file goes, within NSTANCE_RECV_DIR.
+type FilePath string
+
+// Validate returns nil or an Invalid error that names field.
+func (p FilePath) Validate(field string) error { return nstance.ValidateFilePath(field, string(p)) }
+
+// A FileMode is permission bits in octal; empty is the agent's default.
+type FileMode string
+
+// Validate returns nil or an Invalid error that names field.
+func (m FileMode) Validate(field string) error {
+	bits, err := strconv.ParseUint(string(m), 8, 32)
+	if err != nil {
+		return nstance.FieldError(field, `write it in octal and in quotes, such as "0640"`, "%q is not a file mode", clip(string(m)))
+	}
+	return nstance.ValidateFileMode(field, uint32(bits))
+}
+
+func (m FileMode) bits() uint32 {
+	bits, err := strconv.ParseUint(string(m), 8, 32)
+	if err != nil {
+		return 0 // absent: all else has been refused
+	}
+	return uint32(bits)
+}
+
+// CertificateName names a certificate.
+type CertificateName string
+
+// Validate returns nil or an Invalid error that names field.
+func (n CertificateName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// KeyName names a key on machines; empty is its certificate's name.
+type KeyName string
+
+// Validate returns nil or an Invalid error that names field.
+func (n KeyName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// SecretName names a secret.
+type SecretName string
+
+// Validate returns nil or an Invalid error that names field.
+func (n SecretName) Validate(field string) error {
+	return nstance.ValidateSecretName(field, string(n))
+}
+
+// An ObjectKey names an object that becomes a file.
+type ObjectKey string
+
+// Validate returns nil or an Invalid error that names field.
+func (k ObjectKey) Validate(field string) error {
+	rest, ok := strings.CutPrefix(string(k), objectPrefix)
+	if !ok {
+		return nstance.FieldError(field, "put the object below "+objectPrefix+" and write "+objectPrefix+"...", "%q is not below %s", clip(string(k)), objectPrefix)
+	}
+	if nstance.ValidateFilePath(field, rest) != nil || strings.ContainsAny(rest, "+@:") || strings.Contains("/"+rest, "/.") {
+		return nstance.FieldError(field, "use segments of A-Z, a-z, 0-9, '.', '_' and '-', joined by single slashes, none beginning with a dot", "%q is not the key of an object", clip(string(k)))
+	}
+	return nil
+}
+
+// A Command is a program and its arguments, run without a shell.
+type Command []string
+
+// files checks what a template says of files.
+func (d *decoder) files(c *Config, path string, t Template) {
+	at := join(path, "files")
+	if len(t.Files) > nstance.MaxFiles {
+		d.wrong(at, "put some of them together", "has %d files, more than %d", len(t.Files), nstance.MaxFiles)
+	}
+	keys := map[KeyName]CertificateName{}
+	for name, f := range t.Files {
+		d.file(c, join(at, string(name)), f)
+		if cert, ok := c.Certificates[f.Certificate]; ok && f.Part != nstance.PartCA {
+			key := cert.key(f.Certificate)
+			if other, used := keys[key]; used && other != f.Certificate {
+				d.wrong(join(join(at, string(name)), "certificate"), "give each certificate a key of its own", "certificates %q and %q have the same key", min(other, f.Certificate), max(other, f.Certificate))
+			}
+			keys[key] = f.Certificate
+		}
+		for dir := range t.Files {
+			if strings.HasPrefix(string(name), string(dir)+"/") {
+				d.wrong(join(at, string(name)), "rename one of them", "lies below the file %q", dir)
+			}
+		}
+	}
+	if len(keys) > nstance.MaxCertificates {
+		d.wrong(at, "use fewer", "%d certificates are more than %d", len(keys), nstance.MaxCertificates)
+	}
+	if len(t.PostApply) > 0 && len(t.Files) == 0 {
+		d.wrong(join(path, "post_apply"), "remove it, or add files", "means nothing without files")
+	}
+}
+
+// file checks one file: what its kind needs is there, and nothing else.
+func (d *decoder) file(c *Config, path string, f File) {
+	for _, s := range []struct {
+		name, kind string
+		given      bool
+		required   bool
+	}{
+		{"content", "string", f.Content != nil, true},
+		{"env", "env", f.Env != nil, true},
+		{"json", "json", d.given(join(path, "json")), true},
+		{"secret", "secret", f.Secret != "", true},
+		{"field", "secret", f.Field != "", false},
+		{"object", "storage", f.Object != "", true},
+		{"certificate", "certificate", f.Certificate != "", true},
+		{"part", "certificate", d.given(join(path, "part")), false},
+	} {
+		switch {
+		case s.given && s.kind != f.Kind:
+			d.wrong(join(path, s.name), "remove it, or use kind "+s.kind, "means nothing for kind %s", f.Kind)
+		case !s.given && s.required && s.kind == f.Kind:
+			d.wrong(join(path, s.name), "add it", "is missing")
+		}
+	}
+	if f.Content != nil {
+		d.renderedAt(join(path, "content"), *f.Content)
+	}
+	for name, value := range f.Env {
+		d.variable(join(join(path, "env"), name), name, value)
+	}
+	if _, ok := c.Certificates[f.Certificate]; f.Certificate != "" && !ok {
+		names := slices.Sorted(maps.Keys(c.Certificates))
+		d.wrong(join(path, "certificate"), suggest(string(f.Certificate), plain(names)), "certificate %q is not defined", f.Certificate)
+	}
+}
+
+func (d *decoder) variable(path, name, value string) {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
+	if strings.Trim(name, letters+"0123456789") != "" || !strings.Contains(letters, name[:1]) {
+		d.wrong(path, "use letters, digits and _, no digit first", "%q is not the name of a variable", clip(name))
+	}
+	d.renderedAt(path, value)
+}
+
+// certificate checks what a certificate says.
+func (d *decoder) certificate(path string, c Certificate) {
+	d.renderedAt(join(path, "common_name"), c.CommonName)
+	for i, name := range c.DNSNames {
+		d.renderedAt(index(join(path, "dns_names"), i), name)
+	}
+	for i, use := range c.Usages {
+		if words := []string{"server", "client"}; !slices.Contains(words, use) {
+			d.wrong(index(join(path, "usages"), i), suggest(use, words), "unknown word %q", clip(use))
+		}
+	}
+}
+
+func (d *decoder) renderedAt(path, text string) {
+	if err := renderable(text); err != nil {
+		d.adopt(path, d.at[path], err)
+	}
+}
+
+func (d *decoder) given(path string) bool { _, ok := d.at[path]; return ok }
+
+// definitions returns the template's files, and the certificates that they name.
+func (t Template) definitions(c *Config) (map[string]nstance.File, map[string]nstance.Certificate) {
+	if len(t.Files) == 0 {
+		return nil, nil
+	}
+	files := make(map[string]nstance.File, len(t.Files))
+	var certs map[string]nstance.Certificate
+	for path, f := range t.Files {
+		files[string(path)] = f.definition()
+		if f.Certificate == "" {
+			continue
+		}
+		if certs == nil {
+			certs = map[string]nstance.Certificate{}
+		}
+		certs[string(f.Certificate)] = c.Certificates[f.Certificate].definition(f.Certificate)
+	}
+	return files, certs
+}
+
+func (f File) definition() nstance.File {
+	out := nstance.File{
+		Kind: nstance.FileKind(f.Kind), Mode: f.Mode.bits(), Env: f.Env, JSON: f.JSON, Secret: string(f.Secret), Field: f.Field,
+		Object: string(f.Object), Certificate: string(f.Certificate),
+	}
+	if f.Content != nil {
+		out.Content = *f.Content
+	}
+	if f.Certificate != "" {
+		out.Part = f.Part
+	}
+	return out
+}
+
+func (c Certificate) definition(name CertificateName) nstance.Certificate {
+	both := len(c.Usages) == 0
+	return nstance.Certificate{
+		CommonName: c.CommonName, DNSNames: c.DNSNames, Addresses: c.Addresses, Validity: c.Validity, Key: string(c.key(name)),
+		Server: both || slices.Contains(c.Usages, "server"), Client: both || slices.Contains(c.Usages, "client"),
+	}
+}
+
+func (c Certificate) key(name CertificateName) KeyName {
+	if c.Key == "" {
+		return KeyName(name)
+	}
+	return c.Key
+}
+
+// cloneFiles copies what the owner of a definition could otherwise change.
+func cloneFiles(d *nstance.Definition) {
+	d.Files, d.Certificates, d.PostApply = maps.Clone(d.Files), maps.Clone(d.Certificates), slices.Clone(d.PostApply)
+	for path, f := range d.Files {
+		f.Env, f.JSON = maps.Clone(f.Env), slices.Clone(f.JSON)
+		d.Files[path] = f
+	}
+	for name, c := range d.Certificates {
+		c.DNSNames = slices.Clone(c.DNSNames)
+		d.Certificates[name] = c
+	}
+}
