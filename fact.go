@@ -14,6 +14,10 @@ type (
 	// group says Removing, which whoever remembers groups repeats in each term.
 	Removed struct{ Key GroupKey }
 
+	// Balancing replaces the load balancers that groups may name. One that is
+	// missing is withdrawn from as well as it can be, and forgotten.
+	Balancing struct{ LoadBalancers []LoadBalancer }
+
 	// Registered says that an instance has its certificate, durably.
 	Registered struct{ ID InstanceID }
 
@@ -53,6 +57,7 @@ type (
 
 func (Desired) fact()      {}
 func (Removed) fact()      {}
+func (Balancing) fact()    {}
 func (Registered) fact()   {}
 func (Reported) fact()     {}
 func (Noticed) fact()      {}

@@ -25,8 +25,8 @@ type Group struct {
 type Definition struct {
 	Kind                Kind                   `json:"kind"`
 	Arch                Arch                   `json:"arch"`
-	Role                string                 `json:"role,omitempty"` // worker or control-plane
-	Image               string                 `json:"image,omitempty"`
+	Role                string                 `json:"role,omitempty"`           // worker or control-plane
+	Image               string                 `json:"image,omitempty"`          // the provider's ID, resolved
 	InstanceTypes       []string               `json:"instance_types,omitempty"` // in order of preference
 	SubnetPool          string                 `json:"subnet_pool,omitempty"`
 	Subnets             []string               `json:"subnets,omitempty"` // the pool's provider subnet IDs
@@ -38,16 +38,9 @@ type Definition struct {
 	Files               map[string]File        `json:"files,omitempty"`        // by slash-separated path within the receive directory
 	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
 	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
+	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
-}
-
-// UserData is the template of what a machine is told at its first boot.
-type UserData struct {
-	Source   string `json:"source,omitempty"`   // inline (the default) or url
-	Encoding string `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
-	Content  string `json:"content,omitempty"`  // the template, or its URL
-	SHA256   string `json:"sha256,omitempty"`   // hex digest that a fetched template must have
 }
 
 // A Rollout bounds voluntary change of a group.

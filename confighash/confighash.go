@@ -7,7 +7,8 @@
 // record, the instance is drifted and a rollout replaces it. The runtime hash
 // covers what can be pushed to a machine that runs: variables and files.
 // Neither covers what is for display, load balancers or any timeout, so that
-// turning such a knob never replaces a fleet.
+// turning such a knob never replaces a fleet. What only some want to be covered,
+// such as the image that a name stands for, they ask for: see [Tracked].
 //
 // A hash is the SHA-256 of canonical JSON, which [Canonical] describes, behind
 // the version of the rules that made it. The structs that are hashed are this
@@ -61,9 +62,11 @@ type Infra struct {
 	Args          json.RawMessage `json:"args,omitempty"`
 	UserData      UserData        `json:"userdata,omitzero"`
 	Market        Market          `json:"market,omitzero"`
+	Tracked       Tracked         `json:"tracked,omitzero"`
 }
 
-// UserData is the template, before rendering.
+// UserData is the template, before rendering: where it is to be fetched, its
+// address.
 type UserData struct {
 	Source   string `json:"source,omitempty"`
 	Encoding string `json:"encoding,omitempty"`
@@ -86,8 +89,9 @@ func InfraOf(d nstance.Definition) Infra {
 		InstanceTypes: d.InstanceTypes,
 		SubnetPool:    d.SubnetPool,
 		Args:          d.Args,
-		UserData:      UserData(d.UserData),
+		UserData:      UserData{d.UserData.Source, d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
 		Market:        Market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
+		Tracked:       trackedOf(d),
 	}
 }
 

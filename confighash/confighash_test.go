@@ -83,6 +83,8 @@ func TestGolden(t *testing.T) {
 			"v1:sha256:2ae1add55ce108ec1baabf943c7228017be35a396bddc328276c1569d525e71c"},
 		{"infra-full.json", infraHash(t, full()),
 			"v1:sha256:b74e1711be570a5d1e201b284e7183916dbf3e59b08a9621cb8442f2d495ca65"},
+		{"infra-tracked.json", infraHash(t, tracking()),
+			"v1:sha256:618752e4ac53e907118be0251220bcc0acaaf4a86720e17a38dcf413aa2998af"},
 		{"runtime.json", runtimeHash(t, full()),
 			"v1:sha256:1c231a46e89465242c5501a159a140951a52b9d34916bced20153131ae86e4fb"},
 		{"runtime-files.json", runtimeHash(t, served()),
@@ -103,7 +105,7 @@ func TestGolden(t *testing.T) {
 var covered = map[string]string{
 	"Kind": "infra", "Arch": "infra", "InstanceTypes": "infra", "SubnetPool": "infra",
 	"Args": "infra", "UserData": "infra", "Market": "infra", "Vars": "runtime",
-	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "",
+	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "", "Track": "infra",
 	"LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
 }
 
@@ -112,7 +114,7 @@ func TestEachFieldIsCoveredOnPurpose(t *testing.T) {
 		Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", Image: "ami-2",
 		InstanceTypes: []string{"m7g.xlarge", "t4g.xlarge"}, SubnetPool: "edge", Subnets: []string{"subnet-2"},
 		Args: json.RawMessage(`{"ratio":1}`), UserData: nstance.UserData{Content: "x"},
-		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot},
+		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot}, Track: []string{"image"},
 		LoadBalancers: []string{"private"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
 		Files: served().Files, Certificates: served().Certificates, PostApply: served().PostApply,
 	}

@@ -1,0 +1,79 @@
+package nstance
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Abilities are what a Provider may be able to do beside its own methods, one
+// small interface each. Package provider finds them by type assertion, in one
+// place, and puts the same bounds around them as around every other call. As
+// for a Provider: implementations are safe for concurrent use, return promptly
+// when ctx is done, and classify every error with a Code. provider/providertest
+// checks these contracts too.
+
+// An ImageResolver is a Provider that finds machine images by what they are
+// called.
+type ImageResolver interface {
+	// ResolveImage returns the provider's ID of the newest image that fits q.
+	// Two calls may give different IDs once a newer image was published. Fails
+	// with NotFound when none fits, Invalid when q makes no sense.
+	ResolveImage(ctx context.Context, q ImageQuery) (string, error)
+}
+
+// An ImageQuery says which images fit: those that fit in every field that is
+// not empty.
+type ImageQuery struct {
+	Owner string // account or project that published it, as the provider spells it
+	Name  string // a * stands for any run of characters
+	Arch  Arch
+}
+
+// A SubnetCounter is a Provider that knows how many addresses are free.
+type SubnetCounter interface {
+	// FreeAddresses returns, for each of the subnets that it can tell this of,
+	// how many more machines would find an address there. Fails as a read does:
+	// then nothing is known about any.
+	FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error)
+}
+
+// A TypeLister is a Provider that knows its machine types.
+type TypeLister interface {
+	// TypeArchs returns which architectures each of the named instance types
+	// can run. A name that is missing in the answer is not a type that the
+	// provider knows. Fails as a read does: then nothing is known.
+	TypeArchs(ctx context.Context, names []string) (map[string][]Arch, error)
+}
+
+// A Balancer is a Provider with load balancers whose members can be changed.
+type Balancer interface {
+	// BalancerMembers returns the provider's IDs of all machines that lb sends
+	// traffic to, or is about to, whoever put them there. Fails with NotFound
+	// when there is no such load balancer: nobody is its member then.
+	BalancerMembers(ctx context.Context, lb LoadBalancer) ([]string, error)
+
+	// JoinBalancer makes the machines members of lb, all or, if it fails, any
+	// part of them. One that is a member already stays one. It is called with
+	// up to MaxBalancerBatch machines. Fails with NotFound when there is no such
+	// load balancer, or one of the machines is gone.
+	JoinBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
+
+	// LeaveBalancer ends the membership of the machines, all or, if it fails,
+	// any part of them. One that is no member, or exists no more, changes
+	// nothing. Nil means that no new connection goes to them. It is called with
+	// up to MaxBalancerBatch machines. Fails with NotFound when there is no such
+	// load balancer.
+	LeaveBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
+}
+
+// MaxBalancerBatch is how many machines one call of a Balancer is given at
+// most.
+const MaxBalancerBatch = 100
+
+// A LoadBalancer is what machines join to be sent traffic: a target group, a
+// backend, a pool.
+type LoadBalancer struct {
+	Name string          // as the configuration calls it
+	ID   string          // as the provider calls it
+	Args json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
+}
