@@ -108,6 +108,7 @@ func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.loaded = true
+	close(r.known)
 	for key := range r.groups {
 		r.queue.add(key, false)
 	}

@@ -79,6 +79,7 @@ type Reconciler struct {
 	asks     *asker
 	saves    chan struct{} // has room for one: group histories changed
 	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
+	known    chan struct{} // closed once members are known
 
 	mu        sync.Mutex
 	loaded    bool // members are known; nothing is planned before
@@ -113,7 +114,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		saves: make(chan struct{}, 1), shortages: shortages{}, burying: make(chan struct{}, 1),
+		saves: make(chan struct{}, 1), shortages: shortages{}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
 	}

@@ -36,63 +36,117 @@ func StoreSource(store storage.Store, shard nstance.ShardID) Source {
 	}
 }
 
-func (s *Server) readConfig(ctx context.Context) (*config.Config, error) {
+// read returns the configuration at its source.
+func (s *Server) read(ctx context.Context) (*config.Config, proposal, error) {
 	name, data, err := s.source(ctx)
 	if err != nil {
-		return nil, err
+		return nil, proposal{}, err
 	}
-	return config.Parse(name, data)
+	conf, err := config.Parse(name, data)
+	if err != nil {
+		return nil, proposal{}, err
+	}
+	return conf, proposal{Name: name, Digest: conf.Digest(), Data: data, At: s.opts.Now().UTC()}, nil
 }
 
-// Refresh reads the configuration again and puts it in force. A configuration
-// that is refused changes nothing: the one in force stays, and the refusal is
-// reported by GetConfigStatus. What needs a restart is refused by name. One
-// call works at a time, so that the newest configuration stays.
+// proposed returns the configuration in force as it was read.
+func (s *Server) proposed() proposal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
+// force puts a configuration in force, with what belongs to this process as it
+// was started.
+func (s *Server) force(conf *config.Config, p proposal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conf, s.bytes, s.confAt = conf.At(s.own), p, p.At
+}
+
+// Refresh reads the configuration again. The leader puts it in force; a server
+// that stands by only checks it, and proposes it when it leads. A
+// configuration that is refused changes nothing: the one in force stays, and
+// the refusal is reported by GetConfigStatus. What needs a restart is refused
+// by name. One that would change more than shard.max_change permits is held:
+// that fails with Conflict and says how to confirm it. One call works at a time,
+// so that the newest configuration stays.
 func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
-	select {
-	case s.refreshing <- struct{}{}:
-		defer func() { <-s.refreshing }()
-	case <-ctx.Done():
-		return false, nstance.Errorf(nstance.Unavailable, "configuration not read: %w", ctx.Err())
+	if err := s.turn(ctx); err != nil {
+		return false, err
 	}
-	conf, err := s.readConfig(ctx)
+	defer func() { <-s.refreshing }()
+	conf, p, err := s.read(ctx)
 	if err == nil {
 		err = s.permitted(conf)
 	}
+	if t := s.term.Load(); err == nil && t != nil {
+		if changed, err = t.accepts.consider(ctx, conf, p); t.granted.Err() != nil {
+			return false, errTermEnded
+		}
+	}
+	s.note(err)
+	return changed, err
+}
+
+// turn waits until nobody else deals with a configuration.
+func (s *Server) turn(ctx context.Context) error {
+	select {
+	case s.refreshing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "configuration not read: %w", ctx.Err())
+	}
+}
+
+// note remembers whether the latest configuration was refused, and logs that
+// once.
+func (s *Server) note(err error) {
+	if errors.Is(err, nstance.Conflict) {
+		err = nil // it is held, which is reported by itself
+	}
 	s.mu.Lock()
+	was := s.refused.err
 	s.refused = refusal{}
 	if err != nil {
 		s.refused = refusal{at: s.opts.Now(), err: err}
-		s.mu.Unlock()
-		s.log.Error("configuration refused, the one in force stays", "err", err)
-		return false, err
 	}
-	changed = conf.Digest() != s.conf.Digest()
-	s.conf, s.confAt = conf, s.opts.Now()
 	s.mu.Unlock()
-	if t := s.term.Load(); t != nil && changed {
-		t.groups.publish()
+	if err != nil && (was == nil || was.Error() != err.Error()) {
+		s.log.Error("configuration refused, the one in force stays", "err", err)
 	}
-	return changed, nil
 }
 
-// permitted refuses a reload that would change what this process is.
+// confirm lets a held configuration take effect.
+func (s *Server) confirm(ctx context.Context, t *term, digest string, dryRun bool) error {
+	if err := s.turn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-s.refreshing }()
+	return t.accepts.confirm(ctx, digest, dryRun)
+}
+
+// permitted refuses a reload that would change what this process, or its term,
+// is.
 func (s *Server) permitted(conf *config.Config) error {
-	now := s.config()
+	now, own := s.config(), s.own
+	if t := s.term.Load(); t != nil {
+		now = t.conf
+	}
 	for _, f := range []struct {
 		field     string
 		was, will any
 	}{
-		{"cluster.id", now.Cluster.ID, conf.Cluster.ID},
-		{"shard.id", now.Shard.ID, conf.Shard.ID},
-		{"shard.provider.kind", now.Shard.Provider.Kind, conf.Shard.Provider.Kind},
-		{"shard.provider.region", now.Shard.Provider.Region, conf.Shard.Provider.Region},
-		{"shard.provider.zone", now.Shard.Provider.Zone, conf.Shard.Provider.Zone},
-		{"shard.provider.options", string(now.Shard.Provider.Options), string(conf.Shard.Provider.Options)},
-		{"shard.bind", now.Shard.Bind, conf.Shard.Bind},
+		{"cluster.id", own.Cluster.ID, conf.Cluster.ID},
+		{"shard.id", own.Shard.ID, conf.Shard.ID},
+		{"shard.provider.kind", own.Shard.Provider.Kind, conf.Shard.Provider.Kind},
+		{"shard.provider.region", own.Shard.Provider.Region, conf.Shard.Provider.Region},
+		{"shard.provider.zone", own.Shard.Provider.Zone, conf.Shard.Provider.Zone},
+		{"shard.provider.options", string(own.Shard.Provider.Options), string(conf.Shard.Provider.Options)},
+		{"shard.bind", own.Shard.Bind, conf.Shard.Bind},
 		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},
 		{"shard.create_rate", now.Shard.CreateRate, conf.Shard.CreateRate},
-		{"shard.election", now.Shard.Election, conf.Shard.Election},
+		{"shard.election", own.Shard.Election, conf.Shard.Election},
 	} {
 		if f.was != f.will {
 			return nstance.FieldError(f.field, "restart the server, or put the old value back", "cannot change from %v to %v while the server runs", f.was, f.will)

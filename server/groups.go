@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -66,30 +67,47 @@ func (g *groups) loaded(err error) {
 }
 
 // publish tells the reconciler what every group should be, by the newest
-// configuration and the newest overlays. A group whose overlay makes no sense
-// is left as it is.
+// configuration and the newest overlays.
 func (g *groups) publish() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.read {
 		return
 	}
-	known, _ := g.doc.Held()
-	conf := g.t.server.config()
-	g.problems = nil
 	var wanted []nstance.Group
+	wanted, g.problems = g.lay(g.t.server.config())
+	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
+}
+
+// impact says what another configuration would cost. It fails with Unavailable
+// while the overlays are not known.
+func (g *groups) impact(conf *config.Config) (reconcile.Impact, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.read {
+		return reconcile.Impact{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", storage.GroupsKey(g.t.conf.Shard.ID))
+	}
+	wanted, _ := g.lay(conf)
+	return g.t.reconciler.Impact(wanted)
+}
+
+// lay returns every group as conf and the newest overlays want it, and what is
+// wrong with overlays. A group whose overlay makes no sense is not among them:
+// it is left as it is. It needs the lock.
+func (g *groups) lay(conf *config.Config) (wanted []nstance.Group, problems []string) {
+	known, _ := g.doc.Held()
 	for _, spec := range conf.Groups() {
 		if o, ok := known.Groups[spec.Key.String()]; ok {
 			laid, err := conf.Overlay(spec.Key, o)
 			if err != nil {
-				g.problems = append(g.problems, fmt.Sprintf("group %s is left as it is: what the API changed of it: %v", spec.Key, err))
+				problems = append(problems, fmt.Sprintf("group %s is left as it is: what the API changed of it: %v", spec.Key, err))
 				continue
 			}
 			spec = laid
 		}
 		wanted = append(wanted, spec)
 	}
-	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
+	return wanted, problems
 }
 
 // trouble returns what a person should see.

@@ -224,12 +224,17 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 // GetConfigStatus implements the RPC. What is wrong with a configuration names
 // groups of any tenant, so only an administrator is told.
 func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
+	admin := callerOf(ctx).Role == nstance.RoleAdmin
+	waiting := callerOf(ctx).term.accepts.waiting()
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	resp := &apiv1.GetConfigStatusResponse{Digest: o.s.conf.Digest(), LoadedAt: wire.Time(o.s.confAt)}
+	if waiting != nil {
+		resp.HeldDigest, resp.HeldAt, resp.HeldReason = waiting.Digest, wire.Time(waiting.At), waiting.Reason
+	}
 	if o.s.refused.err != nil {
 		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), "an administrator can see why"
-		if callerOf(ctx).Role == nstance.RoleAdmin {
+		if admin {
 			resp.RejectedError = o.s.refused.err.Error()
 		}
 	}
@@ -240,6 +245,11 @@ func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfig
 func (o operatorService) RefreshConfig(ctx context.Context, _ *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
 	changed, err := o.s.Refresh(ctx)
 	return &apiv1.RefreshConfigResponse{Digest: o.s.config().Digest(), Changed: changed}, err
+}
+
+// ConfirmConfig implements the RPC.
+func (o operatorService) ConfirmConfig(ctx context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
+	return &apiv1.ConfirmConfigResponse{}, o.s.confirm(ctx, callerOf(ctx).term, req.GetDigest(), req.GetDryRun())
 }
 
 // GetShardStatus implements the RPC.

@@ -36,6 +36,7 @@ type Options struct {
 	Cache   string              // file of the SQLite journal; empty: a temporary one, gone when Run has returned
 	Journal func(nstance.Event) // also receives every event, at times concurrently; must not block
 	Elector lease.Elector       // nil: a lease that is always granted
+	Reread  time.Duration       // between two looks at the configuration while leading, jittered; 5 min
 	Now     func() time.Time    // nil: time.Now
 	Log     *slog.Logger        // nil: discarded
 }
@@ -51,6 +52,7 @@ type Server struct {
 	cache    *cache.Cache
 	scratch  string // directory to remove with the cache; empty: none
 
+	own     *config.Config // as this process was started: where it listens, its provider, its election
 	keys    *registration.Keys
 	cert    *serverCert
 	ports   *listeners
@@ -58,9 +60,10 @@ type Server struct {
 
 	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
 
-	mu      sync.Mutex // guards what follows
-	conf    *config.Config
-	confAt  time.Time
+	mu      sync.Mutex     // guards what follows
+	conf    *config.Config // in force
+	bytes   proposal       // what it was read from
+	confAt  time.Time      // when it was accepted
 	refused refusal
 	trouble error // why the last term could not be begun, or ended
 
@@ -88,11 +91,15 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	conf, err := s.readConfig(ctx)
+	if s.opts.Reread <= 0 {
+		s.opts.Reread = 5 * time.Minute
+	}
+	conf, as, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s.conf, s.confAt = conf, s.opts.Now()
+	s.own = conf
+	s.force(conf, as)
 	if err := storage.Probe(ctx, store); err != nil {
 		return nil, err
 	}

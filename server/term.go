@@ -31,6 +31,7 @@ type term struct {
 	registrar  *registration.Registrar
 	sessions   *sessions
 	groups     *groups
+	accepts    *acceptance
 	hub        *feed.Feed[watched]
 	used       successors
 	done       chan struct{} // closed when run has returned
@@ -44,9 +45,13 @@ type watched struct {
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
-		server: s, granted: granted, conf: s.config(), log: s.log, began: s.opts.Now(),
-		hub: feed.New[watched](0), done: make(chan struct{}),
+		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0), done: make(chan struct{}),
 	}
+	t.accepts = newAcceptance(t)
+	if err := t.accepts.recall(granted.Context()); err != nil {
+		return nil, err
+	}
+	t.conf = s.config()
 	t.drains = drain.New(&drain.Options{Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) }})
 	var err error
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
@@ -90,6 +95,7 @@ func (t *term) run() error {
 	tried := make(chan struct{})
 	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.relayDrains(ctx) })
+	wg.Go(func() { t.accepts.follow(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }
@@ -120,7 +126,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return append(t.reconciler.Problems(), t.groups.trouble()...)
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems())
 }
 
 // goAway ends the agents' sessions.

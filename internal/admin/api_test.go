@@ -163,6 +163,11 @@ func (w *world) RefreshConfig(context.Context, *apiv1.RefreshConfigRequest) (*ap
 	return &apiv1.RefreshConfigResponse{Digest: "sha256:def", Changed: true}, nil
 }
 
+func (w *world) ConfirmConfig(_ context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
+	w.did(fmt.Sprintf("confirm %s dry=%t", req.GetDigest(), req.GetDryRun()))
+	return &apiv1.ConfirmConfigResponse{}, nil
+}
+
 func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -83,6 +83,8 @@ func (w *world) populate() *world {
 	w.config = &apiv1.GetConfigStatusResponse{
 		Digest: "sha256:abc", LoadedAt: wire.Time(now.Add(-3 * time.Hour)), RejectedAt: wire.Time(now.Add(-10 * time.Minute)),
 		RejectedError: "groups.default.web.siez: unknown setting",
+		HeldDigest:    "0123456789abcdef", HeldAt: wire.Time(now.Add(-5 * time.Minute)),
+		HeldReason: "it would remove 30 and replace 0 of 40 members, and shard.max_change permits 10",
 	}
 	w.orphans = []*apiv1.Orphan{
 		{
@@ -108,6 +110,9 @@ func TestWhatIsPrinted(t *testing.T) {
 		"status":              {"status"},
 		"config-status":       {"config", "status"},
 		"config-refresh":      {"config", "refresh"},
+		"config-confirm":      {"config", "confirm", "0123456789", "--yes"},
+		"config-confirm-dry":  {"config", "confirm", "01234567", "--dry-run"},
+		"config-validate":     {"config", "validate", "testdata/shard.jsonc"},
 		"events":              {"events"},
 		"events-instance":     {"events", "--instance", string(webB)},
 		"scale":               {"group", "scale", "web", "5"},

@@ -117,6 +117,24 @@ type ConfigStatus struct {
 	LoadedAt      time.Time `json:"loaded_at,omitzero"`
 	RejectedAt    time.Time `json:"rejected_at,omitzero"` // absent: the latest configuration is in force
 	RejectedError string    `json:"rejected_error,omitempty"`
+	HeldDigest    string    `json:"held_digest,omitempty"` // waits for config confirm
+	HeldAt        time.Time `json:"held_at,omitzero"`
+	HeldReason    string    `json:"held_reason,omitempty"`
+}
+
+// A ConfigConfirmation is what config confirm prints.
+type ConfigConfirmation struct {
+	Digest string `json:"digest"`
+	Reason string `json:"reason"` // why it was held
+	DryRun bool   `json:"dry_run"`
+}
+
+// A ConfigValidation is what config validate prints.
+type ConfigValidation struct {
+	File   string          `json:"file"`
+	Digest string          `json:"digest"`
+	Shard  nstance.ShardID `json:"shard"`
+	Groups int             `json:"groups"`
 }
 
 // A ConfigRefresh is what config refresh prints.

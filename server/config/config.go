@@ -55,11 +55,11 @@ type Shard struct {
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
 	GC                  GC                    `name:"gc"`
+	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
 	_ later `name:"leader_address" doc:"address that follows the leader"`
 	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
 	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
-	_ later `name:"max_change" doc:"largest part of the shard that one reload may change"`
 	_ later `name:"breaker" doc:"when to stop replacing silent machines"`
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
 }

@@ -13,6 +13,23 @@ import (
 // Digest returns the SHA-256 of the file, as 64 hexadecimal digits.
 func (c *Config) Digest() string { return c.digest }
 
+// At returns c with what belongs to one process as in own: where it listens and
+// what it says of that, its provider and its election.
+func (c *Config) At(own *Config) *Config {
+	out := *c
+	out.Shard.Bind, out.Shard.Advertise = own.Shard.Bind, own.Shard.Advertise
+	out.Shard.Provider, out.Shard.Election = own.Shard.Provider, own.Shard.Election
+	return &out
+}
+
+// ChangeLimit is how many of a shard's members one reload may remove or replace.
+func (s *Shard) ChangeLimit(members int) int {
+	if s.MaxChange == nil {
+		return max(10, nstance.Count{N: 20, Percent: true}.Of(members))
+	}
+	return s.MaxChange.Of(members)
+}
+
 // Groups returns the groups of the configuration, fully merged, sorted by key.
 // The caller owns the result.
 func (c *Config) Groups() []nstance.Group {

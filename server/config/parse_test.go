@@ -95,6 +95,7 @@ func TestEverySettingArrives(t *testing.T) {
 		Expiry:              config.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
 		Election:            config.Election{TTL: 10 * time.Second},
 		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
+		MaxChange:           &nstance.Count{N: 30, Percent: true},
 	}, c.Shard)
 	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
 	require.Equal(t, []nstance.Group{

@@ -1,0 +1,154 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+func (p *program) configCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "config", Short: "The configuration that the server runs with"}
+	cmd.AddCommand(p.configStatusCommand(), p.configRefreshCommand(), p.configConfirmCommand(), p.configValidateCommand())
+	return cmd
+}
+
+func (p *program) configStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show which configuration is in force", Args: arguments()}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.GetConfigStatus(cmd.Context(), &apiv1.GetConfigStatusRequest{})
+			if err != nil {
+				return err
+			}
+			s := configStatusOf(resp)
+			return out.print(s, func(t *table) { t.config(s) })
+		})
+	}
+	return cmd
+}
+
+func configStatusOf(w *apiv1.GetConfigStatusResponse) ConfigStatus {
+	return ConfigStatus{
+		Digest: w.GetDigest(), LoadedAt: wire.TimeOf(w.GetLoadedAt()),
+		RejectedAt: wire.TimeOf(w.GetRejectedAt()), RejectedError: w.GetRejectedError(),
+		HeldDigest: w.GetHeldDigest(), HeldAt: wire.TimeOf(w.GetHeldAt()), HeldReason: w.GetHeldReason(),
+	}
+}
+
+func (t *table) config(s ConfigStatus) {
+	t.row("In force:", s.Digest)
+	t.row("Since:", t.since("", stamp(s.LoadedAt), t.age(s.LoadedAt)))
+	if s.RejectedError != "" {
+		t.row("Rejected:", t.since("", stamp(s.RejectedAt), t.age(s.RejectedAt)))
+		t.row("Because:", s.RejectedError)
+	}
+	if s.HeldDigest != "" {
+		t.row("Held:", s.HeldDigest)
+		t.row("Since:", t.since("", stamp(s.HeldAt), t.age(s.HeldAt)))
+		t.row("Because:", s.HeldReason)
+	}
+}
+
+func (p *program) configRefreshCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "refresh", Short: "Make the server read its configuration again",
+		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.",
+		Args: arguments(),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.RefreshConfig(cmd.Context(), &apiv1.RefreshConfigRequest{})
+			if err != nil {
+				return err
+			}
+			s := ConfigRefresh{resp.GetDigest(), resp.GetChanged()}
+			return out.print(s, func(t *table) { t.refresh(s) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) refresh(s ConfigRefresh) {
+	if s.Changed {
+		t.say("configuration %s is in force now", s.Digest)
+		return
+	}
+	t.say("configuration %s was in force already", s.Digest)
+}
+
+func (p *program) configConfirmCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "confirm DIGEST", Short: "Let a configuration take effect that was held for changing too much",
+		Long: `Let a configuration take effect that was held because it would change more than
+shard.max_change permits at once. DIGEST is what config status and config
+refresh call it, or its beginning, 8 digits or more: whatever has been written
+since is not meant.`,
+		Args: arguments("DIGEST"),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	var yes, dryRun bool
+	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		return r.with(ctx, func(c *client) error {
+			status, err := c.GetConfigStatus(ctx, &apiv1.GetConfigStatusRequest{})
+			if err != nil {
+				return err
+			}
+			held := status.GetHeldDigest()
+			if held == "" || len(args[0]) < shortDigest || !strings.HasPrefix(held, args[0]) {
+				return fault(nstance.Conflict, nil, "see nstance-admin config status", fmt.Sprintf("no configuration %.64s is held", args[0]))
+			}
+			if !dryRun {
+				if err := p.confirm(ctx, yes, "The configuration takes effect: "+status.GetHeldReason()); err != nil {
+					return err
+				}
+			}
+			if _, err := c.ConfirmConfig(ctx, &apiv1.ConfirmConfigRequest{Digest: held, DryRun: dryRun}); err != nil {
+				return err
+			}
+			s := ConfigConfirmation{held, status.GetHeldReason(), dryRun}
+			return out.print(s, func(t *table) { t.confirmed(s) })
+		})
+	}
+	return cmd
+}
+
+// shortDigest is how many digits of a digest name a configuration.
+const shortDigest = 8
+
+func (t *table) confirmed(s ConfigConfirmation) {
+	if s.DryRun {
+		t.say("configuration %s would be in force: %s", s.Digest, s.Reason)
+		return
+	}
+	t.say("configuration %s is in force now", s.Digest)
+}
+
+func (p *program) configValidateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "validate FILE", Short: "Check a configuration without using it",
+		Long: `Check a configuration without using it, and without asking a server or a cloud.
+What a change would do to machines is what plan shows.`,
+		Args: arguments("FILE"),
+	}
+	out := p.output(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		conf, err := config.Load(args[0])
+		if err != nil {
+			return err
+		}
+		s := ConfigValidation{File: args[0], Digest: conf.Digest(), Shard: conf.Shard.ID, Groups: len(conf.Groups())}
+		return out.print(s, func(t *table) { t.say("%s: ok, shard %s with %d groups", s.File, s.Shard, s.Groups) })
+	}
+	return cmd
+}

@@ -1,0 +1,37 @@
+package admin_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfirmNamesWhatIsHeld(t *testing.T) {
+	w := newWorld(t).populate()
+	for name, digest := range map[string]string{
+		"another one":          "fedcba9876543210",
+		"the one in force":     "sha256:abc",
+		"too short to be sure": "0123456",
+		"longer than any":      "0123456789abcdef0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := w.run("config", "confirm", digest, "--yes")
+			require.Equal(t, 6, r.code)
+			require.Contains(t, r.errors, "config status")
+		})
+	}
+	t.Run("nobody is there to say yes", func(t *testing.T) {
+		r := w.run("config", "confirm", "01234567")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "it would remove 30")
+	})
+	require.NotContains(t, w.done(), "confirm", "nothing was asked for")
+}
+
+func TestValidateSaysWhatIsWrong(t *testing.T) {
+	r := newWorld(t).run("config", "validate", "testdata")
+	require.NotZero(t, r.code)
+	r = newWorld(t).run("config", "validate", "config_test.go")
+	require.Equal(t, 2, r.code)
+	require.Contains(t, r.errors, "config_test.go:1:1")
+}

@@ -1,0 +1,252 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A proposal is a configuration as it was read.
+type proposal struct {
+	Name   string    `json:"name"`   // what errors call it
+	Digest string    `json:"digest"` // SHA-256 of Data, hexadecimal
+	Data   []byte    `json:"data"`
+	At     time.Time `json:"at"` // when it was accepted, or held
+}
+
+// parse returns the configuration. It fails with Invalid when its bytes are
+// damaged or this version refuses them.
+func (p proposal) parse() (*config.Config, error) {
+	if sum := sha256.Sum256(p.Data); hex.EncodeToString(sum[:]) != p.Digest {
+		return nil, nstance.Errorf(nstance.Invalid, "the bytes of %s are not those of its digest", p.Name)
+	}
+	return config.Parse(p.Name, p.Data)
+}
+
+// accepted is what accepted/{shard}.json holds: the configuration in force, and
+// one that waits to be confirmed. It is written before anything acts on it, so
+// that a new leader wants what the old one wanted, whatever stands in config/.
+type accepted struct {
+	proposal
+	Held *held `json:"held,omitempty"`
+}
+
+// held is a configuration that would change too much at once.
+type held struct {
+	proposal
+	Reason string `json:"reason"`
+}
+
+// An acceptance decides which configuration is in force during one term.
+type acceptance struct {
+	t   *term
+	doc *storage.Doc[accepted]
+
+	mu      sync.Mutex
+	held    *held
+	trouble string // why what is in force is not remembered; empty: it is
+}
+
+func newAcceptance(t *term) *acceptance {
+	return &acceptance{t: t, doc: storage.NewDoc[accepted](t.server.store, t.server.acceptedKey(), &storage.DocOptions{
+		Epoch: t.granted.Epoch(), Check: t.granted.Err,
+	})}
+}
+
+func (s *Server) acceptedKey() string { return storage.AcceptedKey(s.own.Shard.ID) }
+
+// recall puts in force what the last leader accepted. Where nobody has accepted
+// anything yet, that is what this server has read itself. What cannot be
+// understood is reported, and this server's own reading stands in for it: it
+// goes the way of any other proposal as soon as the shard is known.
+func (a *acceptance) recall(ctx context.Context) error {
+	s := a.t.server
+	known, err := a.doc.Load(ctx)
+	var conf *config.Config
+	switch {
+	case errors.Is(err, nstance.Invalid):
+	case err != nil:
+		return fmt.Errorf("accepted configuration: %w", err)
+	case known.Digest == "":
+		_, err := a.doc.Update(ctx, func(d *accepted) error { d.proposal = s.proposed(); return nil })
+		return err
+	default:
+		conf, err = known.parse()
+	}
+	if err != nil {
+		a.trouble = fmt.Sprintf("%s cannot be used, the configuration of this server is in force until one is accepted: %v", s.acceptedKey(), err)
+		return nil
+	}
+	if err := s.belongs(conf); err != nil {
+		return err
+	}
+	a.held = known.Held
+	s.force(conf, known.proposal)
+	return nil
+}
+
+// belongs refuses to lead for a configuration that is for something else than
+// this process was started for.
+func (s *Server) belongs(conf *config.Config) error {
+	for _, f := range []struct{ field, was, will string }{
+		{"cluster.id", string(conf.Cluster.ID), string(s.own.Cluster.ID)},
+		{"shard.id", string(conf.Shard.ID), string(s.own.Shard.ID)},
+		{"shard.provider.kind", conf.Shard.Provider.Kind, s.own.Shard.Provider.Kind},
+	} {
+		if f.was != f.will {
+			return nstance.FieldError(f.field, "put the old value back, or remove "+s.acceptedKey()+" if the change is meant",
+				"the shard runs with %s, this server was started for %s", f.was, f.will)
+		}
+	}
+	return nil
+}
+
+// consider puts a proposed configuration in force, or holds it until somebody
+// confirms it because it would change too much at once.
+func (a *acceptance) consider(ctx context.Context, conf *config.Config, p proposal) (changed bool, err error) {
+	s := a.t.server
+	if p.Digest == s.config().Digest() && !a.troubled() {
+		return false, a.hold(ctx, nil)
+	}
+	excess, err := a.excess(conf)
+	if err != nil {
+		return false, err
+	}
+	if excess == "" {
+		return true, a.accept(ctx, conf, p)
+	}
+	if err := a.hold(ctx, &held{p, excess}); err != nil {
+		return false, err
+	}
+	return false, &nstance.Error{
+		Code: nstance.Conflict, Msg: fmt.Sprintf("configuration %.12s is held, the one in force stays: %s", p.Digest, excess),
+		Remedy: "look at nstance-admin plan; if that is meant: nstance-admin config confirm " + p.Digest,
+	}
+}
+
+// excess says what of a configuration is more than one reload may change; empty:
+// nothing is.
+func (a *acceptance) excess(conf *config.Config) (string, error) {
+	i, err := a.t.groups.impact(conf)
+	if err != nil {
+		return "", err
+	}
+	most := a.t.server.config().Shard.ChangeLimit(i.Members)
+	if i.Removed+i.Rotated <= most {
+		return "", nil
+	}
+	return fmt.Sprintf("it would remove %d and replace %d of %d members, and shard.max_change permits %d", i.Removed, i.Rotated, i.Members, most), nil
+}
+
+// accept makes a configuration durable and then puts it in force.
+func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal) error {
+	a.mu.Lock()
+	broken := a.trouble != ""
+	a.mu.Unlock()
+	p.At = a.t.server.opts.Now().UTC()
+	if !broken { // what cannot be read must not be written over
+		if _, err := a.doc.Update(ctx, func(d *accepted) error { *d = accepted{proposal: p}; return nil }); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.held = nil
+	a.mu.Unlock()
+	a.t.server.force(conf, p)
+	a.t.groups.publish()
+	return nil
+}
+
+// hold remembers what waits to be confirmed; nil: nothing does any more.
+func (a *acceptance) hold(ctx context.Context, h *held) error {
+	a.mu.Lock()
+	was := a.held
+	a.mu.Unlock()
+	if h == was || h != nil && was != nil && h.Digest == was.Digest {
+		return nil
+	}
+	if h != nil {
+		h.At = a.t.server.opts.Now().UTC()
+	}
+	if _, err := a.doc.Update(ctx, func(d *accepted) error { d.Held = h; return nil }); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.held = h
+	a.mu.Unlock()
+	if h != nil {
+		a.t.alarm(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
+	}
+	return nil
+}
+
+// confirm puts the held configuration in force. It fails with Conflict when
+// another one is held, or none.
+func (a *acceptance) confirm(ctx context.Context, digest string, dryRun bool) error {
+	h := a.waiting()
+	if h == nil || h.Digest != digest {
+		return &nstance.Error{Code: nstance.Conflict, Field: "digest", Msg: "no such configuration is held", Remedy: "see nstance-admin config status"}
+	}
+	conf, err := h.parse()
+	if err == nil {
+		err = a.t.server.permitted(conf)
+	}
+	if err != nil || dryRun {
+		return err
+	}
+	return a.accept(ctx, conf, h.proposal)
+}
+
+// waiting returns the configuration that is held, if any.
+func (a *acceptance) waiting() *held {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.held
+}
+
+func (a *acceptance) troubled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.trouble != ""
+}
+
+// problems returns what a person should see.
+func (a *acceptance) problems() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.trouble != "" {
+		out = append(out, a.trouble)
+	}
+	if a.held != nil {
+		out = append(out, fmt.Sprintf("configuration %s is held until it is confirmed: %s", a.held.Digest, a.held.Reason))
+	}
+	return out
+}
+
+// follow proposes what the configuration's source holds: once the shard is
+// known, and now and then, in case nobody says that it has changed.
+func (a *acceptance) follow(ctx context.Context) {
+	if a.t.reconciler.Await(ctx) != nil {
+		return
+	}
+	for {
+		wait := a.t.server.opts.Reread*9/10 + rand.N(a.t.server.opts.Reread/5+1)
+		if _, err := a.t.server.Refresh(ctx); errors.Is(err, nstance.Unavailable) {
+			wait = min(wait, 5*time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
