@@ -933,6 +933,7 @@ type File struct {
 	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`  // permission bits; 0: the agent's default
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"` // the server could not make this file: keep what is there
+	Key           string                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`     // name of the key that the certificate in this file is for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -998,6 +999,13 @@ func (x *File) GetMode() uint32 {
 func (x *File) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *File) GetKey() string {
+	if x != nil {
+		return x.Key
 	}
 	return ""
 }
@@ -1381,6 +1389,7 @@ type FileKey struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"` // PKCS#10, DER
 	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Certificate   []byte                 `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER, the one that the machine has for this key; the server leaves it while it is good
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1434,6 +1443,13 @@ func (x *FileKey) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *FileKey) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
 }
 
 // Welcome is the first message of a session.
@@ -1814,6 +1830,7 @@ type HealthReport struct {
 	Probes        []*ProbeResult         `protobuf:"bytes,10,rep,name=probes,proto3" json:"probes,omitempty"`
 	CanDrain      bool                   `protobuf:"varint,11,opt,name=can_drain,json=canDrain,proto3" json:"can_drain,omitempty"`
 	Files         []*FileStatus          `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty"`
+	FilesError    string                 `protobuf:"bytes,13,opt,name=files_error,json=filesError,proto3" json:"files_error,omitempty"` // why the last file set was not applied, or what its command said
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,6 +1947,13 @@ func (x *HealthReport) GetFiles() []*FileStatus {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *HealthReport) GetFilesError() string {
+	if x != nil {
+		return x.FilesError
+	}
+	return ""
 }
 
 // ProbeResult is the outcome of one probe.
@@ -8071,13 +8095,14 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12&\n" +
 	"\x05files\x18\x02 \x03(\v2\x10.nstance.v1.FileR\x05files\x12\x1d\n" +
 	"\n" +
-	"post_apply\x18\x03 \x01(\tR\tpostApply\"p\n" +
+	"post_apply\x18\x03 \x01(\tR\tpostApply\"\x82\x01\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\";\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x10\n" +
+	"\x03key\x18\x06 \x01(\tR\x03key\";\n" +
 	"\vFilesWanted\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x18\n" +
 	"\adigests\x18\x02 \x03(\tR\adigests\"O\n" +
@@ -8099,11 +8124,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0fFileKeysRequest\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"3\n" +
 	"\bFileKeys\x12'\n" +
-	"\x04keys\x18\x01 \x03(\v2\x13.nstance.v1.FileKeyR\x04keys\"E\n" +
+	"\x04keys\x18\x01 \x03(\v2\x13.nstance.v1.FileKeyR\x04keys\"g\n" +
 	"\aFileKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\x97\x01\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12 \n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\x97\x01\n" +
 	"\aWelcome\x12B\n" +
 	"\x0freport_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0ereportInterval\x12!\n" +
 	"\fruntime_hash\x18\x02 \x01(\tR\vruntimeHash\x12%\n" +
@@ -8129,7 +8155,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xd3\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xf4\x03\n" +
 	"\fHealthReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x128\n" +
 	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
@@ -8145,7 +8171,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06probes\x18\n" +
 	" \x03(\v2\x17.nstance.v1.ProbeResultR\x06probes\x12\x1b\n" +
 	"\tcan_drain\x18\v \x01(\bR\bcanDrain\x12,\n" +
-	"\x05files\x18\f \x03(\v2\x16.nstance.v1.FileStatusR\x05files\"K\n" +
+	"\x05files\x18\f \x03(\v2\x16.nstance.v1.FileStatusR\x05files\x12\x1f\n" +
+	"\vfiles_error\x18\r \x01(\tR\n" +
+	"filesError\"K\n" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
