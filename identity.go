@@ -23,6 +23,7 @@ type Identity struct {
 	Tenant   TenantID
 	Serial   string // lower-case hex
 	Key      string // KeyFingerprint of its public key
+	Issuer   string // ID of the authority's key that signed it, lower-case hex
 	NotAfter time.Time
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -32,11 +33,40 @@ const (
 	authoritySubject = "nstance " // followed by the authority's name
 )
 
-// An Authority signs certificates. It is safe for concurrent use.
+// An Authority signs certificates and is what they are trusted by. While it is
+// being rotated it has several keys: one of them signs, all of them are trusted,
+// and servers show a certificate by the oldest, which everybody knows. A
+// [Keyring] changes them under its users' hands. It is safe for concurrent use.
 type Authority struct {
 	name string
+	now  atomic.Pointer[signers]
+}
+
+// A signer is one key of an authority.
+type signer struct {
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
+}
+
+func (s *signer) id() string { return hex.EncodeToString(s.cert.SubjectKeyId) }
+
+// signers are an authority's keys at one time. They are never changed, only
+// replaced.
+type signers struct {
+	current *signer
+	oldest  *signer
+	trusted []*signer // from the oldest to the newest
+	pool    *x509.CertPool
+}
+
+// newSigners returns the keys, of which there is at least one, ordered from the
+// oldest to the newest.
+func newSigners(current *signer, trusted []*signer) *signers {
+	s := &signers{current: current, oldest: trusted[0], trusted: trusted, pool: x509.NewCertPool()}
+	for _, t := range trusted {
+		s.pool.AddCert(t.cert)
+	}
+	return s
 }
 
 // NewAuthority returns the authority of that name, Identity or Workload, with a
@@ -51,31 +81,45 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "certificate of the %s authority: %w", name, err)
 	}
-	return &Authority{name, cert, key}, nil
+	return newAuthority(name, &signer{cert, key}), nil
+}
+
+func newAuthority(name string, one *signer) *Authority {
+	a := &Authority{name: name}
+	a.now.Store(newSigners(one, []*signer{one}))
+	return a
 }
 
 // LoadAuthority returns the authority that CertPEM and KeyPEM describe. It
 // fails with Invalid when they are no pair or no authority.
 func LoadAuthority(certPEM, keyPEM []byte) (*Authority, error) {
-	certs, err := pki.ParseCertificates(certPEM)
+	name, one, err := loadSigner(certPEM, keyPEM)
 	if err != nil {
 		return nil, err
+	}
+	return newAuthority(name, one), nil
+}
+
+func loadSigner(certPEM, keyPEM []byte) (name string, s *signer, err error) {
+	certs, err := pki.ParseCertificates(certPEM)
+	if err != nil {
+		return "", nil, err
 	}
 	key, err := pki.ParseKey(keyPEM)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if _, err := pki.Pair(key, certs...); err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	name, ok := strings.CutPrefix(certs[0].Subject.CommonName, authoritySubject)
 	switch {
 	case len(certs) != 1:
-		return nil, nstance.Errorf(nstance.Invalid, "%d certificates instead of one", len(certs))
+		return "", nil, nstance.Errorf(nstance.Invalid, "%d certificates instead of one", len(certs))
 	case !ok || !isAuthority(name) || !certs[0].IsCA:
-		return nil, nstance.Errorf(nstance.Invalid, "certificate of %q is not an authority's", certs[0].Subject.CommonName)
+		return "", nil, nstance.Errorf(nstance.Invalid, "certificate of %q is not an authority's", certs[0].Subject.CommonName)
 	}
-	return &Authority{name, certs[0], key}, nil
+	return name, &signer{certs[0], key}, nil
 }
 
 func isAuthority(name string) bool { return name == Identity || name == Workload }
@@ -111,25 +155,45 @@ func newSerial() *big.Int {
 // Name returns Identity or Workload.
 func (a *Authority) Name() string { return a.name }
 
-// Certificate returns the authority's own certificate in DER.
-func (a *Authority) Certificate() []byte { return slices.Clone(a.cert.Raw) }
+// Certificate returns the certificate (DER) of the key that signs.
+func (a *Authority) Certificate() []byte { return slices.Clone(a.now.Load().current.cert.Raw) }
 
-// CertPEM returns the authority's own certificate, for agents and for storage.
-func (a *Authority) CertPEM() []byte { return pki.MarshalCertificates(a.cert.Raw) }
-
-// KeyPEM returns the private key, to be kept in a Vault.
-func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.key) }
-
-// Issuer returns the ID of the authority's key in hex: the subject key
-// identifier of its certificate and the Issuer of what it signs.
-func (a *Authority) Issuer() string { return hex.EncodeToString(a.cert.SubjectKeyId) }
-
-// Pool returns the authority as roots to verify peers against.
-func (a *Authority) Pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
+// Certificates returns the certificates (DER) of all keys that are trusted, from
+// the oldest to the newest.
+func (a *Authority) Certificates() [][]byte {
+	var out [][]byte
+	for _, s := range a.now.Load().trusted {
+		out = append(out, slices.Clone(s.cert.Raw))
+	}
+	return out
 }
+
+// CertPEM returns Certificates as PEM, for agents and for storage.
+func (a *Authority) CertPEM() []byte { return pki.MarshalCertificates(a.Certificates()...) }
+
+// KeyPEM returns the private key that signs, to be kept in a Vault.
+func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.now.Load().current.key) }
+
+// Issuer returns the ID of the key that signs in hex: the subject key identifier
+// of its certificate and the Issuer of what it signs.
+func (a *Authority) Issuer() string { return a.now.Load().current.id() }
+
+// Issuers returns the IDs of all keys that are trusted, from the oldest to the
+// newest.
+func (a *Authority) Issuers() []string {
+	var out []string
+	for _, s := range a.now.Load().trusted {
+		out = append(out, s.id())
+	}
+	return out
+}
+
+// Trusts reports whether what the key with that ID has signed is good.
+func (a *Authority) Trusts(issuer string) bool { return slices.Contains(a.Issuers(), issuer) }
+
+// Pool returns the keys that are trusted now as roots to verify peers against.
+// Do not change it.
+func (a *Authority) Pool() *x509.CertPool { return a.now.Load().pool }
 
 // A Template says what to certify. The identity authority demands a role, the
 // workload authority refuses one.
@@ -151,18 +215,20 @@ type Template struct {
 // Issue signs a certificate with a fresh random serial of 128 bits, valid from
 // one minute before Now. It fails with Invalid for a template that this
 // authority must not sign.
-func (a *Authority) Issue(t Template) (KeyRecord, error) {
-	if err := a.check(t); err != nil {
+func (a *Authority) Issue(t Template) (KeyRecord, error) { return a.issue(a.now.Load().current, t) }
+
+func (a *Authority) issue(by *signer, t Template) (KeyRecord, error) {
+	if err := a.check(by, t); err != nil {
 		return KeyRecord{}, err
 	}
 	cert, err := t.certificate()
 	if err != nil {
 		return KeyRecord{}, err
 	}
-	if cert.NotAfter.After(a.cert.NotAfter) {
-		cert.NotAfter = a.cert.NotAfter
+	if cert.NotAfter.After(by.cert.NotAfter) {
+		cert.NotAfter = by.cert.NotAfter
 	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, t.Key, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, cert, by.cert, t.Key, by.key)
 	if err != nil {
 		return KeyRecord{}, nstance.Errorf(nstance.Internal, "certificate of %q: %w", t.Subject, err)
 	}
@@ -170,14 +236,14 @@ func (a *Authority) Issue(t Template) (KeyRecord, error) {
 		Fingerprint: pki.KeyFingerprint(t.Key),
 		PublicKey:   slices.Clone(t.Key),
 		Serial:      pki.SerialOf(cert),
-		Issuer:      a.Issuer(),
+		Issuer:      by.id(),
 		NotBefore:   cert.NotBefore,
 		NotAfter:    cert.NotAfter,
 		Certificate: der,
 	}, nil
 }
 
-func (a *Authority) check(t Template) error {
+func (a *Authority) check(by *signer, t Template) error {
 	switch {
 	case len(t.Key) != ed25519.PublicKeySize:
 		return nstance.FieldError("key", "use an Ed25519 key", "is %d bytes long", len(t.Key))
@@ -185,9 +251,9 @@ func (a *Authority) check(t Template) error {
 		return nstance.FieldError("subject", "name the holder", "is empty")
 	case t.Lifetime <= 0:
 		return nstance.FieldError("lifetime", "use a positive duration", "is %s", t.Lifetime)
-	case t.Now.Before(a.cert.NotBefore) || !t.Now.Before(a.cert.NotAfter):
+	case t.Now.Before(by.cert.NotBefore) || !t.Now.Before(by.cert.NotAfter):
 		return nstance.Errorf(nstance.Internal, "the %s authority is valid from %s to %s only: check the clock, or rotate the authority",
-			a.name, a.cert.NotBefore.Format(time.RFC3339), a.cert.NotAfter.Format(time.RFC3339))
+			a.name, by.cert.NotBefore.Format(time.RFC3339), by.cert.NotAfter.Format(time.RFC3339))
 	case (t.Role != "") != (a.name == Identity):
 		return nstance.FieldError("role", "roles are certified by the identity authority, all else by the workload authority",
 			"role %q cannot be certified by the %s authority", t.Role, a.name)
@@ -231,10 +297,13 @@ func (t Template) certificate() (*x509.Certificate, error) {
 	return cert, err
 }
 
-// Server returns a certificate, with a fresh key, for the server of a shard.
+// Server returns a certificate, with a fresh key, for the server of a shard. The
+// oldest key that is trusted signs it, and not the one that signs everything
+// else: a machine that has been away since before a rotation still knows its
+// server.
 func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
 	key := pki.NewKey()
-	issued, err := a.Issue(Template{
+	issued, err := a.issue(a.now.Load().oldest, Template{
 		Subject: string(shard), Tenant: nstance.DefaultTenant, Key: key.Public().(ed25519.PublicKey),
 		Role: nstance.RoleServer, Shard: shard, Cluster: cluster, Lifetime: lifetime, Now: now,
 	})
@@ -247,3 +316,6 @@ func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lif
 	}
 	return pki.Pair(key, leaf)
 }
+
+// ServerIssuer returns the ID of the key that signs for Server.
+func (a *Authority) ServerIssuer() string { return a.now.Load().oldest.id() }

@@ -20,11 +20,11 @@ const (
 	VaultNonceKey     = "nonce.key"
 )
 
-// VaultKey names the private key of an authority in a Vault.
-func VaultKey(authority string) string { return authority + "-ca.key" }
+// VaultKey names the first private key of an authority in a Vault.
+func VaultKey(authority string) string { return keyObject(authority, 1) }
 
-// VaultCert names the certificate of an authority in a Vault.
-func VaultCert(authority string) string { return authority + "-ca.crt" }
+// VaultCert names the certificate of VaultKey in a Vault.
+func VaultCert(authority string) string { return certObject(authority, 1) }
 
 // A Vault keeps what must exist once for a cluster. Secrets belong in it
 // encrypted (package storage/secret).
@@ -34,9 +34,20 @@ type Vault interface {
 	// PutIfAbsent stores an object, durably, or fails with Conflict when there
 	// is one, and Ambiguous when it may have been stored.
 	PutIfAbsent(ctx context.Context, name string, data []byte) error
+	// Destroy makes the content of an object unrecoverable, and keeps its name
+	// from being used again. Repeating it is harmless.
+	Destroy(ctx context.Context, name string) error
+	// Catalogue returns the catalogue, or the zero one when there definitely is
+	// none.
+	Catalogue(ctx context.Context) (Catalogue, error)
+	// UpdateCatalogue applies fn to the catalogue by one conditional write,
+	// durable when it returns. fn may be called again, on a newer one. Its
+	// errors are returned so that errors.Is finds them, and nothing is written.
+	UpdateCatalogue(ctx context.Context, fn func(*Catalogue) error) (Catalogue, error)
 }
 
-// Keys are what a cluster's trust rests on.
+// Keys are what a cluster's trust rests on. They change in the course of a
+// rotation if they come from a [Keyring].
 type Keys struct {
 	Identity     *Authority
 	Workload     *Authority
@@ -44,90 +55,126 @@ type Keys struct {
 	Installation string // 32 hexadecimal digits, random: tells apart clusters of one name
 }
 
-// Bootstrap returns the cluster's keys, making those that do not exist. Any
-// number of servers may call it at once, and any of them may die at any point:
-// each object is written only if absent, and what stands is read back and used,
-// whatever the write answered. A key comes before the certificate made from it.
+// Bootstrap returns the cluster's keys as they are, making those that do not
+// exist. Any number of servers may call it at once, and any of them may die at
+// any point: each object is written only if absent, and what stands is read back
+// and used, whatever the write answered. A key comes before the certificate made
+// from it, and both before the catalogue that names them.
 //
 // Nothing that exists is ever made anew: a certificate whose key is gone, or an
 // object that cannot be read, is an error for a person.
 func Bootstrap(ctx context.Context, v Vault, now time.Time) (*Keys, error) {
-	identity, err := ensureAuthority(ctx, v, Identity, now)
+	r, err := OpenKeyring(ctx, v, func() time.Time { return now })
 	if err != nil {
 		return nil, err
 	}
-	workload, err := ensureAuthority(ctx, v, Workload, now)
-	if err != nil {
-		return nil, err
-	}
-	nonces, err := ensureNonceKeys(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	installation, err := ensureInstallation(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	return &Keys{Identity: identity, Workload: workload, Nonces: nonces, Installation: installation}, nil
+	return r.Keys(), nil
 }
 
-func ensureNonceKeys(ctx context.Context, v Vault) (*NonceKeys, error) {
-	data, err := ensure(ctx, v, VaultNonceKey, func() ([]byte, error) { return NewNonceKey().PEM() })
+// ensureCatalogue returns the catalogue, and makes the first generation of every
+// key set that it does not name.
+func ensureCatalogue(ctx context.Context, v Vault, now time.Time) (Catalogue, error) {
+	c, err := v.Catalogue(ctx)
 	if err != nil {
-		return nil, err
+		return Catalogue{}, err
 	}
-	nonce, err := LoadNonceKey(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", VaultNonceKey, err)
+	made := map[string]KeySet{}
+	for _, name := range sets {
+		if _, ok := c.Sets[name]; ok {
+			continue
+		}
+		first, err := ensureFirst(ctx, v, name, now)
+		if err != nil {
+			return Catalogue{}, err
+		}
+		made[name] = KeySet{Last: 1, Keys: []KeyEntry{first}}
 	}
-	return NewNonceKeys(nonce)
+	if len(made) == 0 {
+		return c, nil
+	}
+	return v.UpdateCatalogue(ctx, func(c *Catalogue) error {
+		for name, set := range made {
+			if _, ok := c.Sets[name]; !ok {
+				*c = c.with(name, set)
+			}
+		}
+		return nil
+	})
 }
 
-func ensureAuthority(ctx context.Context, v Vault, name string, now time.Time) (*Authority, error) {
+// ensureFirst makes the first key of a set.
+func ensureFirst(ctx context.Context, v Vault, name string, now time.Time) (KeyEntry, error) {
+	if err := neverRotated(ctx, v, name); err != nil {
+		return KeyEntry{}, err
+	}
+	if err := ensureKey(ctx, v, name, 1, now); err != nil {
+		return KeyEntry{}, err
+	}
+	m, err := loadMaterial(ctx, v, name, 1)
+	if err != nil {
+		return KeyEntry{}, err
+	}
+	first := m.entry(1)
+	first.Phase, first.CreatedAt, first.Since = PhaseCurrent, now.UTC(), now.UTC()
+	return first, nil
+}
+
+// neverRotated fails when a set that the catalogue does not name has a second
+// generation: then the catalogue has been lost, and nobody knows which key is
+// good.
+func neverRotated(ctx context.Context, v Vault, name string) error {
+	_, err := v.Get(ctx, keyObject(name, 2))
+	switch {
+	case errors.Is(err, nstance.NotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", keyObject(name, 2), err)
+	}
+	return &nstance.Error{
+		Code: nstance.Invalid, Remedy: "restore it from a backup",
+		Msg: fmt.Sprintf("the catalogue of keys does not name the %s keys, although they have been rotated", name),
+	}
+}
+
+// ensureKey makes one generation of a set, as far as it is missing.
+func ensureKey(ctx context.Context, v Vault, name string, generation int, now time.Time) error {
+	if name == Nonces {
+		_, err := ensure(ctx, v, keyObject(name, generation), func() ([]byte, error) { return NewNonceKey().PEM() })
+		return err
+	}
+	return ensureAuthority(ctx, v, name, generation, now)
+}
+
+func ensureAuthority(ctx context.Context, v Vault, name string, generation int, now time.Time) error {
 	// The certificate is looked for first. If it is there, its key was there
 	// before, and must not be made again.
-	_, err := v.Get(ctx, VaultCert(name))
+	keyName, certName := keyObject(name, generation), certObject(name, generation)
+	_, err := v.Get(ctx, certName)
 	certified := err == nil
 	if err != nil && !errors.Is(err, nstance.NotFound) {
-		return nil, fmt.Errorf("%s: %w", VaultCert(name), err)
+		return fmt.Errorf("%s: %w", certName, err)
 	}
-	keyPEM, err := ensure(ctx, v, VaultKey(name), func() ([]byte, error) {
+	keyPEM, err := ensure(ctx, v, keyName, func() ([]byte, error) {
 		if certified {
 			return nil, nstance.Errorf(nstance.Invalid, "is missing, though there is a certificate for it: restore it from a backup")
 		}
 		return pki.MarshalKey(pki.NewKey())
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	certPEM, err := ensure(ctx, v, VaultCert(name), func() ([]byte, error) { return certifyKey(name, keyPEM, now) })
-	if err != nil {
-		return nil, err
-	}
-	return loadAuthority(name, certPEM, keyPEM)
-}
-
-func certifyKey(name string, keyPEM []byte, now time.Time) ([]byte, error) {
-	key, err := pki.ParseKey(keyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", VaultKey(name), err)
-	}
-	der, err := certifyAuthority(name, key, now)
-	if err != nil {
-		return nil, err
-	}
-	return pki.MarshalCertificates(der), nil
-}
-
-func loadAuthority(name string, certPEM, keyPEM []byte) (*Authority, error) {
-	a, err := LoadAuthority(certPEM, keyPEM)
-	if err != nil {
-		return nil, fmt.Errorf("%s and %s: %w", VaultCert(name), VaultKey(name), err)
-	}
-	if a.name != name {
-		return nil, nstance.Errorf(nstance.Invalid, "%s is of the %s authority", VaultCert(name), a.name)
-	}
-	return a, nil
+	_, err = ensure(ctx, v, certName, func() ([]byte, error) {
+		key, err := pki.ParseKey(keyPEM)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", keyName, err)
+		}
+		der, err := certifyAuthority(name, key, now)
+		if err != nil {
+			return nil, err
+		}
+		return pki.MarshalCertificates(der), nil
+	})
+	return err
 }
 
 func ensureInstallation(ctx context.Context, v Vault) (string, error) {

@@ -18,6 +18,7 @@ import (
 type vault struct {
 	mu      sync.Mutex
 	objects map[string][]byte
+	keys    registration.Catalogue
 	puts    int
 	calls   int
 	dieAt   int    // fail this call and all later ones; 0: never
@@ -64,6 +65,45 @@ func (v *vault) PutIfAbsent(_ context.Context, name string, data []byte) error {
 	return died
 }
 
+// destroyed stands in for a key that is gone.
+const destroyed = "destroyed"
+
+func (v *vault) Destroy(_ context.Context, name string) error {
+	died := v.begin()
+	defer v.mu.Unlock()
+	if died == nil || v.land && v.calls == v.dieAt {
+		v.objects[name] = []byte(destroyed)
+	}
+	return died
+}
+
+func (v *vault) Catalogue(context.Context) (registration.Catalogue, error) {
+	err := v.begin()
+	defer v.mu.Unlock()
+	if err == nil && v.failing == "catalogue" {
+		err = nstance.Errorf(nstance.Unavailable, "catalogue cannot be read")
+	}
+	if err != nil {
+		return registration.Catalogue{}, err
+	}
+	return v.keys, nil
+}
+
+// UpdateCatalogue is the promise of a conditional write: nobody comes between.
+func (v *vault) UpdateCatalogue(_ context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+	died := v.begin()
+	defer v.mu.Unlock()
+	if died != nil && (!v.land || v.calls > v.dieAt) {
+		return registration.Catalogue{}, died
+	}
+	next := v.keys
+	if err := fn(&next); err != nil {
+		return registration.Catalogue{}, err
+	}
+	v.keys, v.puts = next, v.puts+1
+	return next, died
+}
+
 // trust is what two servers must agree on.
 func trust(t testing.TB, k *registration.Keys) []string {
 	token, err := k.Nonces.Mint("", operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch))
@@ -75,7 +115,7 @@ func TestBootstrapMakesEverythingOnce(t *testing.T) {
 	v := newVault()
 	first, err := registration.Bootstrap(t.Context(), v, epoch)
 	require.NoError(t, err)
-	require.Equal(t, 6, v.puts)
+	require.Equal(t, 7, v.puts)
 	require.Len(t, first.Installation, 32)
 	require.Equal(t, registration.Identity, first.Identity.Name())
 	require.Equal(t, registration.Workload, first.Workload.Name())
@@ -84,7 +124,7 @@ func TestBootstrapMakesEverythingOnce(t *testing.T) {
 	again, err := registration.Bootstrap(t.Context(), v, epoch.Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, trust(t, first), trust(t, again))
-	require.Equal(t, 6, v.puts)
+	require.Equal(t, 7, v.puts)
 
 	other, err := registration.Bootstrap(t.Context(), newVault(), epoch)
 	require.NoError(t, err)
@@ -140,7 +180,10 @@ func TestBootstrapByEightAtOnce(t *testing.T) {
 		require.NoError(t, errs[i])
 		require.Equal(t, trust(t, results[0]), trust(t, results[i]))
 	}
-	require.Equal(t, 6, v.puts)
+	require.Len(t, v.objects, 6)
+	for name, set := range v.keys.Sets {
+		require.Len(t, set.Keys, 1, name)
+	}
 }
 
 // A racer is one server's view of a shared vault. It waits for the others
@@ -167,8 +210,9 @@ func TestBootstrapRefuses(t *testing.T) {
 		change func(map[string][]byte)
 		says   string
 	}{
-		"a certificate without its key": {func(m map[string][]byte) { delete(m, "identity-ca.key") }, "backup"},
-		"a certificate of another key":  {func(m map[string][]byte) { m["workload-ca.crt"] = other.objects["workload-ca.crt"] }, "another key"},
+		"a rotated key without the catalogue": {func(m map[string][]byte) { m["nonce.2.key"] = m["nonce.key"] }, "restore it"},
+		"a certificate without its key":       {func(m map[string][]byte) { delete(m, "identity-ca.key") }, "backup"},
+		"a certificate of another key":        {func(m map[string][]byte) { m["workload-ca.crt"] = other.objects["workload-ca.crt"] }, "another key"},
 		"the other authority": {func(m map[string][]byte) {
 			m["workload-ca.crt"], m["workload-ca.key"] = m["identity-ca.crt"], m["identity-ca.key"]
 		}, "identity authority"},
@@ -183,7 +227,7 @@ func TestBootstrapRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVault()
-			v.objects = maps.Clone(good.objects)
+			v.objects = maps.Clone(good.objects) // as before there was a catalogue
 			tc.change(v.objects)
 			before := maps.Clone(v.objects)
 			_, err := registration.Bootstrap(t.Context(), v, epoch)
@@ -228,3 +272,10 @@ func (forgetful) Get(context.Context, string) ([]byte, error) {
 	return nil, nstance.Errorf(nstance.NotFound, "no object")
 }
 func (forgetful) PutIfAbsent(context.Context, string, []byte) error { return nil }
+func (forgetful) Destroy(context.Context, string) error             { return nil }
+func (forgetful) Catalogue(context.Context) (registration.Catalogue, error) {
+	return registration.Catalogue{}, nil
+}
+func (forgetful) UpdateCatalogue(context.Context, func(*registration.Catalogue) error) (registration.Catalogue, error) {
+	return registration.Catalogue{}, nil
+}

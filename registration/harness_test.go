@@ -155,6 +155,8 @@ func (s *store) UpdateOperator(ctx context.Context, tenant nstance.TenantID, nam
 // A world is one registrar with a clock that the test moves.
 type world struct {
 	t      testing.TB
+	vault  *vault
+	ring   *registration.Keyring
 	keys   *registration.Keys
 	store  *store
 	reg    *registration.Registrar
@@ -167,9 +169,11 @@ func newWorld(t testing.TB, opts *registration.Options) *world {
 	if opts == nil {
 		opts = &registration.Options{}
 	}
-	keys, err := registration.Bootstrap(t.Context(), newVault(), epoch)
+	w := &world{t: t, vault: newVault(), store: newStore(), now: epoch}
+	var err error
+	w.ring, err = registration.OpenKeyring(t.Context(), w.vault, w.clock)
 	require.NoError(t, err)
-	w := &world{t: t, keys: keys, store: newStore(), now: epoch}
+	w.keys = w.ring.Keys()
 	opts.Cluster, opts.Shard = cluster, shard
 	opts.Now = w.clock
 	opts.Alarm = func(e nstance.Event) {
@@ -177,7 +181,7 @@ func newWorld(t testing.TB, opts *registration.Options) *world {
 		defer w.mu.Unlock()
 		w.alarms = append(w.alarms, e)
 	}
-	w.reg, err = registration.New(keys.Identity, keys.Nonces, w.store, opts)
+	w.reg, err = registration.New(w.keys.Identity, w.keys.Nonces, w.store, opts)
 	require.NoError(t, err)
 	return w
 }

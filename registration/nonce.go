@@ -3,6 +3,8 @@ package registration
 import (
 	"crypto/ed25519"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -77,7 +79,7 @@ func (k *NonceKey) Mint(c Claims) (string, error) {
 
 // Verify is NonceKeys.Verify with this key only.
 func (k *NonceKey) Verify(token string, now time.Time, want Expect) (Claims, error) {
-	return (&NonceKeys{keys: []*NonceKey{k}}).Verify(token, now, want)
+	return newNonceKeys([]*NonceKey{k}).Verify(token, now, want)
 }
 
 // Expect says what a nonce must be good for.
@@ -88,26 +90,33 @@ type Expect struct {
 }
 
 // NonceKeys is a set of keys of which the first mints and all verify, so that
-// the key can be replaced while nonces of the old one are still out.
-type NonceKeys struct{ keys []*NonceKey }
+// the key can be replaced while nonces of the old one are still out. A [Keyring]
+// changes them under its users' hands. It is safe for concurrent use.
+type NonceKeys struct{ now atomic.Pointer[[]*NonceKey] }
+
+func newNonceKeys(keys []*NonceKey) *NonceKeys {
+	s := &NonceKeys{}
+	s.now.Store(&keys)
+	return s
+}
 
 // NewNonceKeys returns the set, or Invalid when a key is nil or doubled.
 func NewNonceKeys(mints *NonceKey, verify ...*NonceKey) (*NonceKeys, error) {
-	set := &NonceKeys{}
+	var keys []*NonceKey
 	for _, k := range append([]*NonceKey{mints}, verify...) {
 		if k == nil {
 			return nil, nstance.FieldError("nonce key", "make it with Bootstrap", "is nil")
 		}
-		if set.find(k.id) != nil {
+		if slices.ContainsFunc(keys, func(o *NonceKey) bool { return o.id == k.id }) {
 			return nil, nstance.FieldError("nonce key", "name each key once", "%s is there twice", k.id)
 		}
-		set.keys = append(set.keys, k)
+		keys = append(keys, k)
 	}
-	return set, nil
+	return newNonceKeys(keys), nil
 }
 
 // KeyID returns the ID of the key that mints.
-func (s *NonceKeys) KeyID() string { return s.keys[0].id }
+func (s *NonceKeys) KeyID() string { return (*s.now.Load())[0].id }
 
 // Mint signs c with the key of that ID; an empty ID means the newest. Naming
 // the key that an intent recorded gives the same bytes again even after the
@@ -124,7 +133,7 @@ func (s *NonceKeys) Mint(keyID string, c Claims) (string, error) {
 }
 
 func (s *NonceKeys) find(id string) *NonceKey {
-	for _, k := range s.keys {
+	for _, k := range *s.now.Load() {
 		if k.id == id {
 			return k
 		}

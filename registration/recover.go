@@ -66,7 +66,7 @@ func (r *Registrar) proven(req nstance.RegistrationRequest) (nstance.Identity, e
 // which it was good.
 func (r *Registrar) vouched(cert *x509.Certificate) (nstance.Identity, error) {
 	if _, err := cert.Verify(x509.VerifyOptions{
-		Roots: r.clients, CurrentTime: cert.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: r.authority.Pool(), CurrentTime: cert.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
 		return nstance.Identity{}, refuseField(nstance.Denied, "certificate", "the instance is replaced", "is not good for recovery: %v", err)
 	}

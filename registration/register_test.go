@@ -420,7 +420,6 @@ func TestNewRefuses(t *testing.T) {
 		"a tiny lifetime":        {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.OperatorLifetime = time.Second }},
 		"a negative limit":       {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Global.Burst = -1 }},
 		"a negative rate":        {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource.PerSecond = -1 }},
-		"a root that is none":    {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Roots = [][]byte{{1}} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := good()
@@ -435,14 +434,4 @@ func TestNewRefuses(t *testing.T) {
 		_, err := registration.New(keys.Identity, keys.Nonces, newStore(), nil)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
-}
-
-func TestCredentialNamesEveryRoot(t *testing.T) {
-	next, err := registration.NewAuthority(registration.Identity, epoch)
-	require.NoError(t, err)
-	w := newWorld(t, &registration.Options{Roots: [][]byte{next.Certificate()}})
-	_, nonce := w.instance()
-	cred, err := w.register(nonce, pki.NewKey())
-	require.NoError(t, err)
-	require.Equal(t, [][]byte{w.keys.Identity.Certificate(), next.Certificate()}, cred.Roots)
 }

@@ -3,7 +3,6 @@ package registration
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -33,10 +32,6 @@ type Options struct {
 	// holder. Global limits registrations altogether (1,000 a second, 2,000 at
 	// once).
 	PerSource, Global Limit
-
-	// Roots are certificates (DER) of further identity authorities that
-	// clients shall trust: a successor, or the predecessor of a new one.
-	Roots [][]byte
 
 	// Alarm is told when a nonce or a certificate turns out to be in two hands.
 	// It must not block. Nil logs.
@@ -87,11 +82,6 @@ func (o *Options) validate() error {
 	if o.AgentLifetime < time.Minute || o.OperatorLifetime < time.Minute {
 		return nstance.FieldError("lifetime", "use a minute or more", "is %s for agents, %s for operators", o.AgentLifetime, o.OperatorLifetime)
 	}
-	for i, der := range o.Roots {
-		if _, err := x509.ParseCertificate(der); err != nil {
-			return nstance.FieldError("roots", "use DER", "certificate %d: %v", i, err)
-		}
-	}
 	if err := o.PerSource.validate("per_source"); err != nil {
 		return err
 	}
@@ -106,8 +96,6 @@ type Registrar struct {
 	records   Records
 	opts      Options
 	limits    *limits
-	roots     [][]byte
-	clients   *x509.CertPool // who may have signed a certificate that recovers
 }
 
 var _ nstance.Registrar = (*Registrar)(nil)
@@ -125,15 +113,7 @@ func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options
 	if err != nil {
 		return nil, err
 	}
-	roots := append([][]byte{authority.Certificate()}, o.Roots...)
-	clients, err := pki.NewPool(roots...)
-	if err != nil {
-		return nil, err
-	}
-	return &Registrar{
-		authority: authority, nonces: nonces, records: records, opts: o,
-		limits: newLimits(o.PerSource, o.Global), roots: roots, clients: clients,
-	}, nil
+	return &Registrar{authority: authority, nonces: nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global)}, nil
 }
 
 // An applicant is a request whose nonce and key have proved genuine.
@@ -235,12 +215,8 @@ func (r *Registrar) recorded(op string, id nstance.Identity, issued *KeyRecord) 
 }
 
 func (r *Registrar) credential(issued *KeyRecord) nstance.Credential {
-	roots := make([][]byte, len(r.roots))
-	for i, der := range r.roots {
-		roots[i] = slices.Clone(der)
-	}
 	return nstance.Credential{
-		Chain: [][]byte{slices.Clone(issued.Certificate)}, Roots: roots,
+		Chain: [][]byte{slices.Clone(issued.Certificate)}, Roots: r.authority.Certificates(),
 		Serial: issued.Serial, NotAfter: issued.NotAfter,
 	}
 }

@@ -110,14 +110,14 @@ func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) 
 }
 
 // occupy makes the certificate of id, the first that is shown for an open
-// record, the current one. Its key and its serial are all that is kept of it.
+// record, the current one. Its key, its serial and who signed it are all that is kept of it.
 func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity) (Succession, error) {
 	var taken Succession
 	err := rec.update(ctx, func(s *Succession) error {
 		if good, _ := s.holds(id); !good && !s.Open {
 			return errSuperseded // another one was faster
 		} else if !good {
-			s.Current, s.Open = &KeyRecord{Fingerprint: id.Key, Serial: id.Serial, NotAfter: id.NotAfter}, false
+			s.Current, s.Open = &KeyRecord{Fingerprint: id.Key, Serial: id.Serial, Issuer: id.Issuer, NotAfter: id.NotAfter}, false
 		}
 		taken = *s
 		return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/hex"
 	"slices"
 
 	"github.com/nstance-go/nstance"
@@ -69,7 +70,7 @@ func IdentityOf(cert *x509.Certificate) (nstance.Identity, error) {
 	}
 	return nstance.Identity{
 		Subject: subject, Role: role, Tenant: tenant,
-		Serial: SerialOf(cert), Key: KeyFingerprint(key), NotAfter: cert.NotAfter.UTC(),
+		Serial: SerialOf(cert), Key: KeyFingerprint(key), Issuer: hex.EncodeToString(cert.AuthorityKeyId), NotAfter: cert.NotAfter.UTC(),
 	}, nil
 }
 

@@ -20,15 +20,19 @@ const certExt = ".crt"
 
 // A Vault is a registration.Vault over a store. It is safe for concurrent use.
 type Vault struct {
-	store storage.Store
-	box   *secret.Box
+	store     storage.Store
+	box       *secret.Box
+	catalogue *storage.Doc[registration.Catalogue]
 }
 
 var _ registration.Vault = (*Vault)(nil)
 
 // New returns the vault in store. A nil box leaves private keys readable for
 // whoever can read the store: an explicit choice, for a private directory.
-func New(store storage.Store, box *secret.Box) *Vault { return &Vault{store, box} }
+func New(store storage.Store, box *secret.Box) *Vault {
+	// The catalogue belongs to no shard, so it carries no shard's epoch.
+	return &Vault{store, box, storage.NewDoc[registration.Catalogue](store, storage.ClusterLeaseKey, nil)}
+}
 
 // Get returns an object, or NotFound when it definitely does not exist. It
 // fails with Denied when the object is sealed with a key that the vault lacks,
@@ -59,15 +63,66 @@ func (v *Vault) open(name string, data []byte) ([]byte, error) {
 // PutIfAbsent stores an object, durably, or fails with Conflict when there is
 // one, and Ambiguous when it may have been stored.
 func (v *Vault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	if v.box != nil && !public(name) {
-		sealed, err := v.box.Seal(name, data)
-		if err != nil {
-			return err
-		}
-		data = sealed
+	data, err := v.seal(name, data)
+	if err != nil {
+		return err
 	}
-	_, err := v.store.PutIfAbsent(ctx, Key(name), data)
+	_, err = v.store.PutIfAbsent(ctx, Key(name), data)
 	return err
+}
+
+func (v *Vault) seal(name string, data []byte) ([]byte, error) {
+	if v.box == nil || public(name) {
+		return data, nil
+	}
+	return v.box.Seal(name, data)
+}
+
+// tombstone stands where a private key has been destroyed. It is no key, so that
+// nobody takes it for one, and it is there, so that nobody makes another.
+const tombstone = "destroyed\n"
+
+// Destroy replaces an object by a tombstone. Backups, and older versions that a
+// bucket keeps, are out of its reach.
+func (v *Vault) Destroy(ctx context.Context, name string) error {
+	obj, err := v.store.Get(ctx, Key(name))
+	if errors.Is(err, nstance.NotFound) {
+		return v.settled(ctx, name, v.PutIfAbsent(ctx, name, []byte(tombstone)))
+	}
+	if err != nil {
+		return err
+	}
+	if data, err := v.open(name, obj.Data); err == nil && string(data) == tombstone {
+		return nil
+	}
+	data, err := v.seal(name, []byte(tombstone))
+	if err != nil {
+		return err
+	}
+	_, err = v.store.PutIfMatch(ctx, Key(name), data, obj.Version)
+	return v.settled(ctx, name, err)
+}
+
+// settled looks what stands there after a write that was refused or got no
+// answer: somebody may have destroyed the same key at the same time.
+func (v *Vault) settled(ctx context.Context, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if data, gerr := v.Get(ctx, name); gerr == nil && string(data) == tombstone {
+		return nil
+	}
+	return err
+}
+
+// Catalogue implements registration.Vault.
+func (v *Vault) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+	return v.catalogue.Load(ctx)
+}
+
+// UpdateCatalogue implements registration.Vault.
+func (v *Vault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+	return v.catalogue.Update(ctx, fn)
 }
 
 // Key returns where in the store an object is.

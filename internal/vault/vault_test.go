@@ -50,7 +50,7 @@ func TestLayout(t *testing.T) {
 			require.NoError(t, err)
 			n++
 		}
-		require.Equal(t, 6, n)
+		require.Equal(t, 7, n)
 	})
 }
 

@@ -1,0 +1,368 @@
+package registration_test
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// free is what finish is told when nothing depends on the retired key.
+func free(context.Context, registration.KeyEntry) error { return nil }
+
+func (w *world) step(set string, step registration.Step) (registration.KeySet, error) {
+	return w.ring.Rotate(w.t.Context(), registration.Rotation{Set: set, Step: step, Free: free})
+}
+
+func (w *world) mustStep(set string, step registration.Step) registration.KeySet {
+	w.t.Helper()
+	s, err := w.step(set, step)
+	require.NoError(w.t, err)
+	return s
+}
+
+// phases returns the phases of a set's keys, from the oldest to the newest.
+func phases(s registration.KeySet) string {
+	out := ""
+	for _, k := range s.Keys {
+		out += fmt.Sprintf("%d:%s ", k.Generation, k.Phase)
+	}
+	return out
+}
+
+// other is a process of its own over the same vault.
+func (w *world) other() *registration.Keyring {
+	ring, err := registration.OpenKeyring(w.t.Context(), w.vault, w.clock)
+	require.NoError(w.t, err)
+	return ring
+}
+
+func TestRotationOfAnAuthority(t *testing.T) {
+	w := newWorld(t, nil)
+	_, nonce := w.instance()
+	key := pki.NewKey()
+	who := w.mustRegister(nonce, key)
+	old := w.keys.Identity.Issuer()
+	require.Equal(t, old, who.Issuer)
+
+	require.Equal(t, "1:current 2:next ", phases(w.mustStep(registration.Identity, registration.StepBegin)))
+	require.Equal(t, old, w.keys.Identity.Issuer(), "it signs nothing yet")
+	require.Len(t, w.keys.Identity.Issuers(), 2, "but is trusted")
+	cred, err := w.register(nonce, key)
+	require.NoError(t, err)
+	require.Equal(t, w.keys.Identity.Certificates(), cred.Roots, "clients hear of it with every certificate")
+
+	w.pass(registration.Settle)
+	require.Equal(t, "1:retired 2:current ", phases(w.mustStep(registration.Identity, registration.StepActivate)))
+	next := w.keys.Identity.Issuer()
+	require.NotEqual(t, old, next)
+	cert, err := w.keys.Identity.Server(shard, cluster, time.Hour, w.clock())
+	require.NoError(t, err)
+	id, err := pki.IdentityOf(cert.Leaf)
+	require.NoError(t, err)
+	require.Equal(t, old, id.Issuer, "those who know the old one only still know their server")
+	require.Equal(t, old, w.keys.Identity.ServerIssuer())
+
+	renewed := w.mustRenew(who, pki.NewKey())
+	require.Equal(t, next, renewed.Issuer)
+	_, err = w.reg.Verify(t.Context(), who)
+	require.NoError(t, err, "the old certificate is good until the new one is used")
+	_, nonce = w.instance()
+	require.Equal(t, next, w.mustRegister(nonce, pki.NewKey()).Issuer)
+
+	w.pass(registration.Settle)
+	require.Equal(t, "2:current ", phases(w.mustStep(registration.Identity, registration.StepFinish)))
+	require.False(t, w.keys.Identity.Trusts(old))
+	require.Equal(t, next, w.keys.Identity.ServerIssuer())
+	require.Equal(t, destroyed, string(w.vault.objects["identity-ca.key"]))
+	require.NotEqual(t, destroyed, string(w.vault.objects["identity-ca.2.key"]))
+	require.Equal(t, [][]byte{w.keys.Identity.Certificate()}, w.keys.Identity.Certificates())
+
+	t.Run("a process that begins now trusts the new one only", func(t *testing.T) {
+		require.Equal(t, w.keys.Identity.Issuers(), w.other().Keys().Identity.Issuers())
+	})
+	t.Run("other sets are what they were", func(t *testing.T) {
+		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Workload)))
+		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Nonces)))
+	})
+}
+
+func TestRecoveryAcrossARotation(t *testing.T) {
+	for _, finished := range []bool{false, true} {
+		t.Run(fmt.Sprintf("finished %v", finished), func(t *testing.T) {
+			s := newSleeper(t, nil)
+			s.mustStep(registration.Identity, registration.StepBegin)
+			s.pass(registration.Settle)
+			s.mustStep(registration.Identity, registration.StepActivate)
+			s.pass(30 * 24 * time.Hour)
+			if finished {
+				s.mustStep(registration.Identity, registration.StepFinish)
+				_, err := s.recover(pki.NewKey())
+				require.ErrorIs(t, err, nstance.Denied)
+				return
+			}
+			cred, err := s.recover(pki.NewKey())
+			require.NoError(t, err, "its authority is retired, not gone")
+			require.Equal(t, s.keys.Identity.Issuer(), s.identity(cred).Issuer)
+			require.Len(t, cred.Roots, 2)
+		})
+	}
+}
+
+func TestRotationOfNonces(t *testing.T) {
+	w := newWorld(t, nil)
+	id, nonce := w.instance()
+	old := w.keys.Nonces.KeyID()
+	verify := func(token string) error {
+		_, err := w.keys.Nonces.Verify(token, w.clock(), here)
+		return err
+	}
+	w.mustStep(registration.Nonces, registration.StepBegin)
+	require.Equal(t, old, w.keys.Nonces.KeyID())
+	w.pass(registration.Settle)
+	w.mustStep(registration.Nonces, registration.StepActivate)
+	require.NotEqual(t, old, w.keys.Nonces.KeyID())
+	require.NoError(t, verify(nonce), "nonces that are out stay good")
+	again, err := w.keys.Nonces.Mint(old, agentClaims(id, epoch))
+	require.NoError(t, err)
+	require.Equal(t, nonce, again, "what an intent recorded is minted again, byte by byte")
+
+	fresh := w.mint(agentClaims(id, w.clock()))
+	w.pass(registration.Settle)
+	w.mustStep(registration.Nonces, registration.StepFinish)
+	require.NoError(t, verify(fresh))
+	require.ErrorIs(t, verify(nonce), nstance.Denied)
+	_, err = w.keys.Nonces.Mint(old, agentClaims(id, epoch))
+	require.ErrorIs(t, err, nstance.NotFound)
+}
+
+func TestStepsThatAreNotNext(t *testing.T) {
+	const set = registration.Workload
+	conflict := func(t *testing.T, w *world, step registration.Step, says string) {
+		t.Helper()
+		before := w.ring.Set(set)
+		_, err := w.step(set, step)
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.ErrorContains(t, err, says)
+		require.Equal(t, before, w.ring.Set(set))
+	}
+	t.Run("each is idempotent", func(t *testing.T) {
+		w := newWorld(t, nil)
+		for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
+			first := w.mustStep(set, step)
+			objects := maps.Clone(w.vault.objects)
+			require.Equal(t, first, w.mustStep(set, step))
+			require.Equal(t, objects, w.vault.objects)
+			w.pass(registration.Settle)
+		}
+	})
+	t.Run("activate waits until every server may know the key", func(t *testing.T) {
+		w := newWorld(t, nil)
+		conflict(t, w, registration.StepActivate, "begin a rotation first")
+		w.mustStep(set, registration.StepBegin)
+		w.pass(registration.Settle - time.Second)
+		conflict(t, w, registration.StepActivate, "may not have noticed before 2026-03-01T12:05:00Z")
+		w.pass(time.Second)
+		w.mustStep(set, registration.StepActivate)
+	})
+	t.Run("finish waits for servers that may still sign", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.mustStep(set, registration.StepBegin)
+		conflict(t, w, registration.StepFinish, "activate the next key, or abort")
+		w.pass(registration.Settle)
+		w.mustStep(set, registration.StepActivate)
+		conflict(t, w, registration.StepFinish, "may sign with it until 2026-03-01T12:10:00Z")
+		conflict(t, w, registration.StepBegin, "finish the rotation under way")
+		conflict(t, w, registration.StepAbort, "signs already")
+		_, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepFinish})
+		require.NoError(t, err, "unless forced")
+	})
+	t.Run("finish waits for what depends on the key", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.mustStep(set, registration.StepBegin)
+		w.pass(registration.Settle)
+		w.mustStep(set, registration.StepActivate)
+		w.pass(registration.Settle)
+		_, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepFinish, Free: func(_ context.Context, k registration.KeyEntry) error {
+			require.Equal(t, 1, k.Generation)
+			return nstance.Errorf(nstance.Conflict, "three machines do")
+		}})
+		require.ErrorContains(t, err, "three machines do")
+		require.Equal(t, "1:retired 2:current ", phases(w.ring.Set(set)))
+	})
+	t.Run("a generation that was aborted never comes back", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.mustStep(set, registration.StepBegin)
+		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
+		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
+		require.Equal(t, destroyed, string(w.vault.objects["workload-ca.2.key"]))
+		require.Equal(t, "1:current 3:next ", phases(w.mustStep(set, registration.StepBegin)))
+	})
+	t.Run("a dry run changes nothing", func(t *testing.T) {
+		w := newWorld(t, nil)
+		before, puts := w.ring.Set(set), w.vault.puts
+		s, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepBegin, DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, "1:current 2:next ", phases(s))
+		require.Equal(t, before, w.other().Set(set))
+		require.Equal(t, puts, w.vault.puts)
+	})
+	t.Run("of what does not exist", func(t *testing.T) {
+		w := newWorld(t, nil)
+		_, err := w.step("encryption", registration.StepBegin)
+		require.ErrorIs(t, err, nstance.Invalid)
+		_, err = w.step(set, "end")
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
+}
+
+func TestNoncesOfOperatorsHoldTheirKey(t *testing.T) {
+	w := newWorld(t, nil)
+	until := epoch.Add(3 * time.Hour)
+	require.NoError(t, w.ring.UseUntil(t.Context(), w.keys.Nonces.KeyID(), until))
+	require.NoError(t, w.ring.UseUntil(t.Context(), w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
+	w.mustStep(registration.Nonces, registration.StepBegin)
+	w.pass(registration.Settle)
+	w.mustStep(registration.Nonces, registration.StepActivate)
+	w.pass(registration.Settle)
+	_, err := w.step(registration.Nonces, registration.StepFinish)
+	require.ErrorIs(t, err, nstance.Conflict)
+	require.ErrorContains(t, err, "good until 2026-03-01T15:00:00Z")
+	w.pass(3 * time.Hour)
+	w.mustStep(registration.Nonces, registration.StepFinish)
+}
+
+// A server may die at any point of a step, with or without its last write having
+// landed. Whoever takes the step again completes it, and nobody ever sees a key
+// that is not whole.
+func TestRotationSurvivesACrashAtEveryCall(t *testing.T) {
+	steps := []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish}
+	for _, set := range []string{registration.Identity, registration.Nonces} {
+		for _, land := range []bool{false, true} {
+			for n, step := range steps {
+				t.Run(fmt.Sprintf("%s of %s, landed %v", step, set, land), func(t *testing.T) {
+					died := 0
+					for at := 1; ; at++ {
+						w := newWorld(t, nil)
+						for _, before := range steps[:n] {
+							w.mustStep(set, before)
+							w.pass(registration.Settle)
+						}
+						w.vault.calls, w.vault.dieAt, w.vault.land = 0, at, land
+						_, err := w.step(set, step)
+						if err == nil {
+							require.Less(t, w.vault.calls, at)
+							break
+						}
+						died++
+						w.vault.dieAt = 0
+						next := w.other() // what every process can do at any time
+						s, err := next.Rotate(t.Context(), registration.Rotation{Set: set, Step: step, Free: free})
+						require.NoError(t, err)
+						require.Equal(t, []string{"1:current 2:next ", "1:retired 2:current ", "2:current "}[n], phases(s))
+						require.Empty(t, s.Gone)
+						if step == registration.StepFinish {
+							require.Equal(t, destroyed, string(w.vault.objects[map[string]string{registration.Nonces: "nonce.key", registration.Identity: "identity-ca.key"}[set]]))
+						}
+						_, err = w.ring.Refresh(t.Context())
+						require.NoError(t, err)
+						require.Equal(t, next.Set(set), w.ring.Set(set), "the one that died, had it lived")
+						require.Equal(t, next.Keys().Identity.Issuers(), w.keys.Identity.Issuers())
+					}
+					require.GreaterOrEqual(t, died, 2)
+				})
+			}
+		}
+	}
+}
+
+func TestRotationByEightAtOnce(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
+		var wg sync.WaitGroup
+		var rings [8]*registration.Keyring
+		var errs [8]error
+		for i := range rings {
+			rings[i] = w.other()
+		}
+		for i, ring := range rings {
+			wg.Go(func() {
+				_, errs[i] = ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step, Free: free})
+			})
+		}
+		wg.Wait()
+		for i, ring := range rings {
+			require.NoError(t, errs[i], "%s", step)
+			_, err := ring.Refresh(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, rings[0].Set(registration.Identity), ring.Set(registration.Identity))
+			require.Equal(t, rings[0].Keys().Identity.Issuers(), ring.Keys().Identity.Issuers())
+		}
+		w.pass(registration.Settle)
+	}
+	require.Equal(t, "2:current ", phases(w.other().Set(registration.Identity)))
+}
+
+func TestRefresh(t *testing.T) {
+	t.Run("sees what others did", func(t *testing.T) {
+		w := newWorld(t, nil)
+		standby := w.other()
+		pool := func() *x509.CertPool { return standby.Keys().Identity.Pool() }
+		before := pool()
+		w.mustStep(registration.Identity, registration.StepBegin)
+		changed, err := standby.Refresh(t.Context())
+		require.NoError(t, err)
+		require.True(t, changed)
+		require.Equal(t, w.keys.Identity.Issuers(), standby.Keys().Identity.Issuers())
+		require.False(t, before.Equal(pool()))
+	})
+	t.Run("costs one read where nothing has changed", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.vault.calls = 0
+		w.pass(time.Minute)
+		changed, err := w.ring.Refresh(t.Context())
+		require.NoError(t, err)
+		require.False(t, changed)
+		require.Equal(t, 1, w.vault.calls)
+		require.Equal(t, w.clock(), w.ring.ReadAt())
+	})
+	t.Run("an error is not a change", func(t *testing.T) {
+		for name, spoil := range map[string]func(*vault){
+			"unreadable":        func(v *vault) { v.failing = "catalogue" },
+			"gone":              func(v *vault) { v.keys = registration.Catalogue{} },
+			"a new key is gone": func(v *vault) { delete(v.objects, "identity-ca.2.key") },
+			"a new key is another": func(v *vault) {
+				v.objects["identity-ca.2.key"], v.objects["identity-ca.2.crt"] = v.objects["identity-ca.key"], v.objects["identity-ca.crt"]
+			},
+			"two are current": func(v *vault) {
+				s := v.keys.Sets[registration.Identity]
+				keys := []registration.KeyEntry{s.Keys[0], s.Keys[1]}
+				keys[1].Phase = registration.PhaseCurrent
+				v.keys.Sets = maps.Clone(v.keys.Sets)
+				v.keys.Sets[registration.Identity] = registration.KeySet{Last: 2, Keys: keys}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, nil)
+				standby := w.other()
+				before, at := standby.Keys().Identity.Issuers(), standby.ReadAt()
+				w.mustStep(registration.Identity, registration.StepBegin)
+				spoil(w.vault)
+				w.pass(time.Minute)
+				_, err := standby.Refresh(t.Context())
+				require.Error(t, err)
+				require.Equal(t, before, standby.Keys().Identity.Issuers())
+				require.Equal(t, at, standby.ReadAt())
+			})
+		}
+	})
+}
