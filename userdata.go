@@ -57,7 +57,8 @@ func (u UserData) Digest() string {
 }
 
 func (u UserData) decode(raw []byte) (string, error) {
-	coding, err := u.Encoding, error(nil)
+	coding := u.Encoding
+	var err error
 	if rest, ok := strings.CutPrefix(coding, "base64"); ok {
 		coding = strings.TrimPrefix(rest, "+")
 		if raw, err = base64.StdEncoding.AppendDecode(nil, bytes.TrimSpace(raw)); err != nil {

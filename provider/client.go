@@ -42,8 +42,8 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 	return &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}, nil
 }
 
-// Provider returns the provider behind c, so that its further abilities can be
-// found by type assertion.
+// Provider returns the provider behind c. What it can do beside its own methods
+// is in Abilities.
 func (c *Client) Provider() nstance.Provider { return c.p }
 
 // Reserve takes one create from the budget, before an ID and a nonce are made

@@ -71,9 +71,16 @@ func client(t testing.TB, p nstance.Provider, o *provider.Options) *provider.Cli
 // contract keeps it too.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		cloud := simcloud.New(&simcloud.Options{PageSize: 2, Lag: simcloud.Constant(5 * time.Millisecond)})
+		cloud := simcloud.New(&simcloud.Options{
+			PageSize: 2, Lag: simcloud.Constant(5 * time.Millisecond), Balancers: []string{"lb-1"},
+			Subnets: map[string]int{"subnet-1": 5}, Images: []simcloud.Image{{ID: "img-1", Name: "base-1"}},
+			Types: map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64}},
+		})
 		t.Cleanup(cloud.Close)
-		return providertest.Subject{Provider: client(t, cloud, nil), Spot: true}
+		return providertest.Subject{
+			Provider: client(t, cloud, nil), Spot: true, Image: nstance.ImageQuery{Name: "base-*"},
+			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Balancer: nstance.LoadBalancer{ID: "lb-1"},
+		}
 	})
 }
 

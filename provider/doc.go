@@ -7,6 +7,9 @@
 // repeats a create or a delete: whether those should happen again is the
 // reconciler's decision, made from durable records.
 //
+// What only some clouds can do, such as resolving image names or changing load
+// balancers, are [Abilities]: small interfaces that a provider may have too.
+//
 // Those who write a provider use [ValidateSpec], [DecodeArgs] and
 // [Fingerprint], and check the result with provider/providertest.
 //

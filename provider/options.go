@@ -33,7 +33,8 @@ type Options struct {
 	Burst int
 
 	// Observe is told of each call to the provider when it ends, repeats
-	// included: op is create, get, list or delete, code is "" for success, d
+	// included: op is create, get, list, delete or the name of an ability's
+	// call such as join_balancer, code is "" for success, d
 	// is the time the provider took. It may be called concurrently and must
 	// not block. Nil means nobody watches.
 	Observe func(op string, code nstance.Code, d time.Duration)

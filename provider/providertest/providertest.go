@@ -51,6 +51,17 @@ type Subject struct {
 	Elsewhere nstance.AddressMover
 	NoAddress string
 
+	// What the optional abilities are checked with; those for which nothing is
+	// given are not checked. An image query that some image fits; subnets that
+	// the cloud can count, of which the first takes another machine; instance
+	// types; a load balancer that the suite may use, and the ID of one that does
+	// not exist, in the cloud's spelling ("no-such-balancer" if empty).
+	Image      nstance.ImageQuery
+	Subnets    []string
+	Types      []string
+	Balancer   nstance.LoadBalancer
+	NoBalancer string
+
 	// Wait is how long to wait for what a cloud does in its own time: knowing
 	// a fresh machine, and letting go of a deleted one. 10 seconds; give real
 	// clouds minutes.
@@ -68,6 +79,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	t.Run("market", func(t *testing.T) { runMarket(t, newSubject) })
 	t.Run("args", func(t *testing.T) { runArgs(t, newSubject) })
 	t.Run("address", func(t *testing.T) { runAddress(t, newSubject) })
+	t.Run("ability", func(t *testing.T) { runAbilities(t, newSubject) })
 	if s := newSubject(t); s.UserData != nil {
 		t.Run("user data/reaches the machine unchanged", func(t *testing.T) {
 			checkUserData(newBench(t, newSubject(t)))

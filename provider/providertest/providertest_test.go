@@ -28,6 +28,11 @@ type parts struct {
 	delete func(context.Context, nstance.Machine) error
 	take   func(context.Context, string) error
 	holds  func(context.Context, string) (bool, error)
+
+	nstance.ImageResolver
+	nstance.SubnetCounter
+	nstance.TypeLister
+	nstance.Balancer
 }
 
 func (p *parts) TakeAddress(ctx context.Context, address string) error { return p.take(ctx, address) }
@@ -351,6 +356,63 @@ var diseases = map[string]disease{
 			return held, err
 		}
 	}},
+	"finds every image": {"ability/images/a name that nothing fits is not found", func(p *parts, c *simcloud.Cloud) {
+		p.ImageResolver = images(func(ctx context.Context, q nstance.ImageQuery) (string, error) {
+			q.Name = ""
+			return c.ResolveImage(ctx, q)
+		})
+	}},
+	"finds another image each time": {"ability/images/two looks agree", func(p *parts, _ *simcloud.Cloud) {
+		n := 0
+		p.ImageResolver = images(func(context.Context, nstance.ImageQuery) (string, error) {
+			n++
+			return fmt.Sprint("img-", n), nil
+		})
+	}},
+	"counts once": {"ability/subnets/a machine takes an address", func(p *parts, _ *simcloud.Cloud) {
+		p.SubnetCounter = subnets(func(context.Context, []string) (map[string]int, error) {
+			return map[string]int{"subnet-1": 5, "subnet-2": 5}, nil
+		})
+	}},
+	"counts any subnet": {"ability/subnets/an unknown subnet has none to tell of", func(p *parts, _ *simcloud.Cloud) {
+		p.SubnetCounter = subnets(func(_ context.Context, names []string) (map[string]int, error) {
+			return map[string]int{names[0]: 5}, nil
+		})
+	}},
+	"knows every type": {"ability/types/an unknown type is missing", func(p *parts, _ *simcloud.Cloud) {
+		p.TypeLister = types(func(_ context.Context, names []string) (map[string][]nstance.Arch, error) {
+			out := map[string][]nstance.Arch{}
+			for _, n := range names {
+				out[n] = []nstance.Arch{nstance.AMD64}
+			}
+			return out, nil
+		})
+	}},
+	"joins nobody": {"ability/load balancers/who joins is a member", func(p *parts, c *simcloud.Cloud) {
+		p.Balancer = balancer{Cloud: c, join: func(context.Context, nstance.LoadBalancer, []nstance.Machine) error { return nil }}
+	}},
+	"empties the load balancer": {"ability/load balancers/who leaves is none any more, and the others stay", func(p *parts, c *simcloud.Cloud) {
+		p.Balancer = balancer{Cloud: c, leave: func(ctx context.Context, lb nstance.LoadBalancer, _ []nstance.Machine) error {
+			return c.LeaveBalancer(ctx, lb, c.Machines())
+		}}
+	}},
+	"minds leaving twice": {"ability/load balancers/leaving again changes nothing", func(p *parts, c *simcloud.Cloud) {
+		p.Balancer = balancer{Cloud: c, leave: func(ctx context.Context, lb nstance.LoadBalancer, m []nstance.Machine) error {
+			in, err := c.BalancerMembers(ctx, lb)
+			if err == nil && !slices.Contains(in, m[0].ProviderID) {
+				return nstance.Errorf(nstance.Conflict, "not a member")
+			}
+			return c.LeaveBalancer(ctx, lb, m)
+		}}
+	}},
+	"knows every load balancer": {"ability/load balancers/an unknown load balancer is not found", func(p *parts, c *simcloud.Cloud) {
+		p.Balancer = balancer{Cloud: c, leave: func(ctx context.Context, lb nstance.LoadBalancer, m []nstance.Machine) error {
+			if err := c.LeaveBalancer(ctx, lb, m); !errors.Is(err, nstance.NotFound) {
+				return err
+			}
+			return nil
+		}}
+	}},
 	"refuses args without names": {"args/an unacceptable no_such_argument is refused by name", func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 			m, err := c.Create(ctx, s)
@@ -362,6 +424,44 @@ var diseases = map[string]disease{
 	}},
 }
 
+type images func(context.Context, nstance.ImageQuery) (string, error)
+
+func (f images) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
+	return f(ctx, q)
+}
+
+type subnets func(context.Context, []string) (map[string]int, error)
+
+func (f subnets) FreeAddresses(ctx context.Context, names []string) (map[string]int, error) {
+	return f(ctx, names)
+}
+
+type types func(context.Context, []string) (map[string][]nstance.Arch, error)
+
+func (f types) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
+	return f(ctx, names)
+}
+
+// balancer is the cloud's, but for the functions that are set.
+type balancer struct {
+	*simcloud.Cloud
+	join, leave func(context.Context, nstance.LoadBalancer, []nstance.Machine) error
+}
+
+func (b balancer) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, m []nstance.Machine) error {
+	if b.join != nil {
+		return b.join(ctx, lb, m)
+	}
+	return b.Cloud.JoinBalancer(ctx, lb, m)
+}
+
+func (b balancer) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, m []nstance.Machine) error {
+	if b.leave != nil {
+		return b.leave(ctx, lb, m)
+	}
+	return b.Cloud.LeaveBalancer(ctx, lb, m)
+}
+
 // sick names, in the environment of a test binary started again, the disease of
 // its subject.
 const sick = "NSTANCE_PROVIDERTEST_DISEASE"
@@ -370,9 +470,15 @@ const sick = "NSTANCE_PROVIDERTEST_DISEASE"
 // failing is what it is for. By itself it checks a healthy provider.
 func TestSubject(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		c := simcloud.New(&simcloud.Options{PageSize: 2, Addresses: []string{"10.0.0.100"}})
+		c := simcloud.New(&simcloud.Options{
+			PageSize: 2, Addresses: []string{"10.0.0.100"}, Balancers: []string{"lb-1"},
+			Subnets: map[string]int{"subnet-1": 5, "subnet-2": 5},
+			Types:   map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64, nstance.ARM64}},
+			Images:  []simcloud.Image{{ID: "img-1", Owner: "me", Name: "base-1"}, {ID: "img-2", Owner: "me", Name: "base-2"}},
+		})
 		t.Cleanup(c.Close)
-		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress}
+		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress,
+			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
 		wait := time.Duration(0) // the default
 		if d, ok := diseases[os.Getenv(sick)]; ok {
 			d.infect(p, c)
@@ -380,6 +486,8 @@ func TestSubject(t *testing.T) {
 		}
 		return providertest.Subject{
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
+			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"},
+			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},
 			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 				s, _ := c.Spec(m.ID)
 				return s.UserData, nil

@@ -21,6 +21,13 @@ const (
 
 	OpTakeAddress  Op = "take_address"
 	OpHoldsAddress Op = "holds_address"
+
+	OpResolveImage  Op = "resolve_image"
+	OpFreeAddresses Op = "free_addresses"
+	OpTypeArchs     Op = "type_archs"
+	OpMembers       Op = "balancer_members"
+	OpJoin          Op = "join_balancer"
+	OpLeave         Op = "leave_balancer"
 )
 
 // When says where in a call a fault strikes.

@@ -48,6 +48,7 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	c.machines[s.ID], c.handles[m.view.ProviderID] = m, m
 	c.order = append(c.order, m)
 	c.counts[m.pool]++
+	c.taken[s.Subnet]++
 	boot := c.draw(c.o.Boot)
 	if a.BootDelay != nil {
 		boot = time.Duration(*a.BootDelay)
@@ -86,6 +87,7 @@ func (m *machine) end(s nstance.MachineStatus) {
 	if !m.over {
 		m.over = true
 		m.c.counts[m.pool]--
+		m.c.taken[m.spec.Subnet]--
 	}
 }
 
@@ -97,6 +99,7 @@ func (c *Cloud) forget(m *machine) {
 	m.gone = true
 	delete(c.machines, m.view.ID)
 	delete(c.handles, m.view.ProviderID)
+	c.detach(m)
 	c.spent.add(m.view.ID, time.Now())
 	if c.dead++; c.dead > len(c.order)/2 {
 		c.compact()

@@ -95,6 +95,12 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 	if c.spent.has(s.ID, time.Now()) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s existed and was terminated", s.ID)
 	}
+	if err := c.imaged(s.Image); err != nil {
+		return nstance.Machine{}, err
+	}
+	if err := c.shaped(s); err != nil {
+		return nstance.Machine{}, err
+	}
 	if err := c.room(c.poolOf(s)); err != nil {
 		return nstance.Machine{}, err
 	}
@@ -113,6 +119,7 @@ func (c *Cloud) delete(want nstance.Machine) error {
 	case m.view.ID != want.ID || m.view.Owner != want.Owner:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	case m.view.Status != nstance.StatusDeleting:
+		c.sever(m)
 		c.terminate(m)
 	}
 	return nil

@@ -47,6 +47,17 @@ type Options struct {
 	// on. Nil: any can.
 	Addresses []string
 
+	// Subnets are the numbers of addresses in subnets; one that it does not
+	// name has endless ones, and FreeAddresses tells nothing of it.
+	Subnets map[string]int
+
+	// Types are the machine types and what they run. Nil: every type is
+	// permitted, and runs everything.
+	Types map[string][]nstance.Arch
+
+	Images    []Image  // none: every image is permitted, but none can be found by name. SetImages changes it
+	Balancers []string // IDs of the load balancers there are. SetBalancer changes it
+
 	// OnStart is called when a machine begins to run, OnStop when one that
 	// began to run no longer does. They are called one after another, never
 	// concurrently, in the order of events, and must not block; they may call
@@ -86,6 +97,10 @@ type Cloud struct {
 	buckets   map[Op]*bucket
 	faults    []*Fault
 	calls     journal
+	images    []Image
+	taken     map[string]int             // addresses, by subnet
+	balancers map[string]map[string]bool // members by provider ID, by load balancer
+	severed   []nstance.InstanceID
 	events    agenda
 	running   bool // the dispatcher
 }
@@ -102,6 +117,8 @@ func New(o *Options) *Cloud {
 		addresses: map[string]string{},
 		counts:    map[Pool]int{},
 		buckets:   map[Op]*bucket{},
+		taken:     map[string]int{},
+		balancers: map[string]map[string]bool{},
 	}
 	if o != nil {
 		c.o = *o
@@ -119,6 +136,10 @@ func New(o *Options) *Cloud {
 		c.slots = make(chan struct{}, c.o.Width)
 	}
 	c.limits = slices.Clone(c.o.Limits)
+	c.images = slices.Clone(c.o.Images)
+	for _, id := range c.o.Balancers {
+		c.balancers[id] = map[string]bool{}
+	}
 	for op, b := range c.o.Throttle {
 		c.buckets[op] = &bucket{Bucket: b, tokens: float64(b.Burst)}
 	}

@@ -33,11 +33,15 @@ func TestProvider(t *testing.T) {
 					with = *o
 				}
 				with.Addresses = []string{"10.0.0.100"}
+				with.Subnets, with.Balancers = map[string]int{"subnet-1": 5}, []string{"lb-1"}
+				with.Types = map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64}}
+				with.Images = []simcloud.Image{{ID: "img-1", Name: "base-1"}}
 				c := simcloud.New(&with)
 				t.Cleanup(c.Close)
 				return providertest.Subject{
 					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
-					Spot: true,
+					Spot: true, Image: nstance.ImageQuery{Name: "base-*"}, Subnets: []string{"subnet-1"}, Types: []string{"small"},
+					Balancer: nstance.LoadBalancer{ID: "lb-1"},
 					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 						s, _ := c.Spec(m.ID)
 						return s.UserData, nil

@@ -1,0 +1,156 @@
+package provider
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// The operations of abilities, as Options.Observe names them.
+const (
+	opResolveImage  = "resolve_image"
+	opFreeAddresses = "free_addresses"
+	opTypeArchs     = "type_archs"
+	opMembers       = "balancer_members"
+	opJoin          = "join_balancer"
+	opLeave         = "leave_balancer"
+)
+
+// Abilities are what a provider can do for the reconciler beside its own
+// methods. What it cannot do is nil.
+type Abilities struct {
+	Images    nstance.ImageResolver
+	Subnets   nstance.SubnetCounter
+	Types     nstance.TypeLister
+	Balancers nstance.Balancer
+}
+
+// AbilitiesOf finds the abilities of p. A [Client] has those of the provider
+// behind it, with the bounds of its options around them.
+func AbilitiesOf(p nstance.Provider) Abilities {
+	if c, ok := p.(*Client); ok {
+		return c.Abilities()
+	}
+	var a Abilities
+	a.Images, _ = p.(nstance.ImageResolver)
+	a.Subnets, _ = p.(nstance.SubnetCounter)
+	a.Types, _ = p.(nstance.TypeLister)
+	a.Balancers, _ = p.(nstance.Balancer)
+	return a
+}
+
+// Abilities returns the abilities of the provider behind c. Each call takes one
+// of the client's slots, ends within its timeout, has its error classified and
+// is observed. What only reads is repeated when it was throttled; joining and
+// leaving a load balancer is one call, or none.
+func (c *Client) Abilities() Abilities {
+	a := AbilitiesOf(c.p)
+	if a.Images != nil {
+		a.Images = boundImages{c, a.Images}
+	}
+	if a.Subnets != nil {
+		a.Subnets = boundSubnets{c, a.Subnets}
+	}
+	if a.Types != nil {
+		a.Types = boundTypes{c, a.Types}
+	}
+	if a.Balancers != nil {
+		a.Balancers = boundBalancers{c, a.Balancers}
+	}
+	return a
+}
+
+type boundImages struct {
+	c *Client
+	p nstance.ImageResolver
+}
+
+func (b boundImages) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
+	return read(ctx, b.c, opResolveImage, func(ctx context.Context) (string, error) {
+		id, err := b.p.ResolveImage(ctx, q)
+		if err == nil && id == "" {
+			err = nstance.Errorf(nstance.Internal, "the provider answered with no image")
+		}
+		return id, err
+	})
+}
+
+type boundSubnets struct {
+	c *Client
+	p nstance.SubnetCounter
+}
+
+func (b boundSubnets) FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error) {
+	return read(ctx, b.c, opFreeAddresses, func(ctx context.Context) (map[string]int, error) {
+		return b.p.FreeAddresses(ctx, subnets)
+	})
+}
+
+type boundTypes struct {
+	c *Client
+	p nstance.TypeLister
+}
+
+func (b boundTypes) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
+	return read(ctx, b.c, opTypeArchs, func(ctx context.Context) (map[string][]nstance.Arch, error) {
+		return b.p.TypeArchs(ctx, names)
+	})
+}
+
+type boundBalancers struct {
+	c *Client
+	p nstance.Balancer
+}
+
+func (b boundBalancers) BalancerMembers(ctx context.Context, lb nstance.LoadBalancer) ([]string, error) {
+	return read(ctx, b.c, opMembers, func(ctx context.Context) ([]string, error) { return b.p.BalancerMembers(ctx, lb) })
+}
+
+func (b boundBalancers) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	_, err := once(ctx, b.c, opJoin, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.p.JoinBalancer(ctx, lb, machines)
+	})
+	return err
+}
+
+func (b boundBalancers) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	_, err := once(ctx, b.c, opLeave, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.p.LeaveBalancer(ctx, lb, machines)
+	})
+	return err
+}
+
+// read makes a call that changes nothing, and repeats it as the options say.
+func read[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		v, err := once(ctx, c, op, call)
+		if err == nil || !c.again(ctx, op, err, try) {
+			return v, err
+		}
+	}
+}
+
+// once makes one call, or none. Its error says which, and has a code.
+func once[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (v T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	if err = c.acquire(ctx); err != nil {
+		return v, fmt.Errorf("%s: %w", op, err)
+	}
+	defer c.release()
+	start := time.Now()
+	v, err = call(ctx)
+	if err != nil {
+		var nothing T
+		v, err = nothing, classify(err)
+	}
+	c.observe(op, err, time.Since(start))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", op, err)
+	}
+	return v, err
+}

@@ -1,0 +1,77 @@
+package provider_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+func TestAbilities(t *testing.T) {
+	t.Run("a provider without any has none", func(t *testing.T) {
+		require.Zero(t, client(t, scripted{}, nil).Abilities())
+		require.Zero(t, provider.AbilitiesOf(scripted{}))
+	})
+	t.Run("reads are repeated while throttled, changes are not", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			cloud := simcloud.New(&simcloud.Options{Balancers: []string{"lb"}})
+			defer cloud.Close()
+			can := client(t, cloud, nil).Abilities()
+			lb := nstance.LoadBalancer{ID: "lb"}
+			cloud.Inject(simcloud.Fault{Op: simcloud.OpMembers, Times: 2, Code: nstance.Throttled})
+			_, err := can.Balancers.BalancerMembers(t.Context(), lb)
+			require.NoError(t, err)
+			require.Equal(t, 3, cloud.Count(simcloud.OpMembers))
+
+			cloud.Inject(simcloud.Fault{Op: simcloud.OpJoin, Code: nstance.Throttled})
+			require.ErrorIs(t, can.Balancers.JoinBalancer(t.Context(), lb, nil), nstance.Throttled)
+			require.Equal(t, 1, cloud.Count(simcloud.OpJoin))
+		})
+	})
+	t.Run("each call ends in time, with a code, and is observed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			type call struct {
+				op   string
+				code nstance.Code
+				took time.Duration
+			}
+			var calls []call
+			can := client(t, stuck{}, &provider.Options{Timeout: time.Second, Retries: -1, Observe: func(op string, code nstance.Code, took time.Duration) {
+				calls = append(calls, call{op, code, took})
+			}}).Abilities()
+			_, err := can.Images.ResolveImage(t.Context(), nstance.ImageQuery{})
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorContains(t, err, "resolve_image")
+			_, err = can.Subnets.FreeAddresses(t.Context(), nil)
+			require.ErrorIs(t, err, nstance.Internal)
+			require.Equal(t, []call{{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}}, calls)
+		})
+	})
+	t.Run("an empty answer is none", func(t *testing.T) {
+		_, err := client(t, blank{}, nil).Abilities().Images.ResolveImage(t.Context(), nstance.ImageQuery{})
+		require.ErrorIs(t, err, nstance.Internal)
+	})
+}
+
+// stuck does not answer, or not well.
+type stuck struct{ scripted }
+
+func (stuck) ResolveImage(ctx context.Context, _ nstance.ImageQuery) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+func (stuck) FreeAddresses(context.Context, []string) (map[string]int, error) {
+	return nil, errors.New("boom")
+}
+
+type blank struct{ scripted }
+
+func (blank) ResolveImage(context.Context, nstance.ImageQuery) (string, error) { return "", nil }

@@ -1,0 +1,122 @@
+package simcloud
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+)
+
+var _ nstance.Balancer = (*Cloud)(nil)
+
+// BalancerMembers implements [nstance.Balancer].
+func (c *Cloud) BalancerMembers(ctx context.Context, lb nstance.LoadBalancer) (members []string, err error) {
+	err = c.balance(ctx, OpMembers, lb, func(in map[string]bool) error {
+		members = slices.Sorted(maps.Keys(in))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return members, nil
+}
+
+// JoinBalancer implements [nstance.Balancer].
+func (c *Cloud) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return c.balance(ctx, OpJoin, lb, func(in map[string]bool) error {
+		for _, m := range machines {
+			if c.handles[m.ProviderID] == nil {
+				return nstance.Errorf(nstance.NotFound, "no machine %.64q", m.ProviderID)
+			}
+		}
+		for _, m := range machines {
+			in[m.ProviderID] = true
+		}
+		return nil
+	})
+}
+
+// LeaveBalancer implements [nstance.Balancer].
+func (c *Cloud) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return c.balance(ctx, OpLeave, lb, func(in map[string]bool) error {
+		for _, m := range machines {
+			delete(in, m.ProviderID)
+		}
+		return nil
+	})
+}
+
+// balance takes a call about lb through. Faults choose it by the load
+// balancer's ID, as Fault.ID.
+func (c *Cloud) balance(ctx context.Context, op Op, lb nstance.LoadBalancer, do func(in map[string]bool) error) error {
+	return c.call(ctx, op, nstance.InstanceID(lb.ID), func() error {
+		if err := provider.DecodeArgs(lb.Args, &struct{}{}); err != nil {
+			return err
+		}
+		in, ok := c.balancers[lb.ID]
+		if !ok {
+			return nstance.Errorf(nstance.NotFound, "no load balancer %.64q", lb.ID)
+		}
+		return do(in)
+	})
+}
+
+// SetBalancer makes a load balancer exist, without members if it did not, or
+// removes it.
+func (c *Cloud) SetBalancer(id string, exists bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !exists:
+		delete(c.balancers, id)
+	case c.balancers[id] == nil:
+		c.balancers[id] = map[string]bool{}
+	}
+}
+
+// Attach makes something a member of a load balancer, as a person at the
+// cloud's console would.
+func (c *Cloud) Attach(id, providerID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if in := c.balancers[id]; in != nil {
+		in[providerID] = true
+	}
+}
+
+// Balanced returns the members of a load balancer as they are at this moment,
+// by their provider IDs, sorted.
+func (c *Cloud) Balanced(id string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.balancers[id]))
+}
+
+// Severed returns the machines that were told to go by Delete while a load
+// balancer still sent traffic to them, oldest first, the last thousand.
+func (c *Cloud) Severed() []nstance.InstanceID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.severed)
+}
+
+const maxSevered = 1000
+
+// sever notes a machine that goes although it is a member. It needs c.mu.
+func (c *Cloud) sever(m *machine) {
+	for _, in := range c.balancers {
+		if in[m.view.ProviderID] {
+			c.severed = append(c.severed[max(0, len(c.severed)-maxSevered+1):], m.view.ID)
+			return
+		}
+	}
+}
+
+// detach lets every load balancer drop a machine that is gone. It needs c.mu.
+func (c *Cloud) detach(m *machine) {
+	for _, in := range c.balancers {
+		delete(in, m.view.ProviderID)
+	}
+}

@@ -1,0 +1,80 @@
+package simcloud
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// An Image is what machines can be made from.
+type Image struct {
+	ID      string
+	Owner   string
+	Name    string
+	Arch    nstance.Arch // empty: any
+	Created time.Time
+}
+
+var _ nstance.ImageResolver = (*Cloud)(nil)
+
+// SetImages replaces the images. One that is missing from now on makes no more
+// machines.
+func (c *Cloud) SetImages(images ...Image) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.images = slices.Clone(images)
+}
+
+// ResolveImage implements [nstance.ImageResolver]. Of equally new images it
+// takes the one that was named last.
+func (c *Cloud) ResolveImage(ctx context.Context, q nstance.ImageQuery) (id string, err error) {
+	err = c.call(ctx, OpResolveImage, "", func() error {
+		var newest *Image
+		for i := range c.images {
+			if m := &c.images[i]; m.fits(q) && (newest == nil || !m.Created.Before(newest.Created)) {
+				newest = m
+			}
+		}
+		if newest == nil {
+			return nstance.Errorf(nstance.NotFound, "no image %.64q of %.64q for %s", q.Name, q.Owner, q.Arch)
+		}
+		id = newest.ID
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+func (m *Image) fits(q nstance.ImageQuery) bool {
+	return (q.Owner == "" || q.Owner == m.Owner) && (q.Name == "" || like(q.Name, m.Name)) &&
+		(q.Arch == "" || m.Arch == "" || q.Arch == m.Arch)
+}
+
+// like reports whether name fits a pattern in which * is any run of characters.
+func like(pattern, name string) bool {
+	first, rest, open := strings.Cut(pattern, "*")
+	name, ok := strings.CutPrefix(name, first)
+	if !ok || !open {
+		return ok && name == ""
+	}
+	for i := range len(name) + 1 {
+		if like(rest, name[i:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// imaged fails when a machine's image is none of the cloud's. It needs c.mu.
+func (c *Cloud) imaged(id string) error {
+	known := func(m Image) bool { return m.ID == id }
+	if id == "" || len(c.images) == 0 || slices.ContainsFunc(c.images, known) {
+		return nil
+	}
+	return nstance.FieldError("image", "use one of SetImages", "no image %.64q", id)
+}

@@ -1,0 +1,67 @@
+package simcloud
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+var (
+	_ nstance.SubnetCounter = (*Cloud)(nil)
+	_ nstance.TypeLister    = (*Cloud)(nil)
+)
+
+// FreeAddresses implements [nstance.SubnetCounter] for the subnets that
+// Options.Subnets names.
+func (c *Cloud) FreeAddresses(ctx context.Context, subnets []string) (free map[string]int, err error) {
+	err = c.call(ctx, OpFreeAddresses, "", func() error {
+		free = map[string]int{}
+		for _, s := range subnets {
+			if size, ok := c.o.Subnets[s]; ok {
+				free[s] = max(size-c.taken[s], 0)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return free, nil
+}
+
+// TypeArchs implements [nstance.TypeLister].
+func (c *Cloud) TypeArchs(ctx context.Context, names []string) (archs map[string][]nstance.Arch, err error) {
+	err = c.call(ctx, OpTypeArchs, "", func() error {
+		archs = map[string][]nstance.Arch{}
+		for _, name := range names {
+			if c.o.Types == nil {
+				archs[name] = []nstance.Arch{nstance.AMD64, nstance.ARM64}
+			} else if a, ok := c.o.Types[name]; ok {
+				archs[name] = slices.Clone(a)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return archs, nil
+}
+
+// shaped fails when there is no such machine type, it does not run the spec's
+// architecture, or the subnet is full. It needs c.mu.
+func (c *Cloud) shaped(s nstance.MachineSpec) error {
+	if archs, ok := c.o.Types[s.InstanceType]; c.o.Types != nil {
+		if !ok {
+			return nstance.FieldError("instance_type", "use one of Options.Types", "no instance type %.64q", s.InstanceType)
+		}
+		if s.Arch != "" && !slices.Contains(archs, s.Arch) {
+			return nstance.FieldError("instance_type", "use another type", "%.64q does not run %s", s.InstanceType, s.Arch)
+		}
+	}
+	if size, ok := c.o.Subnets[s.Subnet]; ok && c.taken[s.Subnet] >= size {
+		return nstance.Errorf(nstance.Capacity, "subnet %.64q has no address left", s.Subnet)
+	}
+	return nil
+}
