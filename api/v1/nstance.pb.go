@@ -682,6 +682,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_FileChunk
 	//	*ConnectResponse_FilesCommit
 	//	*ConnectResponse_FileKeysRequest
+	//	*ConnectResponse_Renewal
 	Message       isConnectResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -805,6 +806,15 @@ func (x *ConnectResponse) GetFileKeysRequest() *FileKeysRequest {
 	return nil
 }
 
+func (x *ConnectResponse) GetRenewal() *RenewalRequest {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_Renewal); ok {
+			return x.Renewal
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Message interface {
 	isConnectResponse_Message()
 }
@@ -845,6 +855,10 @@ type ConnectResponse_FileKeysRequest struct {
 	FileKeysRequest *FileKeysRequest `protobuf:"bytes,9,opt,name=file_keys_request,json=fileKeysRequest,proto3,oneof"`
 }
 
+type ConnectResponse_Renewal struct {
+	Renewal *RenewalRequest `protobuf:"bytes,10,opt,name=renewal,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Acknowledgement) isConnectResponse_Message() {}
@@ -863,6 +877,54 @@ func (*ConnectResponse_FilesCommit) isConnectResponse_Message() {}
 
 func (*ConnectResponse_FileKeysRequest) isConnectResponse_Message() {}
 
+func (*ConnectResponse_Renewal) isConnectResponse_Message() {}
+
+// RenewalRequest asks the agent to renew its certificate at a moment of its
+// choice within that time: the key that signed it is being retired.
+type RenewalRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Within        *durationpb.Duration   `protobuf:"bytes,1,opt,name=within,proto3" json:"within,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewalRequest) Reset() {
+	*x = RenewalRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewalRequest) ProtoMessage() {}
+
+func (x *RenewalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewalRequest.ProtoReflect.Descriptor instead.
+func (*RenewalRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RenewalRequest) GetWithin() *durationpb.Duration {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
 // FilesBegin announces a file set. The agent answers with FilesWanted. A newer
 // one replaces one that is not committed.
 type FilesBegin struct {
@@ -876,7 +938,7 @@ type FilesBegin struct {
 
 func (x *FilesBegin) Reset() {
 	*x = FilesBegin{}
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +950,7 @@ func (x *FilesBegin) String() string {
 func (*FilesBegin) ProtoMessage() {}
 
 func (x *FilesBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +963,7 @@ func (x *FilesBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesBegin.ProtoReflect.Descriptor instead.
 func (*FilesBegin) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FilesBegin) GetHash() string {
@@ -940,7 +1002,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1014,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1027,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *File) GetPath() string {
@@ -1021,7 +1083,7 @@ type FilesWanted struct {
 
 func (x *FilesWanted) Reset() {
 	*x = FilesWanted{}
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1095,7 @@ func (x *FilesWanted) String() string {
 func (*FilesWanted) ProtoMessage() {}
 
 func (x *FilesWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1108,7 @@ func (x *FilesWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesWanted.ProtoReflect.Descriptor instead.
 func (*FilesWanted) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FilesWanted) GetHash() string {
@@ -1075,7 +1137,7 @@ type FileChunk struct {
 
 func (x *FileChunk) Reset() {
 	*x = FileChunk{}
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1149,7 @@ func (x *FileChunk) String() string {
 func (*FileChunk) ProtoMessage() {}
 
 func (x *FileChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1162,7 @@ func (x *FileChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileChunk.ProtoReflect.Descriptor instead.
 func (*FileChunk) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FileChunk) GetDigest() string {
@@ -1134,7 +1196,7 @@ type FilesCommit struct {
 
 func (x *FilesCommit) Reset() {
 	*x = FilesCommit{}
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1208,7 @@ func (x *FilesCommit) String() string {
 func (*FilesCommit) ProtoMessage() {}
 
 func (x *FilesCommit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1221,7 @@ func (x *FilesCommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesCommit.ProtoReflect.Descriptor instead.
 func (*FilesCommit) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FilesCommit) GetHash() string {
@@ -1181,7 +1243,7 @@ type FilesApplied struct {
 
 func (x *FilesApplied) Reset() {
 	*x = FilesApplied{}
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1255,7 @@ func (x *FilesApplied) String() string {
 func (*FilesApplied) ProtoMessage() {}
 
 func (x *FilesApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1268,7 @@ func (x *FilesApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesApplied.ProtoReflect.Descriptor instead.
 func (*FilesApplied) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FilesApplied) GetHash() string {
@@ -1242,7 +1304,7 @@ type FileStatus struct {
 
 func (x *FileStatus) Reset() {
 	*x = FileStatus{}
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1316,7 @@ func (x *FileStatus) String() string {
 func (*FileStatus) ProtoMessage() {}
 
 func (x *FileStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1329,7 @@ func (x *FileStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStatus.ProtoReflect.Descriptor instead.
 func (*FileStatus) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FileStatus) GetPath() string {
@@ -1302,7 +1364,7 @@ type FileKeysRequest struct {
 
 func (x *FileKeysRequest) Reset() {
 	*x = FileKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1376,7 @@ func (x *FileKeysRequest) String() string {
 func (*FileKeysRequest) ProtoMessage() {}
 
 func (x *FileKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1389,7 @@ func (x *FileKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKeysRequest.ProtoReflect.Descriptor instead.
 func (*FileKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FileKeysRequest) GetNames() []string {
@@ -1348,7 +1410,7 @@ type FileKeys struct {
 
 func (x *FileKeys) Reset() {
 	*x = FileKeys{}
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1422,7 @@ func (x *FileKeys) String() string {
 func (*FileKeys) ProtoMessage() {}
 
 func (x *FileKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1435,7 @@ func (x *FileKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKeys.ProtoReflect.Descriptor instead.
 func (*FileKeys) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FileKeys) GetKeys() []*FileKey {
@@ -1396,7 +1458,7 @@ type FileKey struct {
 
 func (x *FileKey) Reset() {
 	*x = FileKey{}
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1470,7 @@ func (x *FileKey) String() string {
 func (*FileKey) ProtoMessage() {}
 
 func (x *FileKey) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1483,7 @@ func (x *FileKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKey.ProtoReflect.Descriptor instead.
 func (*FileKey) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FileKey) GetName() string {
@@ -1464,7 +1526,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1538,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1551,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Welcome) GetReportInterval() *durationpb.Duration {
@@ -1523,7 +1585,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1597,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1610,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Acknowledgement) GetNumber() uint64 {
@@ -1568,7 +1630,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1642,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1655,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GoAway) GetAddresses() []string {
@@ -1613,7 +1675,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1687,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1700,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -1660,7 +1722,7 @@ type DrainCommand struct {
 
 func (x *DrainCommand) Reset() {
 	*x = DrainCommand{}
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1734,7 @@ func (x *DrainCommand) String() string {
 func (*DrainCommand) ProtoMessage() {}
 
 func (x *DrainCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1747,7 @@ func (x *DrainCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCommand.ProtoReflect.Descriptor instead.
 func (*DrainCommand) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainCommand) GetGeneration() uint64 {
@@ -1719,7 +1781,7 @@ type DrainCancel struct {
 
 func (x *DrainCancel) Reset() {
 	*x = DrainCancel{}
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1793,7 @@ func (x *DrainCancel) String() string {
 func (*DrainCancel) ProtoMessage() {}
 
 func (x *DrainCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1806,7 @@ func (x *DrainCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCancel.ProtoReflect.Descriptor instead.
 func (*DrainCancel) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainCancel) GetGeneration() uint64 {
@@ -1766,7 +1828,7 @@ type DrainResult struct {
 
 func (x *DrainResult) Reset() {
 	*x = DrainResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1840,7 @@ func (x *DrainResult) String() string {
 func (*DrainResult) ProtoMessage() {}
 
 func (x *DrainResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1853,7 @@ func (x *DrainResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResult.ProtoReflect.Descriptor instead.
 func (*DrainResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainResult) GetGeneration() uint64 {
@@ -1837,7 +1899,7 @@ type HealthReport struct {
 
 func (x *HealthReport) Reset() {
 	*x = HealthReport{}
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1911,7 @@ func (x *HealthReport) String() string {
 func (*HealthReport) ProtoMessage() {}
 
 func (x *HealthReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1924,7 @@ func (x *HealthReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
 func (*HealthReport) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HealthReport) GetVersion() string {
@@ -1968,7 +2030,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2042,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2055,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ProbeResult) GetName() string {
@@ -2034,7 +2096,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2108,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2121,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Notice) GetKind() string {
@@ -2158,7 +2220,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2232,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2245,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Group) GetTenant() string {
@@ -2415,7 +2477,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +2489,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +2502,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2477,7 +2539,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2551,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2564,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Hold) GetKind() string {
@@ -2541,7 +2603,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2553,7 +2615,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2566,7 +2628,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 type ListGroupsResponse struct {
@@ -2578,7 +2640,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +2652,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +2665,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2636,7 +2698,7 @@ type UpdateGroupRequest struct {
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2710,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2723,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -2772,7 +2834,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +2846,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +2859,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Strings) GetValues() []string {
@@ -2817,7 +2879,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2829,7 +2891,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2842,7 +2904,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -2874,7 +2936,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2948,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +2961,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -2984,7 +3046,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3058,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3071,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3038,7 +3100,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3112,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3125,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3108,7 +3170,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3182,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3195,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3236,7 +3298,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3310,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3323,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3282,7 +3344,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3294,7 +3356,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3307,7 +3369,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3340,7 +3402,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +3414,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +3427,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -3387,7 +3449,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3461,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3474,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -3452,7 +3514,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3464,7 +3526,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3477,7 +3539,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -3498,7 +3560,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3572,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3585,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -3556,7 +3618,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3630,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3643,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -3603,7 +3665,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3615,7 +3677,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3628,7 +3690,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -3668,7 +3730,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3742,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +3755,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -3713,7 +3775,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3725,7 +3787,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3738,7 +3800,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -3766,7 +3828,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3778,7 +3840,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3791,7 +3853,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -3834,7 +3896,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +3908,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +3921,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -3945,7 +4007,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3957,7 +4019,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3970,7 +4032,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4013,7 +4075,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4025,7 +4087,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4038,7 +4100,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4072,7 +4134,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4084,7 +4146,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4097,7 +4159,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4116,7 +4178,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4128,7 +4190,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4141,7 +4203,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4182,7 +4244,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4194,7 +4256,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4207,7 +4269,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Instance) GetId() string {
@@ -4383,7 +4445,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4395,7 +4457,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4408,7 +4470,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -4493,7 +4555,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4505,7 +4567,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4518,7 +4580,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Cause) GetKind() string {
@@ -4551,7 +4613,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4563,7 +4625,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4576,7 +4638,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -4595,7 +4657,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4607,7 +4669,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4620,7 +4682,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -4639,7 +4701,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4713,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4726,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -4684,7 +4746,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4696,7 +4758,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4709,7 +4771,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -4741,7 +4803,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4815,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4828,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -4827,7 +4889,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4839,7 +4901,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4852,7 +4914,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -4873,7 +4935,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4885,7 +4947,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4898,7 +4960,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -4931,7 +4993,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4943,7 +5005,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4956,7 +5018,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -4983,7 +5045,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4995,7 +5057,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5008,7 +5070,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5084,7 +5146,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5096,7 +5158,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5109,7 +5171,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5138,7 +5200,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +5212,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +5225,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5203,7 +5265,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5215,7 +5277,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5228,7 +5290,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -5263,7 +5325,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5275,7 +5337,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5288,7 +5350,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -5414,7 +5476,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5426,7 +5488,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5439,7 +5501,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -5471,7 +5533,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5483,7 +5545,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5496,7 +5558,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 type DrainInstanceRequest struct {
@@ -5510,7 +5572,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5522,7 +5584,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5535,7 +5597,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -5568,7 +5630,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5580,7 +5642,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5593,7 +5655,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -5614,7 +5676,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5626,7 +5688,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5639,7 +5701,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -5677,7 +5739,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5689,7 +5751,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5702,7 +5764,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -5771,7 +5833,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5783,7 +5845,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5796,7 +5858,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -5827,7 +5889,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5839,7 +5901,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5852,7 +5914,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -5952,7 +6014,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5964,7 +6026,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5977,7 +6039,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -6023,7 +6085,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6035,7 +6097,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6048,7 +6110,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 type InterruptRequest struct {
@@ -6062,7 +6124,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6074,7 +6136,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6087,7 +6149,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -6121,7 +6183,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6133,7 +6195,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6146,7 +6208,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -6171,7 +6233,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6183,7 +6245,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6196,7 +6258,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 type GetConfigStatusResponse struct {
@@ -6214,7 +6276,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6226,7 +6288,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6239,7 +6301,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -6301,7 +6363,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6313,7 +6375,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6326,7 +6388,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -6351,7 +6413,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6363,7 +6425,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6376,7 +6438,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 type FreezeRequest struct {
@@ -6391,7 +6453,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6403,7 +6465,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6416,7 +6478,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -6455,7 +6517,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6529,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6480,7 +6542,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 type ThawRequest struct {
@@ -6494,7 +6556,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6506,7 +6568,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6519,7 +6581,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -6551,7 +6613,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6563,7 +6625,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6576,7 +6638,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 type GetRecordRequest struct {
@@ -6588,7 +6650,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6600,7 +6662,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6613,7 +6675,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -6635,7 +6697,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6647,7 +6709,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6660,7 +6722,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -6704,7 +6766,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6716,7 +6778,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6729,7 +6791,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -6776,7 +6838,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6788,7 +6850,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6801,7 +6863,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -6819,7 +6881,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6831,7 +6893,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6844,7 +6906,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 type ListKeysResponse struct {
@@ -6856,7 +6918,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6868,7 +6930,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6881,7 +6943,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -6900,14 +6962,16 @@ type Key struct {
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
 	LastUseEnds   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_use_ends,json=lastUseEnds,proto3" json:"last_use_ends,omitempty"` // when the last thing signed with it expires; unset: not known
-	Holders       int32                  `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`                             // certificates of this shard that it signed
+	Holders       int32                  `protobuf:"varint,7,opt,name=holders,proto3" json:"holders,omitempty"`                             // what in this shard depends on it, as far as records say
+	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                                  // when it entered its phase
+	NextStepAt    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=next_step_at,json=nextStepAt,proto3" json:"next_step_at,omitempty"`    // of next and retired: when the next step is possible at the earliest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6919,7 +6983,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6932,7 +6996,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *Key) GetName() string {
@@ -6984,6 +7048,20 @@ func (x *Key) GetHolders() int32 {
 	return 0
 }
 
+func (x *Key) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Key) GetNextStepAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextStepAt
+	}
+	return nil
+}
+
 type RotateKeyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`    // identity, workload or nonce
@@ -6996,7 +7074,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7086,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7099,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7061,7 +7139,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7073,7 +7151,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7086,7 +7164,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7104,7 +7182,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7116,7 +7194,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7129,7 +7207,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 type ListOperatorsResponse struct {
@@ -7141,7 +7219,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7153,7 +7231,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7166,7 +7244,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -7184,14 +7262,18 @@ type Operator struct {
 	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	RegisteredAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
 	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
-	RevokedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
+	RevokedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"` // unset: it is not revoked
+	RevokedReason string                 `protobuf:"bytes,7,opt,name=revoked_reason,json=revokedReason,proto3" json:"revoked_reason,omitempty"`
+	Issuer        string                 `protobuf:"bytes,8,opt,name=issuer,proto3" json:"issuer,omitempty"` // ID of the key that signed its certificate
+	Hostname      string                 `protobuf:"bytes,9,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Error         string                 `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"` // why its record cannot be read; then nothing but id and tenant is set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7203,7 +7285,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7216,7 +7298,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Operator) GetId() string {
@@ -7261,6 +7343,34 @@ func (x *Operator) GetRevokedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Operator) GetRevokedReason() string {
+	if x != nil {
+		return x.RevokedReason
+	}
+	return ""
+}
+
+func (x *Operator) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Operator) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *Operator) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type RevokeOperatorRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -7273,7 +7383,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7285,7 +7395,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7298,7 +7408,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -7337,7 +7447,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7349,7 +7459,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7362,7 +7472,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 type RefreshConfigRequest struct {
@@ -7373,7 +7483,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7385,7 +7495,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7398,7 +7508,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 type RefreshConfigResponse struct {
@@ -7411,7 +7521,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7423,7 +7533,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7436,7 +7546,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -7461,7 +7571,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7473,7 +7583,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7486,7 +7596,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 type GetShardStatusResponse struct {
@@ -7510,7 +7620,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7522,7 +7632,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7535,7 +7645,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -7649,7 +7759,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7661,7 +7771,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7674,7 +7784,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Orphan) GetId() string {
@@ -7762,7 +7872,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7774,7 +7884,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7787,7 +7897,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 type ListOrphansResponse struct {
@@ -7799,7 +7909,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7811,7 +7921,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7824,7 +7934,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -7844,7 +7954,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7856,7 +7966,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7869,7 +7979,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -7895,7 +8005,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7907,7 +8017,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7920,7 +8030,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -7940,7 +8050,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7952,7 +8062,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7965,7 +8075,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -7991,7 +8101,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8003,7 +8113,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8016,7 +8126,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -8076,7 +8186,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\ffiles_wanted\x18\x06 \x01(\v2\x17.nstance.v1.FilesWantedH\x00R\vfilesWanted\x123\n" +
 	"\tfile_keys\x18\a \x01(\v2\x14.nstance.v1.FileKeysH\x00R\bfileKeys\x12?\n" +
 	"\rfiles_applied\x18\b \x01(\v2\x18.nstance.v1.FilesAppliedH\x00R\ffilesAppliedB\t\n" +
-	"\amessage\"\xb1\x04\n" +
+	"\amessage\"\xe9\x04\n" +
 	"\x0fConnectResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.nstance.v1.WelcomeH\x00R\awelcome\x12G\n" +
 	"\x0facknowledgement\x18\x02 \x01(\v2\x1b.nstance.v1.AcknowledgementH\x00R\x0facknowledgement\x120\n" +
@@ -8088,8 +8198,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"file_chunk\x18\a \x01(\v2\x15.nstance.v1.FileChunkH\x00R\tfileChunk\x12<\n" +
 	"\ffiles_commit\x18\b \x01(\v2\x17.nstance.v1.FilesCommitH\x00R\vfilesCommit\x12I\n" +
-	"\x11file_keys_request\x18\t \x01(\v2\x1b.nstance.v1.FileKeysRequestH\x00R\x0ffileKeysRequestB\t\n" +
-	"\amessage\"g\n" +
+	"\x11file_keys_request\x18\t \x01(\v2\x1b.nstance.v1.FileKeysRequestH\x00R\x0ffileKeysRequest\x126\n" +
+	"\arenewal\x18\n" +
+	" \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewalB\t\n" +
+	"\amessage\"C\n" +
+	"\x0eRenewalRequest\x121\n" +
+	"\x06within\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06within\"g\n" +
 	"\n" +
 	"FilesBegin\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\tR\x04hash\x12&\n" +
@@ -8587,7 +8701,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\tR\aversion\"\x11\n" +
 	"\x0fListKeysRequest\"7\n" +
 	"\x10ListKeysResponse\x12#\n" +
-	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\x8d\x02\n" +
+	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\xfd\x02\n" +
 	"\x03Key\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -8596,7 +8710,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"created_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x127\n" +
 	"\tnot_after\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12>\n" +
 	"\rlast_use_ends\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUseEnds\x12\x18\n" +
-	"\aholders\x18\a \x01(\x05R\aholders\"i\n" +
+	"\aholders\x18\a \x01(\x05R\aholders\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12<\n" +
+	"\fnext_step_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"nextStepAt\"i\n" +
 	"\x10RotateKeyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\tR\x04step\x12\x14\n" +
@@ -8606,7 +8723,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\x16\n" +
 	"\x14ListOperatorsRequest\"K\n" +
 	"\x15ListOperatorsResponse\x122\n" +
-	"\toperators\x18\x01 \x03(\v2\x14.nstance.v1.OperatorR\toperators\"\xfb\x01\n" +
+	"\toperators\x18\x01 \x03(\v2\x14.nstance.v1.OperatorR\toperators\"\xec\x02\n" +
 	"\bOperator\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -8614,7 +8731,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rregistered_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x127\n" +
 	"\tnot_after\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x129\n" +
 	"\n" +
-	"revoked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\"p\n" +
+	"revoked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\x12%\n" +
+	"\x0erevoked_reason\x18\a \x01(\tR\rrevokedReason\x12\x16\n" +
+	"\x06issuer\x18\b \x01(\tR\x06issuer\x12\x1a\n" +
+	"\bhostname\x18\t \x01(\tR\bhostname\x12\x14\n" +
+	"\x05error\x18\n" +
+	" \x01(\tR\x05error\"p\n" +
 	"\x15RevokeOperatorRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
@@ -8728,7 +8850,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 124)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -8741,334 +8863,339 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*OperatorServiceRenewCertificateResponse)(nil), // 8: nstance.v1.OperatorServiceRenewCertificateResponse
 	(*ConnectRequest)(nil),                          // 9: nstance.v1.ConnectRequest
 	(*ConnectResponse)(nil),                         // 10: nstance.v1.ConnectResponse
-	(*FilesBegin)(nil),                              // 11: nstance.v1.FilesBegin
-	(*File)(nil),                                    // 12: nstance.v1.File
-	(*FilesWanted)(nil),                             // 13: nstance.v1.FilesWanted
-	(*FileChunk)(nil),                               // 14: nstance.v1.FileChunk
-	(*FilesCommit)(nil),                             // 15: nstance.v1.FilesCommit
-	(*FilesApplied)(nil),                            // 16: nstance.v1.FilesApplied
-	(*FileStatus)(nil),                              // 17: nstance.v1.FileStatus
-	(*FileKeysRequest)(nil),                         // 18: nstance.v1.FileKeysRequest
-	(*FileKeys)(nil),                                // 19: nstance.v1.FileKeys
-	(*FileKey)(nil),                                 // 20: nstance.v1.FileKey
-	(*Welcome)(nil),                                 // 21: nstance.v1.Welcome
-	(*Acknowledgement)(nil),                         // 22: nstance.v1.Acknowledgement
-	(*GoAway)(nil),                                  // 23: nstance.v1.GoAway
-	(*Goodbye)(nil),                                 // 24: nstance.v1.Goodbye
-	(*DrainCommand)(nil),                            // 25: nstance.v1.DrainCommand
-	(*DrainCancel)(nil),                             // 26: nstance.v1.DrainCancel
-	(*DrainResult)(nil),                             // 27: nstance.v1.DrainResult
-	(*HealthReport)(nil),                            // 28: nstance.v1.HealthReport
-	(*ProbeResult)(nil),                             // 29: nstance.v1.ProbeResult
-	(*Notice)(nil),                                  // 30: nstance.v1.Notice
-	(*Group)(nil),                                   // 31: nstance.v1.Group
-	(*Rollout)(nil),                                 // 32: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 33: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 34: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 35: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 36: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 37: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 38: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 39: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 40: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 41: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 42: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 43: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 44: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 45: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 46: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 47: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 48: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 49: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 50: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 51: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 52: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 53: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 54: nstance.v1.GroupPlan
-	(*FieldChange)(nil),                             // 55: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 56: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 57: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 58: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 59: nstance.v1.Instance
-	(*Drain)(nil),                                   // 60: nstance.v1.Drain
-	(*Cause)(nil),                                   // 61: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 62: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 63: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 64: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 65: nstance.v1.GetInstanceResponse
-	(*CreateInstanceRequest)(nil),                   // 66: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 67: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 68: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 69: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 70: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 71: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 72: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 73: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 74: nstance.v1.Interruption
-	(*DeleteInstanceRequest)(nil),                   // 75: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 76: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 77: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 78: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 79: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 80: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 81: nstance.v1.Synced
-	(*Event)(nil),                                   // 82: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 83: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 84: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 85: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 86: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 87: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 88: nstance.v1.GetConfigStatusResponse
-	(*ConfirmConfigRequest)(nil),                    // 89: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 90: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 91: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 92: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 93: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 94: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 95: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 96: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 97: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 98: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 99: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 100: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 101: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 102: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 103: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 104: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 105: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 106: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 107: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 108: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 109: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 110: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 111: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 112: nstance.v1.GetShardStatusResponse
-	(*Orphan)(nil),                                  // 113: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 114: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 115: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 116: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 117: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 118: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 119: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 120: nstance.v1.Group.VarsEntry
-	nil,                                             // 121: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 122: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 123: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 124: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 125: google.protobuf.Duration
+	(*RenewalRequest)(nil),                          // 11: nstance.v1.RenewalRequest
+	(*FilesBegin)(nil),                              // 12: nstance.v1.FilesBegin
+	(*File)(nil),                                    // 13: nstance.v1.File
+	(*FilesWanted)(nil),                             // 14: nstance.v1.FilesWanted
+	(*FileChunk)(nil),                               // 15: nstance.v1.FileChunk
+	(*FilesCommit)(nil),                             // 16: nstance.v1.FilesCommit
+	(*FilesApplied)(nil),                            // 17: nstance.v1.FilesApplied
+	(*FileStatus)(nil),                              // 18: nstance.v1.FileStatus
+	(*FileKeysRequest)(nil),                         // 19: nstance.v1.FileKeysRequest
+	(*FileKeys)(nil),                                // 20: nstance.v1.FileKeys
+	(*FileKey)(nil),                                 // 21: nstance.v1.FileKey
+	(*Welcome)(nil),                                 // 22: nstance.v1.Welcome
+	(*Acknowledgement)(nil),                         // 23: nstance.v1.Acknowledgement
+	(*GoAway)(nil),                                  // 24: nstance.v1.GoAway
+	(*Goodbye)(nil),                                 // 25: nstance.v1.Goodbye
+	(*DrainCommand)(nil),                            // 26: nstance.v1.DrainCommand
+	(*DrainCancel)(nil),                             // 27: nstance.v1.DrainCancel
+	(*DrainResult)(nil),                             // 28: nstance.v1.DrainResult
+	(*HealthReport)(nil),                            // 29: nstance.v1.HealthReport
+	(*ProbeResult)(nil),                             // 30: nstance.v1.ProbeResult
+	(*Notice)(nil),                                  // 31: nstance.v1.Notice
+	(*Group)(nil),                                   // 32: nstance.v1.Group
+	(*Rollout)(nil),                                 // 33: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 34: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 35: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 36: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 37: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 38: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 39: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 40: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 41: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 42: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 43: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 44: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 45: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 46: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 47: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 48: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 49: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 50: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 51: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 52: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 53: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 54: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 55: nstance.v1.GroupPlan
+	(*FieldChange)(nil),                             // 56: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 57: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 58: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 59: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 60: nstance.v1.Instance
+	(*Drain)(nil),                                   // 61: nstance.v1.Drain
+	(*Cause)(nil),                                   // 62: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 63: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 64: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 65: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 66: nstance.v1.GetInstanceResponse
+	(*CreateInstanceRequest)(nil),                   // 67: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 68: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 69: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 70: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 71: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 72: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 73: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 74: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 75: nstance.v1.Interruption
+	(*DeleteInstanceRequest)(nil),                   // 76: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 77: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 78: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 79: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 80: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 81: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 82: nstance.v1.Synced
+	(*Event)(nil),                                   // 83: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 84: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 85: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 86: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 87: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 88: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 89: nstance.v1.GetConfigStatusResponse
+	(*ConfirmConfigRequest)(nil),                    // 90: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 91: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 92: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 93: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 94: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 95: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 96: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 97: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 98: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 99: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 100: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 101: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 102: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 103: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 104: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 105: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 106: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 107: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 108: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 109: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 110: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 111: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 112: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 113: nstance.v1.GetShardStatusResponse
+	(*Orphan)(nil),                                  // 114: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 115: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 116: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 117: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 118: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 119: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 120: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 121: nstance.v1.Group.VarsEntry
+	nil,                                             // 122: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 123: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 124: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 125: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 126: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	124, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	125, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 4: nstance.v1.OperatorServiceRenewCertificateResponse.credential:type_name -> nstance.v1.Credential
-	28,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
-	30,  // 6: nstance.v1.ConnectRequest.notice:type_name -> nstance.v1.Notice
-	27,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
-	24,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
-	13,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
-	19,  // 10: nstance.v1.ConnectRequest.file_keys:type_name -> nstance.v1.FileKeys
-	16,  // 11: nstance.v1.ConnectRequest.files_applied:type_name -> nstance.v1.FilesApplied
-	21,  // 12: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
-	22,  // 13: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
-	25,  // 14: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
-	26,  // 15: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
-	23,  // 16: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
-	11,  // 17: nstance.v1.ConnectResponse.files_begin:type_name -> nstance.v1.FilesBegin
-	14,  // 18: nstance.v1.ConnectResponse.file_chunk:type_name -> nstance.v1.FileChunk
-	15,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
-	18,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
-	12,  // 21: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
-	17,  // 22: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
-	20,  // 23: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	125, // 24: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	124, // 25: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	124, // 26: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	125, // 27: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	30,  // 28: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
-	29,  // 29: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	17,  // 30: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	124, // 31: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	124, // 32: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	124, // 33: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	120, // 34: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	33,  // 35: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	125, // 36: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	32,  // 37: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	124, // 38: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	125, // 39: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	124, // 40: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	124, // 41: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	31,  // 42: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	57,  // 43: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	37,  // 44: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	37,  // 45: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	125, // 46: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	32,  // 47: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	31,  // 48: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	81,  // 49: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	40,  // 50: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	41,  // 51: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	31,  // 52: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	121, // 53: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	125, // 54: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	32,  // 55: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	31,  // 56: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	31,  // 57: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	31,  // 58: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	31,  // 59: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	31,  // 60: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	36,  // 61: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	54,  // 62: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	55,  // 63: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	56,  // 64: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	125, // 65: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	33,  // 66: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	122, // 67: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	31,  // 68: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	124, // 69: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	124, // 70: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	124, // 71: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	60,  // 72: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	28,  // 73: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	124, // 74: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	55,  // 75: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	124, // 76: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	124, // 77: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	61,  // 78: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	59,  // 79: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	59,  // 80: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	82,  // 81: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	123, // 82: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	59,  // 83: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	125, // 84: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	59,  // 85: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	124, // 86: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	124, // 87: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	82,  // 88: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	74,  // 89: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	30,  // 90: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	124, // 91: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	124, // 92: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	124, // 93: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	124, // 94: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	124, // 95: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	124, // 96: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	124, // 97: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	60,  // 98: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	59,  // 99: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	81,  // 100: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	82,  // 101: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	124, // 102: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	60,  // 103: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	30,  // 104: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	125, // 105: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	124, // 106: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	124, // 107: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	124, // 108: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	101, // 109: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	124, // 110: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	124, // 111: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	124, // 112: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	101, // 113: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	106, // 114: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	124, // 115: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	124, // 116: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	124, // 117: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	124, // 118: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	124, // 119: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	33,  // 120: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	124, // 121: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	124, // 122: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	113, // 123: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	113, // 124: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	113, // 125: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 126: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 127: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 128: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 129: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	34,  // 130: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	38,  // 131: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	42,  // 132: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	36,  // 133: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	44,  // 134: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	46,  // 135: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	48,  // 136: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	50,  // 137: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	52,  // 138: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	62,  // 139: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	64,  // 140: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	66,  // 141: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	75,  // 142: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	77,  // 143: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	68,  // 144: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	70,  // 145: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	72,  // 146: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	79,  // 147: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	83,  // 148: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	85,  // 149: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	87,  // 150: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	109, // 151: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	89,  // 152: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	111, // 153: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	91,  // 154: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	93,  // 155: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	95,  // 156: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	97,  // 157: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	99,  // 158: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	102, // 159: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	104, // 160: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	107, // 161: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	114, // 162: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	116, // 163: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	118, // 164: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 165: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 166: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 167: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 168: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 169: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	35,  // 170: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	39,  // 171: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	43,  // 172: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	58,  // 173: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	45,  // 174: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	47,  // 175: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	49,  // 176: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	51,  // 177: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	53,  // 178: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	63,  // 179: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	65,  // 180: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	67,  // 181: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	76,  // 182: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	78,  // 183: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	69,  // 184: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	71,  // 185: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	73,  // 186: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	80,  // 187: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	84,  // 188: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	86,  // 189: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	88,  // 190: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	110, // 191: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	90,  // 192: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	112, // 193: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	92,  // 194: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	94,  // 195: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	96,  // 196: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	98,  // 197: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	100, // 198: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	103, // 199: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	105, // 200: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	108, // 201: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	115, // 202: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	117, // 203: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	119, // 204: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 205: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	166, // [166:206] is the sub-list for method output_type
-	126, // [126:166] is the sub-list for method input_type
-	126, // [126:126] is the sub-list for extension type_name
-	126, // [126:126] is the sub-list for extension extendee
-	0,   // [0:126] is the sub-list for field type_name
+	29,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
+	31,  // 6: nstance.v1.ConnectRequest.notice:type_name -> nstance.v1.Notice
+	28,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
+	25,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
+	14,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
+	20,  // 10: nstance.v1.ConnectRequest.file_keys:type_name -> nstance.v1.FileKeys
+	17,  // 11: nstance.v1.ConnectRequest.files_applied:type_name -> nstance.v1.FilesApplied
+	22,  // 12: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
+	23,  // 13: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
+	26,  // 14: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
+	27,  // 15: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
+	24,  // 16: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
+	12,  // 17: nstance.v1.ConnectResponse.files_begin:type_name -> nstance.v1.FilesBegin
+	15,  // 18: nstance.v1.ConnectResponse.file_chunk:type_name -> nstance.v1.FileChunk
+	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
+	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
+	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	126, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
+	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
+	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
+	126, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	125, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	125, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	126, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	31,  // 30: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
+	30,  // 31: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
+	18,  // 32: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
+	125, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	125, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	125, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	121, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	34,  // 37: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	126, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	33,  // 39: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	125, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	126, // 41: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	125, // 42: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	125, // 43: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	32,  // 44: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	58,  // 45: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	38,  // 46: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	38,  // 47: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	126, // 48: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	33,  // 49: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	32,  // 50: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	82,  // 51: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	41,  // 52: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	42,  // 53: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	32,  // 54: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	122, // 55: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	126, // 56: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	33,  // 57: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	32,  // 58: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 59: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 60: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 61: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 62: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	37,  // 63: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	55,  // 64: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	56,  // 65: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	57,  // 66: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	126, // 67: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	34,  // 68: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	123, // 69: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	32,  // 70: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	125, // 71: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	125, // 72: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	125, // 73: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	61,  // 74: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 75: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	125, // 76: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	56,  // 77: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	125, // 78: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	125, // 79: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	62,  // 80: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	60,  // 81: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	60,  // 82: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	83,  // 83: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	124, // 84: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	60,  // 85: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	126, // 86: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	60,  // 87: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	125, // 88: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	125, // 89: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	83,  // 90: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	75,  // 91: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	31,  // 92: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	125, // 93: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	125, // 94: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	125, // 95: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	125, // 96: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	125, // 97: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	125, // 98: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	125, // 99: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	61,  // 100: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	60,  // 101: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	82,  // 102: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	83,  // 103: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	125, // 104: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	61,  // 105: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	31,  // 106: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	126, // 107: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	125, // 108: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	125, // 109: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	125, // 110: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	102, // 111: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	125, // 112: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	125, // 113: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	125, // 114: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	125, // 115: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	125, // 116: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	102, // 117: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	107, // 118: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	125, // 119: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	125, // 120: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	125, // 121: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	125, // 122: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	125, // 123: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	34,  // 124: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	125, // 125: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	125, // 126: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	114, // 127: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	114, // 128: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	114, // 129: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 130: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 131: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 132: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 133: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	35,  // 134: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	39,  // 135: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	43,  // 136: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	37,  // 137: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	45,  // 138: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	47,  // 139: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	49,  // 140: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	51,  // 141: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	53,  // 142: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	63,  // 143: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	65,  // 144: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	67,  // 145: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	76,  // 146: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	78,  // 147: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	69,  // 148: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	71,  // 149: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	73,  // 150: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	80,  // 151: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	84,  // 152: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	86,  // 153: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	88,  // 154: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	110, // 155: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	90,  // 156: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	112, // 157: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	92,  // 158: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	94,  // 159: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	96,  // 160: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	98,  // 161: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	100, // 162: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	103, // 163: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	105, // 164: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	108, // 165: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	115, // 166: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	117, // 167: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	119, // 168: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 169: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 170: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 171: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 172: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 173: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	36,  // 174: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	40,  // 175: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	44,  // 176: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	59,  // 177: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	46,  // 178: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	48,  // 179: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	50,  // 180: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	52,  // 181: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	54,  // 182: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	64,  // 183: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	66,  // 184: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	68,  // 185: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	77,  // 186: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	79,  // 187: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	70,  // 188: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	72,  // 189: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	74,  // 190: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	81,  // 191: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	85,  // 192: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	87,  // 193: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	89,  // 194: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	111, // 195: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	91,  // 196: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	113, // 197: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	93,  // 198: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	95,  // 199: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	97,  // 200: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	99,  // 201: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	101, // 202: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	104, // 203: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	106, // 204: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	109, // 205: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	116, // 206: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	118, // 207: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	120, // 208: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 209: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	170, // [170:210] is the sub-list for method output_type
+	130, // [130:170] is the sub-list for method input_type
+	130, // [130:130] is the sub-list for extension type_name
+	130, // [130:130] is the sub-list for extension extendee
+	0,   // [0:130] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -9095,17 +9222,18 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectResponse_FileChunk)(nil),
 		(*ConnectResponse_FilesCommit)(nil),
 		(*ConnectResponse_FileKeysRequest)(nil),
+		(*ConnectResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[32].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[36].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[33].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[37].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[42].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[80].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[81].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -9116,7 +9244,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   124,
+			NumMessages:   125,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
