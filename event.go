@@ -47,6 +47,12 @@ const (
 	EventGroupRemoved         EventType = "group_removed" // the last managed member of a group that was to go is gone
 	EventDeleted              EventType = "deleted"
 	EventRolloutHalted        EventType = "rollout_halted"
+	EventRolloutPaused        EventType = "rollout_paused"
+	EventRolloutResumed       EventType = "rollout_resumed" // a pause or a halt is over
+	EventRolledBack           EventType = "rolled_back"     // the last good definition is the desired one
+	EventRollbackEnded        EventType = "rollback_ended"  // the configured definition is, again
+	EventFrozen               EventType = "frozen"          // a group, or the shard where it names none
+	EventThawed               EventType = "thawed"
 	EventRecordUnreadable     EventType = "record_unreadable"
 	EventOrphanSeen           EventType = "orphan_seen"    // a machine of ours without a record
 	EventOrphanAdopted        EventType = "orphan_adopted" // it is a member now, because somebody said so

@@ -34,7 +34,8 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	if d.Halt {
 		r.halt(g)
 	}
-	g.hold(holds, now)
+	g.holds = r.holdViews(g, holds, now)
+	r.noteStanding(g)
 	r.resume(g, now)
 	return next
 }
@@ -138,7 +139,7 @@ func (r *Reconciler) halt(g *group) {
 	if g.history.HaltedHash == g.hash {
 		return
 	}
-	g.history.HaltedHash = g.hash
+	g.history.HaltedHash, g.history.HaltedAt = g.hash, r.opts.Now().UTC()
 	g.history.HaltReason = fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures)
 	r.sayGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	r.saveSoon()
@@ -146,8 +147,11 @@ func (r *Reconciler) halt(g *group) {
 
 // resume hands every step that is owed and due to a lane.
 func (r *Reconciler) resume(g *group, now time.Time) {
-	excess := g.excess()
+	excess, frozen := g.excess(), r.freezeOf(g) != nil
 	for _, m := range g.members {
+		if frozen && m.step == stepCreate {
+			continue
+		}
 		if excess > 0 && r.inherited(m) {
 			excess--
 			continue
@@ -209,19 +213,4 @@ func voluntary(m *member) bool {
 		return true
 	}
 	return false
-}
-
-// hold replaces the group's holds; one that stays keeps its beginning.
-func (g *group) hold(holds []Hold, now time.Time) {
-	var out []HoldView
-	for _, h := range holds {
-		v := HoldView{Hold: h, Since: now}
-		for _, old := range g.holds {
-			if old.Kind == h.Kind {
-				v.Since = old.Since
-			}
-		}
-		out = append(out, v)
-	}
-	g.holds = out
 }

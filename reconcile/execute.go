@@ -29,14 +29,15 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 		err = r.cancelDrain(ctx, m)
 	case stepDelete:
 		err = r.remove(ctx, m)
+	case stepNote:
+		err = r.note(ctx, m)
 	case stepNone:
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.running = false
 	r.outcome(m, step, planned, err)
-	close(r.changed)
-	r.changed = make(chan struct{})
+	r.announce()
 	r.queue.add(m.group.key, step != stepDelete)
 }
 
@@ -262,6 +263,9 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.freezeOf(m.group) != nil {
+		return errAgain // after the thaw
+	}
 	first := m.asked.IsZero()
 	m.asked, m.rec = r.opts.Now(), rec
 	if m.state == nstance.Pending {

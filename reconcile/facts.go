@@ -134,7 +134,11 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		return
 	case known < 0:
 		m.notices = append(m.notices, n)
-		r.say(m, nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n})
+		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}
+		if r.freezeOf(m.group) != nil {
+			e.Reason = "frozen: it is recorded, and acted on after the thaw"
+		}
+		r.say(m, e)
 	case !n.Deadline.IsZero() && (m.notices[known].Deadline.IsZero() || n.Deadline.Before(m.notices[known].Deadline)):
 		m.notices[known].Deadline = n.Deadline
 	case r.consequent(m, n.EventID):
@@ -183,8 +187,8 @@ func (r *Reconciler) consequent(m *member, eventID string) bool {
 	if m.rec.Deleting != nil {
 		return true
 	}
-	if m.rec.Drain == nil {
-		return false
+	if m.rec.Drain == nil { // in a frozen group it is enough that the next leader will know
+		return findNotice(m.rec.Notices, eventID) >= 0
 	}
 	for _, c := range m.rec.Drain.Causes {
 		if c.EventID == eventID {

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -12,18 +14,39 @@ const (
 	maxBackoff   = 5 * time.Minute
 )
 
-// shardState is the durable state of a shard's groups: state/{shard}.json.
+// shardState is the durable state of a shard and its groups: state/{shard}.json.
+// What its pointers lead to is replaced, never changed.
 type shardState struct {
-	Groups map[string]groupState `json:"groups"` // by tenant/group
+	Frozen *freeze               `json:"frozen,omitempty"` // the whole shard
+	Groups map[string]groupState `json:"groups"`           // by tenant/group
+}
+
+// A freeze forbids every change but drains under way.
+type freeze struct {
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// A rollback makes the last good definition the desired one.
+type rollback struct {
+	Since      time.Time `json:"since"`
+	From       string    `json:"from"`       // configured infra hash; when another is configured the rollback ends
+	Definition string    `json:"definition"` // digest
 }
 
 // groupState is what a group remembers across plans and terms.
 type groupState struct {
 	Paused       bool         `json:"paused,omitempty"`
+	PausedAt     time.Time    `json:"paused_at,omitzero"`
+	PauseReason  string       `json:"pause_reason,omitempty"`
+	Frozen       *freeze      `json:"frozen,omitempty"`
+	Rollback     *rollback    `json:"rollback,omitempty"`
 	HaltedHash   string       `json:"halted_hash,omitempty"`
+	HaltedAt     time.Time    `json:"halted_at,omitzero"`
 	HaltReason   string       `json:"halt_reason,omitempty"`
-	Failures     int          `json:"failures,omitempty"` // consecutive creations that did not become ready
-	Refusals     int          `json:"refusals,omitempty"` // the same, with those that capacity prevented
+	Failures     int          `json:"failures,omitempty"`     // consecutive creations that did not become ready
+	FailureHash  string       `json:"failure_hash,omitempty"` // of what they were made from; empty: not known
+	Refusals     int          `json:"refusals,omitempty"`     // the same, with those that capacity prevented
 	BackoffUntil time.Time    `json:"backoff_until,omitzero"`
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
@@ -44,6 +67,7 @@ func (r *Reconciler) failedToBecomeReady(m *member, capacity bool) {
 	h.Refusals++
 	if !capacity && m.rec.InfraHash == m.group.hash {
 		h.Failures++
+		h.FailureHash = m.group.hash
 	}
 	wait := maxBackoff
 	if h.Refusals < 7 {
@@ -53,11 +77,34 @@ func (r *Reconciler) failedToBecomeReady(m *member, capacity bool) {
 	r.saveSoon()
 }
 
-func (r *Reconciler) saveSoon() {
+// forgive forgets what failed, and that the next creations should wait for it.
+func (s *groupState) forgive() {
+	s.Failures, s.FailureHash, s.Refusals, s.BackoffUntil = 0, "", 0, time.Time{}
+}
+
+// A ledger counts the changes of what state/{shard}.json holds, so that whoever
+// made one can wait until it is durable.
+type ledger struct {
+	wake  chan struct{} // has room for one: there is something to save
+	edits uint64        // changes so far; guarded by the reconciler's lock, as what follows
+	tried uint64        // of them, those that the last attempt to save held
+	saved uint64        // of them, those that are durable
+	err   error         // of the last attempt
+}
+
+func newLedger() ledger { return ledger{wake: make(chan struct{}, 1)} }
+
+func (l *ledger) signal() {
 	select {
-	case r.saves <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
+}
+
+// saveSoon has the histories saved: one of them has changed. It needs the lock.
+func (r *Reconciler) saveSoon() {
+	r.ledger.edits++
+	r.ledger.signal()
 }
 
 // saveStates writes the groups' histories whenever they changed, all of them at
@@ -67,31 +114,108 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.saves:
+		case <-r.ledger.wake:
 		}
-		snapshot := r.snapshotStates()
-		_, err := r.states.Update(ctx, func(s *shardState) error { s.Groups = snapshot; return nil })
+		now, edit := r.snapshotStates()
+		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
+		r.noteSaved(edit, err)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		r.log.Warn("group state not saved yet", "err", err)
-		r.saveSoon()
+		r.log.Warn("group state not saved yet", "code", nstance.CodeOf(err), "err", err)
+		r.ledger.signal()
 		if !sleep(ctx, time.Second) {
 			return
 		}
 	}
 }
 
-func (r *Reconciler) snapshotStates() map[string]groupState {
+// snapshotStates returns what is to be saved, and the last change that it holds.
+func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := map[string]groupState{}
+	out := shardState{Frozen: r.frozen, Groups: maps.Clone(r.absent)}
 	for key, g := range r.groups {
-		if g.history != (groupState{}) {
-			out[key.String()] = g.history
+		if g.recorded = g.recorded || g.history != (groupState{}); g.recorded {
+			out.Groups[key.String()] = g.history
 		}
 	}
-	return out
+	return out, r.ledger.edits
+}
+
+func (r *Reconciler) noteSaved(edit uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ledger.tried, r.ledger.err = edit, err
+	if err == nil {
+		r.ledger.saved = edit
+	}
+	r.announce()
+}
+
+// announce wakes those who wait for something to be durable. It needs the lock.
+func (r *Reconciler) announce() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// durable blocks until a change is saved. It fails with Unavailable when an
+// attempt to save it failed, or ctx ended first: it is in force all the same,
+// and is saved later unless this leader falls before.
+func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
+	var failed error
+	err := r.await(ctx, func() bool {
+		failed = nil
+		if r.ledger.tried >= edit {
+			failed = r.ledger.err
+		}
+		return failed != nil || r.ledger.saved >= edit
+	})
+	if err == nil && failed != nil {
+		err = &nstance.Error{
+			Code: nstance.Unavailable, Err: failed, Remedy: "look whether it holds, and ask again",
+			Msg: fmt.Sprintf("not durable yet, it may still become so: %v", failed),
+		}
+	}
+	return err
+}
+
+// recall takes what an earlier leader remembered. It needs the lock.
+func (r *Reconciler) recall(states shardState, backs map[string]wish) {
+	r.frozen, r.backs = states.Frozen, backs
+	r.absent = maps.Clone(states.Groups)
+	if r.absent == nil {
+		r.absent = map[string]groupState{}
+	}
+	for _, g := range r.groups {
+		r.remember(g)
+		r.lay(g)
+	}
+}
+
+// remember gives a group what is known of it from before it was mentioned.
+func (r *Reconciler) remember(g *group) {
+	key := g.key.String()
+	if h, ok := r.absent[key]; ok {
+		g.history, g.recorded = h, true
+		delete(r.absent, key)
+	}
+	if back, ok := r.backs[key]; ok {
+		g.back = &back
+	}
+}
+
+// drop takes a group out of memory. What it remembers is kept in case it is
+// mentioned again, unless it was removed for good. It needs the lock.
+func (r *Reconciler) drop(g *group) {
+	delete(r.groups, g.key)
+	switch {
+	case !g.recorded && g.history == (groupState{}):
+	case g.removing:
+		r.saveSoon()
+	default:
+		r.absent[g.key.String()] = g.history
+	}
 }
 
 // sleep waits for d, or returns false when ctx ends first.

@@ -18,12 +18,17 @@ func (r *Reconciler) load(ctx context.Context) bool {
 		if err == nil {
 			states, err = r.states.Load(ctx)
 		}
+		var backs map[string]wish
 		if err == nil {
-			r.install(recs, problems, states)
+			backs, err = r.readRollbacks(ctx, states)
+		}
+		if err == nil {
+			r.install(recs, problems, states, backs)
 			r.survey(ctx)
 			r.begin()
 			return true
 		}
+		r.noteUnread(err)
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
 		if !sleep(ctx, time.Second) {
 			return false
@@ -31,7 +36,14 @@ func (r *Reconciler) load(ctx context.Context) bool {
 	}
 }
 
-func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState) {
+// noteUnread remembers why the shard could not be read yet.
+func (r *Reconciler) noteUnread(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread = err
+}
+
+func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]wish) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.began, r.blank = r.opts.Now(), len(problems) == 0
@@ -40,9 +52,7 @@ func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem
 		r.blank = r.blank && rec.Deleting != nil
 	}
 	r.noteProblems(problems)
-	for key, g := range r.groups {
-		g.history = states.Groups[key.String()]
-	}
+	r.recall(states, backs)
 }
 
 // welcome makes a member of a record that this term finds. It needs the lock.
@@ -107,7 +117,7 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.loaded = true
+	r.loaded, r.unread = true, nil
 	close(r.known)
 	for key := range r.groups {
 		r.queue.add(key, false)

@@ -49,7 +49,7 @@ func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
 // whatever the rule says: its marks, and that it has no record, are looked at
 // again all the same. It returns once the deletion is durable. Fails with
 // NotFound when there is no such orphan, Conflict when it has a record after
-// all or is another machine by now.
+// all, is another machine by now, or a freeze forbids it.
 func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
 	return r.withOrphan(ctx, id, func(mach nstance.Machine) error {
 		return r.bury(ctx, mach, nstance.Cause{Kind: nstance.CauseRequest, Message: reason})
@@ -84,7 +84,11 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID) (st
 
 // withOrphan runs do with a machine of which storage, read again, holds no record.
 func (r *Reconciler) withOrphan(ctx context.Context, id nstance.InstanceID, do func(nstance.Machine) error) error {
-	if _, err := r.Orphan(id); err != nil {
+	known, err := r.Orphan(id)
+	if err == nil {
+		err = r.Thawed(nstance.GroupKey{Tenant: known.Machine.Owner.Tenant, Group: known.Machine.Group})
+	}
+	if err != nil {
 		return err
 	}
 	if err := r.takeOrphans(ctx); err != nil {

@@ -114,7 +114,10 @@ func (c census) share() int { return max(1, c.members/5) }
 // young says why time alone spares an orphan still; empty: it does not.
 func (r *Reconciler) young(o *orphan, c census) string {
 	gc := r.opts.GC
+	key := nstance.GroupKey{Tenant: o.machine.Owner.Tenant, Group: o.machine.Group}
 	switch born := latest(o.machine.CreatedAt, o.machine.ID.Time()); {
+	case r.thawed(key) != nil:
+		return r.thawed(key).Error()
 	case c.now.Sub(r.began) < r.opts.FullPass:
 		return fmt.Sprintf("this leader has not led for %s yet", r.opts.FullPass)
 	case o.last.Sub(o.first) < gc.Interval:
@@ -264,6 +267,9 @@ func (r *Reconciler) absorbed(rec storage.Instance) {
 // record stands there by now, the machine is a member.
 func (r *Reconciler) bury(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
 	mach, err := r.lookAtOrphan(ctx, listed)
+	if err == nil {
+		err = r.Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
+	}
 	if err != nil {
 		return err
 	}

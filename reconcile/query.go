@@ -11,24 +11,26 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A HoldView is a Hold with its beginning.
-type HoldView struct {
-	Hold
-	Since time.Time
-}
-
 // A GroupView is a group as it stands.
 type GroupView struct {
 	nstance.Group
-	Hash    string // desired infra hash
-	Desired bool   // false: members exist, but nobody says what the group should be
-	Ready   int
-	Booting int // counted, not ready yet
-	Leaving int
-	Stale   int
-	Paused  bool
-	Halted  string // why the rollout is halted; empty: it is not
-	Holds   []HoldView
+	Hash         string // desired infra hash; empty: the definition could not be read
+	RuntimeHash  string // desired
+	Desired      bool   // false: members exist, but nobody says what the group should be
+	Removing     bool   // it goes when its last member is gone
+	Ready        int
+	Booting      int // counted, not ready yet
+	Leaving      int
+	Stale        int
+	OnDemand     int // made by request, in none of the numbers above
+	Paused       bool
+	Halted       string // why the rollout is halted; empty: it is not
+	Frozen       bool   // by itself or with the shard
+	RolledBack   bool   // Group and the hashes are those of the last good definition
+	LastGoodHash string // of the definition with which all members were last ready; empty: there is none
+	Failures     int    // consecutive creations from the desired definition that did not become ready
+	BackoffUntil time.Time
+	Holds        []HoldView
 }
 
 // An InstanceView is an instance as it stands.
@@ -59,15 +61,21 @@ func (r *Reconciler) Groups() []GroupView {
 
 func (r *Reconciler) groupView(g *group) GroupView {
 	v := GroupView{
-		Group: g.spec, Hash: g.hash, Desired: g.desired, Paused: g.history.Paused, Holds: slices.Clone(g.holds),
+		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,
+		Paused: g.history.Paused, Frozen: r.freezeOf(g) != nil, RolledBack: g.history.Rollback != nil,
+		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
+		Holds: slices.Clone(g.holds),
 	}
 	v.Key = g.key
-	if g.history.HaltedHash != "" && g.history.HaltedHash == g.hash {
+	if g.halted() {
 		v.Halted = g.history.HaltReason
 	}
 	now := r.opts.Now()
 	for _, m := range g.members {
 		switch {
+		case m.rec.OnDemand:
+			v.OnDemand++
+			continue
 		case m.state.Leaving():
 			v.Leaving++
 		case r.isReady(m, g, now):
@@ -130,13 +138,24 @@ func (r *Reconciler) Loaded() bool {
 }
 
 // Problems lists what a person should look at: records that could not be read,
-// machines with our marks that have no record, and a snapshot of no use.
+// machines with our marks that have no record, a snapshot of no use, a freeze.
 func (r *Reconciler) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []string
 	for _, p := range r.broken {
 		out = append(out, fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err))
+	}
+	if r.frozen != nil {
+		out = append(out, fmt.Sprintf("the shard is frozen since %s%s", r.frozen.Since.UTC().Format(time.RFC3339), orNothing(r.frozen.Reason)))
+	}
+	for key, g := range r.groups {
+		if g.history.Rollback != nil && g.back == nil {
+			out = append(out, fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", key, g.history.Rollback.Definition))
+		}
+	}
+	if r.unread != nil {
+		out = append(out, fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.unread))
 	}
 	c := r.census()
 	for id, o := range r.orphans {
@@ -152,8 +171,8 @@ func (r *Reconciler) Problems() []string {
 
 // Drain asks for an instance to be drained and then deleted, and returns once
 // the drain, or the deletion where there is nothing to drain, is durable. A
-// managed instance is replaced. Fails with NotFound, and Unavailable when ctx
-// ends first: then it may still happen.
+// managed instance is replaced. Fails with NotFound, Conflict when a freeze
+// forbids it, and Unavailable when ctx ends first: then it may still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
 	err := r.request(ctx, id, reason, false)
 	if err != nil {
@@ -168,7 +187,8 @@ func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason st
 }
 
 // Delete asks for an instance to be deleted, after a drain unless noDrain. It
-// returns once that is durable. A managed instance is replaced.
+// returns once that is durable. A managed instance is replaced. Fails as Drain
+// does.
 func (r *Reconciler) Delete(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
 	return r.request(ctx, id, reason, noDrain)
 }
@@ -179,6 +199,10 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	if m == nil {
 		r.mu.Unlock()
 		return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	if err := r.thawed(m.group.key); err != nil {
+		r.mu.Unlock()
+		return err
 	}
 	if m.requested == nil {
 		m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}

@@ -77,18 +77,22 @@ type Reconciler struct {
 	urgent   *lane
 	ordinary *lane
 	asks     *asker
-	saves    chan struct{} // has room for one: group histories changed
 	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known    chan struct{} // closed once members are known
 
 	mu        sync.Mutex
-	loaded    bool // members are known; nothing is planned before
+	loaded    bool  // members are known; nothing is planned before
+	unread    error // why they are not yet
 	groups    map[nstance.GroupKey]*group
 	members   map[nstance.InstanceID]*member
 	orphans   map[nstance.InstanceID]*orphan
 	broken    []storage.Problem
 	shortages shortages
 	changed   chan struct{} // closed and replaced whenever a step ended
+	ledger    ledger
+	frozen    *freeze               // the whole shard
+	absent    map[string]groupState // what groups remember that are not in memory, by tenant/group
+	backs     map[string]wish       // what groups were rolled back to when this term began
 	began     time.Time
 	blank     bool // storage held no live record then
 	doubted   bool // orphans are spared for lack of certainty, and that was said
@@ -114,7 +118,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		saves: make(chan struct{}, 1), shortages: shortages{}, burying: make(chan struct{}, 1), known: make(chan struct{}),
+		ledger: newLedger(), absent: map[string]groupState{}, shortages: shortages{}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
 	}
@@ -228,7 +232,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	}
 	r.queue.addAt(key, next)
 	if g.removing && len(g.members) == 0 && g.unreadable == 0 {
-		delete(r.groups, key)
+		r.drop(g)
 	}
 }
 

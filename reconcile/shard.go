@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -15,13 +14,14 @@ import (
 // A group is one group's state in memory. All of it is guarded by the
 // reconciler's lock, which is never held across I/O.
 type group struct {
-	key        nstance.GroupKey
-	spec       nstance.Group
-	desired    bool   // spec is known; without it nothing is planned
-	hash       string // infra hash of spec.Definition
-	runtime    string // its runtime hash
+	key nstance.GroupKey
+	wish
+	desired    bool  // what is configured is known; without it nothing is planned
+	configured wish  // by configuration and API; differs from wish while the group is rolled back
+	back       *wish // last good definition while the group is rolled back; nil: it could not be read
 	members    []*member
 	history    groupState
+	recorded   bool // history stands in storage, or will
 	unreadable int
 	removing   bool
 	full       bool // group_ready was said and still holds
@@ -83,11 +83,12 @@ const (
 	stepDrain  // make the drain in memory durable, then announce it
 	stepCancel // make the end of the drain durable, then announce it
 	stepDelete
+	stepNote // make standing notices durable that nothing else follows from
 )
 
 // String returns the step's name in logs.
 func (s stepKind) String() string {
-	return [...]string{"none", "create", "drain", "cancel_drain", "delete"}[s]
+	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "note"}[s]
 }
 
 // due is when the step that m owes is to be tried again; zero while a lane has it.
@@ -106,6 +107,7 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 	if g == nil {
 		g = &group{key: key}
 		r.groups[key] = g
+		r.remember(g)
 	}
 	return g
 }
@@ -113,26 +115,21 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 // desire replaces the desired values of all groups. A group that is not among
 // them keeps its values: nothing is removed by omission.
 func (r *Reconciler) desire(groups []nstance.Group) error {
-	type hashes struct{ infra, runtime confighash.Hash }
-	of := make([]hashes, len(groups))
+	wishes := make([]wish, len(groups))
 	for i, spec := range groups {
-		var err, err2 error
-		of[i].infra, err = confighash.InfraOf(spec.Definition).Hash()
-		of[i].runtime, err2 = confighash.RuntimeOf(spec.Definition).Hash()
-		if err := errors.Join(err, err2, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
+		var err error
+		wishes[i], err = wishFor(spec)
+		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
 			return fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, spec := range groups {
-		g := r.groupOf(spec.Key)
-		if g.hash != string(of[i].infra) && g.history.Failures > 0 {
-			g.history.Failures = 0
-			r.saveSoon()
-		}
-		g.spec, g.hash, g.runtime, g.desired = spec, string(of[i].infra), string(of[i].runtime), true
-		r.queue.add(spec.Key, false)
+	for _, w := range wishes {
+		g := r.groupOf(w.spec.Key)
+		g.configured, g.desired = w, true
+		r.lay(g)
+		r.queue.add(g.key, false)
 	}
 	return nil
 }
@@ -149,7 +146,7 @@ func (r *Reconciler) forget(m *member) {
 	delete(r.members, m.id)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
 	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {
-		delete(r.groups, g.key)
+		r.drop(g)
 	}
 }
 

@@ -26,7 +26,9 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		at = earliest(at, r.lookAgain(m, now))
 		v := r.memberView(m, verdict, now)
 		if r.isReady(m, g, now) {
-			ready++
+			if !m.rec.OnDemand {
+				ready++
+			}
 			r.becameReady(m)
 		} else if m.state == nstance.Booting && !m.goodSince.IsZero() {
 			at = earliest(at, m.goodSince.Add(g.spec.Rollout.MinReady))
@@ -39,7 +41,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	r.suspect(g)
 	v := View{
 		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
-		Unreadable: g.unreadable, Removing: g.removing,
+		Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
 	}
 	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins
 		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", true, longest
@@ -146,7 +148,7 @@ func (r *Reconciler) becameReady(m *member) {
 	m.everReady = true
 	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
 	if h := &m.group.history; !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
-		h.Failures, h.Refusals, h.BackoffUntil = 0, 0, time.Time{}
+		h.forgive()
 		r.saveSoon()
 	}
 }

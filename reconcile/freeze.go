@@ -1,0 +1,181 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A FreezeView says since when something is frozen, and why.
+type FreezeView struct {
+	Since  time.Time
+	Reason string
+}
+
+// Freeze forbids every change of a group's machines but the way out of those
+// that are leaving. Notices are recorded, and acted on after the thaw; agents
+// register and report as ever. It returns once that is durable; a repeat changes
+// nothing, not even the reason. Fails as Pause does.
+func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
+	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Frozen != nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		r.unchoose(g)
+		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, nil
+	})
+}
+
+// Thaw ends the freeze of a group; that of the shard stays. It returns once that
+// is durable; nil if the group was not frozen. Fails as Pause does.
+func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey) error {
+	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Frozen == nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Frozen = nil
+		r.unchoose(g)
+		return nstance.Event{Type: nstance.EventThawed}, nil
+	})
+}
+
+// FreezeShard does to every group what Freeze does to one, and has machines
+// without a record left alone. Fails with Unavailable as Pause does.
+func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
+	return r.governShard(ctx, func() (nstance.Event, bool) {
+		if r.frozen != nil {
+			return nstance.Event{}, false
+		}
+		r.frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, true
+	})
+}
+
+// ThawShard ends the freeze of the shard; groups that are frozen by themselves
+// stay so. It returns once that is durable; nil if the shard was not frozen.
+// Fails with Unavailable as Pause does.
+func (r *Reconciler) ThawShard(ctx context.Context) error {
+	return r.governShard(ctx, func() (nstance.Event, bool) {
+		was := r.frozen
+		r.frozen = nil
+		return nstance.Event{Type: nstance.EventThawed}, was != nil
+	})
+}
+
+// governShard is govern for what concerns every group.
+func (r *Reconciler) governShard(ctx context.Context, change func() (nstance.Event, bool)) error {
+	r.mu.Lock()
+	if !r.loaded {
+		r.mu.Unlock()
+		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+	}
+	if e, changed := change(); changed {
+		e.Time = r.opts.Now().UTC()
+		r.opts.Journal(e)
+		r.saveSoon()
+		for key, g := range r.groups {
+			r.unchoose(g)
+			r.queue.add(key, true)
+		}
+	}
+	edit := r.ledger.edits
+	r.mu.Unlock()
+	return r.durable(ctx, edit)
+}
+
+// Frozen returns since when the shard is frozen and why, and whether it is.
+func (r *Reconciler) Frozen() (FreezeView, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.frozen == nil {
+		return FreezeView{}, false
+	}
+	return FreezeView(*r.frozen), true
+}
+
+// Thawed returns nil unless a freeze forbids to change machines of a group: then
+// Conflict, with who is frozen since when and how to end it. The zero key asks
+// about the shard alone.
+func (r *Reconciler) Thawed(key nstance.GroupKey) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.thawed(key)
+}
+
+// thawed needs the lock.
+func (r *Reconciler) thawed(key nstance.GroupKey) error {
+	f, what, thaw := r.frozen, "the shard", "shard"
+	if g := r.groups[key]; f == nil && g != nil {
+		f, what, thaw = g.history.Frozen, "group "+key.String(), "group "+string(key.Group)
+	}
+	if f == nil {
+		return nil
+	}
+	return &nstance.Error{
+		Code: nstance.Conflict, Remedy: "nstance-admin thaw " + thaw,
+		Msg: fmt.Sprintf("%s is frozen since %s%s", what, f.Since.UTC().Format(time.RFC3339), orNothing(f.Reason)),
+	}
+}
+
+// freezeOf returns the freeze that a group is under, if any. It needs the lock.
+func (r *Reconciler) freezeOf(g *group) *freeze {
+	if r.frozen != nil {
+		return r.frozen
+	}
+	return g.history.Frozen
+}
+
+// unchoose gives up what was chosen and not made, when a freeze begins or ends:
+// what nobody has written down yet is forgotten, and an intent that the freeze
+// kept from becoming a machine is removed after it. Its nonce may have expired
+// meanwhile, which is no failure of its definition. What is being made just now
+// is left alone. It needs the lock.
+func (r *Reconciler) unchoose(g *group) {
+	for _, m := range slices.Clone(g.members) {
+		switch {
+		case m.step != stepCreate || m.hasMach || m.running:
+		case !m.durable:
+			r.forget(m)
+		case r.freezeOf(g) == nil && m.requested == nil:
+			m.requested, m.noDrain = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"}, true
+		}
+	}
+}
+
+// noteStanding has the notices of members recorded that the plan does not act
+// on: those that come during a freeze, and those that were withdrawn after it.
+func (r *Reconciler) noteStanding(g *group) {
+	held := r.freezeOf(g) != nil || !g.desired
+	for _, m := range g.members {
+		if m.step != stepNone || !m.durable || m.state.Leaving() || sameNotices(m.rec.Notices, m.notices) {
+			continue
+		}
+		if held || len(m.rec.Notices) > 0 {
+			m.step, m.retryAt, m.attempts = stepNote, time.Time{}, 0
+			m.planned++
+		}
+	}
+}
+
+func sameNotices(a, b []nstance.Notice) bool {
+	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.EventID == y.EventID && x.Deadline.Equal(y.Deadline) })
+}
+
+// note makes the notices durable that stand against m.
+func (r *Reconciler) note(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	notices := slices.Clone(m.notices)
+	r.mu.Unlock()
+	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+		if rec.Deleting == nil && rec.Drain == nil { // else a former leader's late write says more
+			rec.Notices = notices
+		}
+		return nil
+	})
+	return err
+}

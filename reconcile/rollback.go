@@ -1,0 +1,159 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+)
+
+// A wish is what a group should be.
+type wish struct {
+	spec    nstance.Group
+	hash    string // infra hash of spec.Definition
+	runtime string // its runtime hash
+}
+
+func wishFor(spec nstance.Group) (wish, error) {
+	infra, err := confighash.InfraOf(spec.Definition).Hash()
+	runtime, err2 := confighash.RuntimeOf(spec.Definition).Hash()
+	return wish{spec, string(infra), string(runtime)}, errors.Join(err, err2)
+}
+
+// lay decides what a group should be: what is configured or, while it is rolled
+// back, that with the last good definition. It needs the lock.
+func (r *Reconciler) lay(g *group) {
+	if !g.desired {
+		return
+	}
+	if g.rollbackOver() {
+		g.history.Rollback, g.back = nil, nil
+		r.sayGroup(g, nstance.Event{Type: nstance.EventRollbackEnded, Reason: "another definition is configured"})
+		r.saveSoon()
+	}
+	g.wish = g.effective()
+	h := &g.history
+	if h.FailureHash != "" && g.hash != "" && h.FailureHash != g.hash {
+		h.forgive()
+		r.saveSoon()
+	}
+}
+
+// rollbackOver reports whether what the group was rolled back from is no longer
+// configured. A hash by other rules, as after an upgrade, is no evidence of that.
+func (g *group) rollbackOver() bool {
+	rb := g.history.Rollback
+	return rb != nil && confighash.Drifted(confighash.Hash(rb.From), confighash.Hash(g.configured.hash))
+}
+
+// effective returns what the group should be. Its hash is empty, so that nothing
+// is planned, if that is a definition that could not be read.
+func (g *group) effective() wish {
+	out := g.configured
+	switch {
+	case g.history.Rollback == nil:
+	case g.back == nil:
+		out.hash = ""
+	default:
+		out.spec.Definition, out.hash, out.runtime = g.back.spec.Definition, g.back.hash, g.back.runtime
+	}
+	return out
+}
+
+// readRollbacks reads the definitions that groups are rolled back to. One that
+// is missing or cannot be understood is left out; any other error is returned.
+func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[string]wish, error) {
+	out := map[string]wish{}
+	for key, h := range states.Groups {
+		if h.Rollback == nil {
+			continue
+		}
+		back, err := r.readWish(ctx, h.Rollback.Definition)
+		switch code := nstance.CodeOf(err); {
+		case err == nil:
+			out[key] = back
+		case code == nstance.NotFound, code == nstance.Invalid:
+			r.log.Error("group is rolled back to a definition that cannot be read: nothing is planned for it", "group", key, "err", err)
+		default:
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (r *Reconciler) readWish(ctx context.Context, digest string) (wish, error) {
+	def, err := r.records.Definition(ctx, digest)
+	if err != nil {
+		return wish{}, err
+	}
+	return wishFor(nstance.Group{Definition: def})
+}
+
+// Rollback makes the definition with which every member was last ready the
+// desired one, until another one is configured or UndoRollback. Members of the
+// configured definition are then replaced like any others that are stale. It
+// returns once that is durable; repeating it changes nothing. Fails with
+// NotFound, with Conflict when there is no other definition to go back to, and
+// with Unavailable as Pause does. A dry run only checks.
+func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, dryRun bool) error {
+	digest, err := r.rollbackTarget(key)
+	if err != nil {
+		return err
+	}
+	back, err := r.readWish(ctx, digest)
+	if err != nil || dryRun {
+		return err
+	}
+	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Rollback != nil && g.back != nil {
+			return nstance.Event{}, nil
+		}
+		if g.history.LastGood != digest {
+			return nstance.Event{}, nstance.Errorf(nstance.Conflict, "the last good definition of group %s has changed meanwhile", key)
+		}
+		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
+		g.back = &back
+		r.lay(g)
+		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one"}, nil
+	})
+}
+
+// rollbackTarget returns the digest of the definition to go back to.
+func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g, err := r.governed(key)
+	switch {
+	case err != nil:
+		return "", err
+	case g.history.Rollback != nil && g.back != nil:
+		return g.history.Rollback.Definition, nil
+	case !g.desired:
+		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
+	case g.history.LastGood == "":
+		return "", noTarget("no definition of group %s has ever had all members ready", key)
+	case g.history.LastGoodHash == g.configured.hash:
+		return "", noTarget("all members of group %s were ready with the configured definition: it is the last good one", key)
+	}
+	return g.history.LastGood, nil
+}
+
+func noTarget(format string, key nstance.GroupKey) error {
+	e := nstance.Errorf(nstance.Conflict, format, key)
+	return &nstance.Error{Code: nstance.Conflict, Msg: e.Error(), Remedy: "configure the definition that you want"}
+}
+
+// UndoRollback makes the configured definition the desired one again, and
+// returns once that is durable. Nil if the group is not rolled back. Fails with
+// NotFound, and Unavailable as Pause does.
+func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey) error {
+	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Rollback == nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Rollback, g.back = nil, nil
+		r.lay(g)
+		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "somebody asked for it"}, nil
+	})
+}
