@@ -71,9 +71,9 @@ $(BIN)/azurite-$(AZURITE_VERSION).stamp:
 
 servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSION).stamp
 
-test-storage: servers ## the storage drivers against real servers; their data is in memory where possible
+test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
-		go test -race -count=1 -timeout 15m -tags servers ./storage/blob
+		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server/dev
 
 sim: ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays those
 	go run ./internal/sim/cmd -from $${FROM:-0} -seeds $${SEEDS:-0}
@@ -94,6 +94,7 @@ scenarios: build ## the main job, for real, on this machine
 	dist/nstance-server dev --scenario crash --json | tail -n 1
 	dist/nstance-server dev --scenario rollout --json | tail -n 1
 	dist/nstance-server dev --scenario failover --json | tail -n 1
+	dist/nstance-server dev --scenario kill --count 12 --seed 7 --json | tail -n 1
 
 bench: ## measured beside their floors; see docs/benchmarks.md
 	go test -run '^$$' -bench . -benchmem ./...

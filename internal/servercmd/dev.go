@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/dev"
@@ -31,6 +33,8 @@ A scenario plays the main job once and ends with 0 only if all of it happened:
   rollout    the template changes: replaced one by one, replacement first
   failover   of two servers the leader is killed, with a drain and creates under
              way: the other one takes over, and nothing is lost or made twice
+  kill       --count times a server or a machine is killed at a random instant
+             while the group is kept busy: it comes to rest all the same
 
 With --json, standard output has one JSON object a line for each event, and last
 a summary with the milliseconds that each stage took.`,
@@ -39,26 +43,17 @@ a summary with the milliseconds that each stage took.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
-	f.IntVar(&o.Count, "count", 50, "members of the group in scenario mass")
-	f.DurationVar(&o.ElectionTTL, "election-ttl", 6*time.Second, "how long a leader's term lasts without renewal, in scenario failover")
+	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50); kills in scenario kill (default 20)")
+	f.Uint64Var(&o.Seed, "seed", 0, "what scenario kill does, and when (default: a random one)")
+	f.DurationVar(&o.ElectionTTL, "election-ttl", 0, "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
+	f.StringVar(&o.Storage, "storage", "", "URL of the storage: s3://bucket, gs://bucket, azblob://container or file:///directory; a folder of its own there, removed in the end (default: a directory in --data)")
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws or gcp")
 	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		for flag, n := range map[string]int{"instances": o.Instances, "count": o.Count} {
-			if n < 1 { // which the options would take for the default
-				return nstance.FieldError("--"+flag, "use 1 or more", "%d is too few", n)
-			}
-		}
-		if f.Changed("count") && o.Scenario != dev.Mass {
-			return nstance.FieldError("--count", "use --instances", "belongs to scenario mass")
-		}
-		if f.Changed("instances") && o.Scenario == dev.Mass {
-			return nstance.FieldError("--instances", "use --count", "does not belong to scenario mass")
-		}
-		if f.Changed("election-ttl") && o.Scenario != dev.Failover {
-			return nstance.FieldError("--election-ttl", "leave it out", "belongs to scenario failover")
+		if err := checkDev(f, &o); err != nil {
+			return err
 		}
 		if o.Log, err = p.logger(slog.LevelWarn); err != nil {
 			return err
@@ -71,6 +66,32 @@ a summary with the milliseconds that each stage took.`,
 		return dev.Run(ctx, &o)
 	}
 	return cmd
+}
+
+// checkDev refuses flags that the scenario has no use for, and numbers that the
+// options would take for the default.
+func checkDev(f *pflag.FlagSet, o *dev.Options) error {
+	for flag, n := range map[string]int{"instances": o.Instances, "count": o.Count} {
+		if f.Changed(flag) && n < 1 {
+			return nstance.FieldError("--"+flag, "use 1 or more", "%d is too few", n)
+		}
+	}
+	for _, flag := range []struct {
+		name, remedy string
+		scenarios    []string
+	}{
+		{"count", "use --instances", []string{dev.Mass, dev.Kill}},
+		{"seed", "leave it out", []string{dev.Kill}},
+		{"election-ttl", "leave it out", []string{dev.Failover, dev.Kill}},
+	} {
+		if f.Changed(flag.name) && !slices.Contains(flag.scenarios, o.Scenario) {
+			return nstance.FieldError("--"+flag.name, flag.remedy, "belongs to scenario %s", strings.Join(flag.scenarios, " or "))
+		}
+	}
+	if f.Changed("instances") && o.Scenario == dev.Mass {
+		return nstance.FieldError("--instances", "use --count", "does not belong to scenario mass")
+	}
+	return nil
 }
 
 func (p *program) machineCommand() *cobra.Command {

@@ -56,6 +56,22 @@ func TestWhereThingsAre(t *testing.T) {
 	}
 }
 
+func TestDevRefuses(t *testing.T) {
+	for says, args := range map[string][]string{
+		"--count: 0 is too few":                              {"--scenario", "kill", "--count", "0"},
+		"--count: belongs to scenario mass or kill":          {"--count", "3"},
+		"--seed: belongs to scenario kill":                   {"--scenario", "failover", "--seed", "3"},
+		"--election-ttl: belongs to scenario failover or ki": {"--scenario", "mass", "--election-ttl", "3s"},
+		"--instances: does not belong to scenario mass":      {"--scenario", "mass", "--instances", "3"},
+		"storage: mem:// is in one process only":             {"--storage", "mem://"},
+	} {
+		code, out, errs := call(t, nil, append([]string{"dev"}, args...)...)
+		require.Equal(t, 2, code, errs)
+		require.Empty(t, out)
+		require.Contains(t, errs, says)
+	}
+}
+
 func TestStateDirectory(t *testing.T) {
 	base := t.TempDir()
 	for _, env := range []map[string]string{

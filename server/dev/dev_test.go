@@ -172,7 +172,7 @@ func TestRefused(t *testing.T) {
 		code nstance.Code
 		says string
 	}{
-		{"unknown scenario", dev.Options{Scenario: "storm"}, nstance.Invalid, "interrupt, mass, crash, rollout, failover"},
+		{"unknown scenario", dev.Options{Scenario: "storm"}, nstance.Invalid, "interrupt, mass, crash, rollout, failover, kill"},
 		{"too many", dev.Options{Instances: 501}, nstance.Invalid, "instances: "},
 		{"fewer than none", dev.Options{Count: -1}, nstance.Invalid, "count: "},
 		{"beyond loopback", dev.Options{HTTP: "0.0.0.0:8990"}, nstance.Invalid, "http: "},
@@ -182,6 +182,8 @@ func TestRefused(t *testing.T) {
 		{"a term that is too short", dev.Options{ElectionTTL: time.Millisecond}, nstance.Invalid, "election-ttl: "},
 		{"no such server", dev.Options{Scenario: dev.Failover, Server: []string{"/no/such/program"}}, nstance.Invalid, "/no/such/program"},
 		{"data is too deep for a socket", dev.Options{Scenario: dev.Failover, Data: sealed + "/" + strings.Repeat("x", 100)}, nstance.Invalid, "endpoint: "},
+		{"storage of one process only", dev.Options{Storage: "mem://"}, nstance.Invalid, "several processes"},
+		{"unknown storage", dev.Options{Storage: "ftp://bucket"}, nstance.Invalid, "storage.url: "},
 		{"data is no directory", dev.Options{Data: sealed + "/file"}, nstance.Denied, "data: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,5 +222,5 @@ func ExampleRun() {
 	err := dev.Run(context.Background(), &dev.Options{Scenario: "flood"})
 	fmt.Println(err)
 	// Output:
-	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover)
+	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover, kill)
 }

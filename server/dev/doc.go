@@ -16,7 +16,9 @@
 //	rollout    the template changes: one by one, replacement first
 //	failover   of two servers the leader is killed, in the middle of a drain
 //	           and of making machines: the other one finishes both, once
+//	kill       two servers and their machines are killed at random instants
+//	           while the group is kept busy: it comes to rest all the same
 //
-// In failover the servers are processes of their own. The cloud stays in this
+// In the last two the servers are processes of their own. The cloud stays in this
 // one, so that the machines outlive the server that made them.
 package dev

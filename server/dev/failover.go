@@ -1,16 +1,11 @@
 package dev
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/admin"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // growth is by how many members the group grows when the leader is killed.
@@ -22,15 +17,7 @@ type crossing struct {
 	stay     map[nstance.InstanceID]int // processes of the members that nothing happens to
 	failover time.Duration              // from the kill until the other leads
 	took     bool                       // failover is known
-	balance  balance
-	balanced bool // balance is known
-}
-
-// A balance is what the death of the leader has cost. All of it must be zero.
-type balance struct {
-	leaked     int // machines without a record
-	duplicated int // machines more than one for an instance, or for a need
-	lost       int // instances that should be there, and are not
+	fresh    int                        // new machines that are needed
 }
 
 // failover kills the leader while a drain is under way and machines are being
@@ -46,10 +33,11 @@ func (p *play) failover(ctx context.Context) error {
 	if err := p.remember(members[1:]); err != nil {
 		return err
 	}
+	p.crossing.fresh = growth + len(p.victims)
 	for _, step := range []func(context.Context) error{p.disturb, p.takeOver, p.finish, p.audit} {
 		if err := step(ctx); err != nil {
 			stage := p.stage
-			if p.crossing.took && !p.crossing.balanced {
+			if p.crossing.took && p.balance == nil {
 				_ = p.audit(ctx) // for the summary: the first error is the news
 			}
 			p.stage = stage
@@ -102,18 +90,6 @@ func (p *play) disturb(ctx context.Context) error {
 	})
 }
 
-// scale changes the size of the group, as an administrator would.
-func (p *play) scale(ctx context.Context, size int) error {
-	p.stage = "scale"
-	var said bytes.Buffer
-	args := []string{"group", "scale", string(groupID), strconv.Itoa(size), "--identity", p.home.identityDir(), "--yes"}
-	if code := admin.Main(ctx, args, &bytes.Buffer{}, &said, &said, func(string) string { return "" }); code != 0 {
-		return nstance.Errorf(nstance.Internal, "nstance-admin group scale: %s", bytes.TrimSpace(said.Bytes()))
-	}
-	p.size = size
-	return nil
-}
-
 // takeOver kills the leader and waits until the other one leads.
 func (p *play) takeOver(ctx context.Context) error {
 	p.stage = "kill"
@@ -122,7 +98,7 @@ func (p *play) takeOver(ctx context.Context) error {
 	}
 	p.pair.gate.open()
 	killed := time.Now()
-	if err := p.pair.kill(); err != nil {
+	if err := p.pair.killLeader(); err != nil {
 		return err
 	}
 	const often = 5 * time.Millisecond
@@ -186,100 +162,4 @@ func (p *play) drain(ctx context.Context) (nstance.Drain, error) {
 		return nstance.Drain{}, nstance.Errorf(nstance.Conflict, "%s is not being drained", p.victims[0])
 	}
 	return *rec.Drain, nil
-}
-
-// records reads what is in storage.
-func (p *play) records(ctx context.Context) (map[nstance.InstanceID]storage.Instance, error) {
-	list, problems, err := storage.NewRecords(p.store, shardID, nil).Load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, problem := range problems {
-		return nil, problem.Err
-	}
-	out := map[nstance.InstanceID]storage.Instance{}
-	for _, rec := range list {
-		out[rec.ID] = rec
-	}
-	return out, nil
-}
-
-// audit compares storage, cloud and processes with what should be.
-func (p *play) audit(ctx context.Context) error {
-	p.stage = "audit"
-	recs, err := p.records(ctx)
-	if err != nil {
-		return err
-	}
-	machines, err := p.list(ctx)
-	if err != nil {
-		return err
-	}
-	running, err := p.home.running()
-	if err != nil {
-		return err
-	}
-	found := findings{running: running, made: p.pair.gate.asked()}
-	for id := range recs {
-		found.records = append(found.records, id)
-	}
-	for _, m := range machines {
-		found.machines = append(found.machines, m.ID)
-	}
-	b := found.weigh(p.size, growth+len(p.victims), p.crossing.stay)
-	p.crossing.balance, p.crossing.balanced = b, true
-	if b != (balance{}) {
-		return nstance.Errorf(nstance.Internal, "%d machines leaked, %d are superfluous, %d instances were lost", b.leaked, b.duplicated, b.lost)
-	}
-	return nil
-}
-
-// findings are what there is in the end.
-type findings struct {
-	records, machines []nstance.InstanceID       // in storage, and in the cloud
-	running           map[nstance.InstanceID]int // processes of machines
-	made              map[nstance.InstanceID]int // machines made, for each instance that one was asked for
-}
-
-// weigh compares the findings with what should be: so many members, so many new
-// ones asked for, and some that are as they were.
-func (f findings) weigh(size, fresh int, stay map[nstance.InstanceID]int) (b balance) {
-	machines := map[nstance.InstanceID]int{}
-	for _, id := range f.machines {
-		machines[id]++
-	}
-	for id := range f.running {
-		machines[id] = max(1, machines[id])
-	}
-	for id, n := range machines {
-		if !slices.Contains(f.records, id) {
-			b.leaked += n
-		}
-		b.duplicated += n - 1
-	}
-	for _, n := range f.made {
-		b.duplicated += max(0, n-1)
-	}
-	b.duplicated += max(0, len(f.made)-fresh)
-	whole := 0 // records with all that belongs to them
-	for _, id := range f.records {
-		pid, was := stay[id]
-		if machines[id] > 0 && f.running[id] != 0 && (!was || pid == f.running[id]) {
-			whole++
-		}
-	}
-	b.lost = max(0, size-whole)
-	return b
-}
-
-// summarize adds what the crossing has cost.
-func (c *crossing) summarize(s *Summary) {
-	if c.took {
-		ms := c.failover.Milliseconds()
-		s.FailoverMS = &ms
-	}
-	if c.balanced {
-		b := c.balance
-		s.Leaked, s.Duplicated, s.Lost = &b.leaked, &b.duplicated, &b.lost
-	}
 }

@@ -24,16 +24,22 @@ func TestFailover(t *testing.T) {
 	s := lastLine(t, out.String())
 	require.True(t, s.OK)
 	require.Positive(t, *s.FailoverMS)
-	for name, n := range map[string]*int{"leaked": s.Leaked, "duplicated": s.Duplicated, "lost": s.Lost} {
-		require.NotNil(t, n, name)
-		require.Zero(t, *n, name)
-	}
+	nothingLost(t, s)
 	require.Greater(t, *s.DrainedMS, *s.FailoverMS)
 	require.NotNil(t, s.ReplacementReadyMS)
 	require.NotNil(t, s.DeletedMS)
 	left, err := os.ReadDir(tmp)
 	require.NoError(t, err)
 	require.Empty(t, left, "a temporary directory stays behind")
+}
+
+func nothingLost(t *testing.T, s dev.Summary) {
+	t.Helper()
+	require.True(t, s.OK)
+	for name, n := range map[string]*int{"leaked": s.Leaked, "duplicated": s.Duplicated, "lost": s.Lost} {
+		require.NotNil(t, n, name)
+		require.Zero(t, *n, name)
+	}
 }
 
 func TestServerThatEnds(t *testing.T) {
@@ -120,4 +126,10 @@ func TestWeigh(t *testing.T) {
 			require.Equal(t, tt.want, dev.Weigh(tt.records, tt.machines, tt.running, tt.made, 2, 1, by{"a": 1}))
 		})
 	}
+	t.Run("any number of new instances", func(t *testing.T) {
+		many := by{"a": 1, "b": 1, "c": 1, "d": 0}
+		require.Zero(t, dev.Weigh(ids{"a", "b"}, ids{"a", "b"}, by{"a": 1, "b": 2}, many, 2, dev.AnyNumber, nil))
+		many["d"] = 2
+		require.Equal(t, [3]int{0, 1, 0}, dev.Weigh(ids{"a", "b"}, ids{"a", "b"}, by{"a": 1, "b": 2}, many, 2, dev.AnyNumber, nil))
+	})
 }

@@ -3,6 +3,7 @@ package dev
 import (
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -20,14 +21,16 @@ const (
 	Crash     = "crash"
 	Rollout   = "rollout"
 	Failover  = "failover"
+	Kill      = "kill"
 )
 
 // Scenarios are the values that Options.Scenario may have besides "".
-func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover} }
+func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover, Kill} }
 
 const (
 	defaultInstances = 3
 	defaultCount     = 50
+	defaultKills     = 20
 	maxInstances     = 500 // processes on one machine
 	defaultTTL       = 6 * time.Second
 	defaultHTTP      = "127.0.0.1:8990"
@@ -39,7 +42,16 @@ type Options struct {
 	Scenario string
 
 	Instances int // size of the group; 3
-	Count     int // its size in scenario mass; 50
+	Count     int // its size in scenario mass; 50. How often scenario kill kills; 20
+
+	// Seed decides what scenario kill does, and when: the same seed, the same
+	// choices. Zero: a random one, which the summary names.
+	Seed uint64
+
+	// Storage is the URL of a store to keep the shard's truth in, such as
+	// s3://bucket: in a folder of its own there, removed in the end, private
+	// keys sealed. Empty: a directory in Data.
+	Storage string
 
 	// Data is the directory to keep everything in, made if need be. Empty: a
 	// temporary one, removed in the end.
@@ -67,13 +79,13 @@ type Options struct {
 	// "drain-demo".
 	DrainHook []string
 
-	// Server is the command that serves the shard in scenario failover, as
-	// nstance-server run does. Default: this executable with the argument
+	// Server is the command that serves the shard in scenarios failover and
+	// kill, as nstance-server run does. Default: this executable with the argument
 	// "run".
 	Server []string
 
 	// ElectionTTL is how long a leader's term lasts without renewal in
-	// scenario failover: 1s to 60s; 6s, as everywhere.
+	// scenarios failover and kill: 1s to 60s; 6s, as everywhere, and in kill 1s.
 	ElectionTTL time.Duration
 
 	Log *slog.Logger // of the server and the cloud; nil: discarded
@@ -88,13 +100,14 @@ func (o *Options) complete() (*Options, error) {
 		c = *o
 	}
 	fill(&c.Instances, defaultInstances)
-	fill(&c.Count, defaultCount)
+	fill(&c.Count, map[bool]int{true: defaultKills, false: defaultCount}[c.Scenario == Kill])
+	fill(&c.Seed, rand.Uint64()>>11) // what a JSON number holds
 	fill(&c.HTTP, defaultHTTP)
 	fill(&c.Protocol, "aws")
 	fill[io.Writer](&c.Out, io.Discard)
 	fill[io.Writer](&c.Err, io.Discard)
 	fill(&c.patience, 20*time.Second)
-	fill(&c.ElectionTTL, defaultTTL)
+	fill(&c.ElectionTTL, map[bool]time.Duration{true: lease.MinTTL, false: defaultTTL}[c.Scenario == Kill])
 	fill(&c.Log, slog.New(slog.DiscardHandler))
 	if err := c.commands(); err != nil {
 		return nil, err
@@ -140,7 +153,7 @@ func (o *Options) check() error {
 		return nstance.FieldError("instances", "use 1 to 500", "%d machines are not possible here", o.Instances)
 	}
 	if o.Count < 1 || o.Count > maxInstances {
-		return nstance.FieldError("count", "use 1 to 500", "%d machines are not possible here", o.Count)
+		return nstance.FieldError("count", "use 1 to 500", "%d are not possible here", o.Count)
 	}
 	if o.ElectionTTL < lease.MinTTL || o.ElectionTTL > lease.MaxTTL {
 		return nstance.FieldError("election-ttl", "use 1s to 60s", "%s is out of range", o.ElectionTTL)
@@ -164,6 +177,9 @@ func (o *Options) drainTimeout() time.Duration {
 	}
 	return ample
 }
+
+// paired reports whether the scenario is about two servers.
+func (o *Options) paired() bool { return o.Scenario == Failover || o.Scenario == Kill }
 
 // size of the group that the options ask for.
 func (o *Options) size() int {

@@ -103,5 +103,18 @@ func (o *output) summary(s Summary) error {
 			}
 		}
 	}
-	return nil
+	return o.counts(s)
+}
+
+// counts prints what scenarios that kill servers have done, and what it has cost.
+func (o *output) counts(s Summary) error {
+	if s.Seed != nil {
+		if err := o.say("  %-22s %6d, %d of servers; --seed %d\n", "kills", *s.Kills, *s.ServerKills, *s.Seed); err != nil {
+			return err
+		}
+	}
+	if s.Leaked == nil {
+		return nil
+	}
+	return o.say("  %-22s %6d\n  %-22s %6d\n  %-22s %6d\n", "machines leaked", *s.Leaked, "machines superfluous", *s.Duplicated, "instances lost", *s.Lost)
 }

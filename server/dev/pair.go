@@ -1,22 +1,13 @@
 package dev
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/local"
@@ -34,12 +25,13 @@ type pair struct {
 	leader  int // of servers; known once one of them is ready
 
 	wg     sync.WaitGroup
-	finish context.CancelFunc // ends serving the cloud
+	finish context.CancelFunc      // ends serving the cloud
+	end    context.CancelCauseFunc // is called when a server ends that should not
 }
 
 // newPair makes everything and starts nothing.
 func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
-	p := &pair{w: w, gate: newGate(w.cloud), finish: func() {}}
+	p := &pair{w: w, gate: newGate(w.cloud), finish: func() {}, end: func(error) {}}
 	if p.socket, err = local.Listen(ctx, w.home.socket()); err != nil {
 		return nil, err
 	}
@@ -97,7 +89,7 @@ const (
 // serve starts both servers and returns once one leads and the other waits.
 func (p *pair) serve(ctx, limited context.Context, end context.CancelCauseFunc) ([]server.Addresses, error) {
 	open, finish := context.WithCancel(context.WithoutCancel(ctx)) // until the servers have ended
-	p.finish = finish
+	p.finish, p.end = finish, end
 	p.wg.Go(func() {
 		if err := local.Serve(open, p.socket, p.gate); err != nil {
 			end(err)
@@ -105,10 +97,9 @@ func (p *pair) serve(ctx, limited context.Context, end context.CancelCauseFunc) 
 	})
 	var addrs []server.Addresses
 	for _, s := range p.servers {
-		if err := s.start(p.log, p.w.story.tell); err != nil {
+		if err := p.start(s); err != nil {
 			return nil, err
 		}
-		p.wg.Go(func() { s.watch(end) })
 		addrs = append(addrs, s.addrs)
 	}
 	for !p.settled(limited) {
@@ -133,14 +124,21 @@ func (p *pair) settled(ctx context.Context) bool {
 // other is the server that waits.
 func (p *pair) other() *process { return p.servers[1-p.leader] }
 
-// kill kills the leader, as the kernel or a power cut would.
-func (p *pair) kill() error {
-	s := p.servers[p.leader]
-	s.expected.Do(func() {})
-	if err := s.cmd.Process.Kill(); err != nil {
-		return nstance.Errorf(nstance.Internal, "kill the leader: %w", err)
+// start starts a server that does not run.
+func (p *pair) start(s *process) error {
+	l, err := s.start(p.log, p.w.story.tell)
+	if err != nil {
+		return err
 	}
-	<-s.ended
+	p.wg.Go(func() { l.watch(s.name, p.end) })
+	return nil
+}
+
+// killLeader kills the leader. The other one is taken for it from now on.
+func (p *pair) killLeader() error {
+	if err := p.servers[p.leader].kill(); err != nil {
+		return err
+	}
 	p.leader = 1 - p.leader
 	p.w.http = p.servers[p.leader].addrs.HTTP
 	return nil
@@ -152,121 +150,12 @@ func (p *pair) close() {
 		p.wg.Go(s.stop)
 	}
 	for _, s := range p.servers {
-		if s.cmd != nil {
-			<-s.ended
+		if l := s.life(); l != nil {
+			<-l.ended
 		}
 	}
 	p.finish()
 	_ = p.socket.Close() // for the case that it was never served
 	p.wg.Wait()
 	_ = p.log.Close() // nothing of worth is buffered
-}
-
-// A process is one server.
-type process struct {
-	name  string
-	addrs server.Addresses
-	args  []string
-	cmd   *exec.Cmd      // nil until it has been started
-	leash io.WriteCloser // its standard input, at whose end it stops
-	ended chan struct{}  // closed when it has ended, and all it said was heard
-	err   error          // how it ended
-
-	expected sync.Once // done when its end is no news
-}
-
-// newProcess writes the configuration of a server.
-func newProcess(w *shard, name string, at site) (*process, error) {
-	text, err := configuration(w.o, at, 1)
-	if err != nil {
-		return nil, err
-	}
-	conf := filepath.Join(w.home.dir, "server-"+name+".jsonc")
-	if err := os.WriteFile(conf, text, 0o600); err != nil {
-		return nil, nstance.Errorf(nstance.Denied, "%w", err)
-	}
-	store := url.URL{Scheme: "file", Path: filepath.ToSlash(w.home.storageDir())}
-	return &process{
-		name: name, addrs: at.bind, ended: make(chan struct{}),
-		args: append(w.o.Server[:len(w.o.Server):len(w.o.Server)],
-			"--config", conf, "--storage", store.String(), "--data", filepath.Join(w.home.dir, "server-"+name),
-			"--key-provider", "none", "--print-events", "--tethered"),
-	}, nil
-}
-
-// start starts the process. What it prints are events.
-func (s *process) start(log io.Writer, tell func(nstance.Event)) error {
-	cmd := exec.Command(s.args[0], s.args[1:]...)
-	cmd.Stdout, cmd.Stderr = &lines{tell: tell}, log
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = apart() // Ctrl-C is this process' to handle
-	leash, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return nstance.Errorf(nstance.Invalid, "server %s: %w", s.name, err)
-	}
-	s.cmd, s.leash = cmd, leash
-	return nil
-}
-
-// watch waits until the process has ended, and calls end if nobody wanted that.
-func (s *process) watch(end context.CancelCauseFunc) {
-	s.err = s.cmd.Wait()
-	close(s.ended)
-	s.expected.Do(func() {
-		end(nstance.Errorf(nstance.Internal, "server %s has ended: %v; servers.log says why", s.name, s.err))
-	})
-}
-
-// stopLimit is how long a server has to stop.
-const stopLimit = 10 * time.Second
-
-// stop ends the process politely, and else otherwise.
-func (s *process) stop() {
-	s.expected.Do(func() {})
-	if s.cmd == nil {
-		return
-	}
-	_ = s.leash.Close() // where signals are not to be had, that is enough
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	late := time.NewTimer(stopLimit)
-	defer late.Stop()
-	select {
-	case <-s.ended:
-	case <-late.C:
-		_ = s.cmd.Process.Kill()
-		<-s.ended
-	}
-}
-
-// lines takes events as a server prints them. What was cut off by its death is
-// left out.
-type lines struct {
-	tell func(nstance.Event)
-	rest []byte
-}
-
-// maxLine is the longest line that may be an event, in bytes.
-const maxLine = 1 << 20
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.rest = append(l.rest, b...)
-	for {
-		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
-		if !ok {
-			break
-		}
-		l.rest = rest
-		var e nstance.Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return 0, fmt.Errorf("a server printed what is no event: %w", err)
-		}
-		l.tell(e)
-	}
-	if len(l.rest) > maxLine {
-		return 0, fmt.Errorf("a server printed a line of more than %d bytes", maxLine)
-	}
-	return len(b), nil
 }

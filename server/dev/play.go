@@ -25,6 +25,8 @@ type play struct {
 	pids    []int                // their processes
 
 	crossing crossing // of scenario failover
+	storm    storm    // of scenario kill
+	balance  *balance // of both; nil while it is not known
 }
 
 // play plays the scenario and returns how it went.
@@ -34,10 +36,13 @@ func (w *shard) play(ctx context.Context) (Summary, error) {
 	if w.pair != nil {
 		limit += 4 * w.o.ElectionTTL
 	}
+	if w.o.Scenario == Kill {
+		limit += time.Minute + time.Duration(w.o.Count)*2*w.o.meanPause()
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, nstance.Errorf(nstance.Unavailable, "the scenario took longer than %s", limit))
 	defer cancel()
 	scenario := map[string]func(context.Context) error{
-		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover,
+		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover, Kill: p.kill,
 	}[w.o.Scenario]
 	err := scenario(ctx)
 	sum := p.summary()

@@ -17,7 +17,6 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/web"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Limits of starting up.
@@ -34,10 +33,10 @@ type shard struct {
 	conf   source
 	bind   string // where the status page is to listen
 	http   string // where it listens
-	store  storage.Store
+	depot  *depot
 	cloud  *local.Cloud
-	server *server.Server // nil in scenario failover
-	pair   *pair          // instead, in that scenario
+	server *server.Server // nil in scenarios with two servers
+	pair   *pair          // instead, in those
 	keys   *registration.Keys
 
 	wg   sync.WaitGroup
@@ -50,22 +49,22 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 	if w.bind, err = free(ctx, o.HTTP); err != nil {
 		return nil, err
 	}
-	if w.store, err = storage.OpenDir(h.storageDir(), nil); err != nil {
+	if w.depot, err = openDepot(ctx, o, h); err != nil {
 		return nil, err
 	}
 	w.cloud, err = local.New(&local.Options{
 		Command: o.Machine, Dir: h.machinesDir(), Protocol: o.Protocol, Stderr: h.machines, Log: o.Log,
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, w.depot.close())
 	}
-	if o.Scenario == Failover {
+	if o.paired() {
 		w.pair, err = newPair(ctx, w)
 	} else {
 		err = w.newServer(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.cloud.Close())
+		return nil, errors.Join(err, w.cloud.Close(), w.depot.close())
 	}
 	return w, nil
 }
@@ -76,7 +75,9 @@ func (w *shard) newServer(ctx context.Context) error {
 		return err
 	}
 	w.conf.set(text)
-	w.server, err = server.New(ctx, w.store, w.cloud, w.conf.read, &server.Options{Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log})
+	w.server, err = server.New(ctx, w.depot.store, w.cloud, w.conf.read, &server.Options{
+		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log,
+	})
 	return err
 }
 
@@ -94,7 +95,7 @@ func (w *shard) start(ctx context.Context) (context.Context, error) {
 		}
 		return work, err
 	}
-	keys, err := registration.Bootstrap(limited, vault.New(w.store, nil), time.Now())
+	keys, err := registration.Bootstrap(limited, vault.New(w.depot.store, w.depot.box), time.Now())
 	if err != nil {
 		return work, err
 	}
@@ -159,14 +160,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// close ends the servers, then the machines, and waits for all of them.
+// close ends the servers, then the machines, and waits for all of them. Then it
+// removes what they stored elsewhere.
 func (w *shard) close() error {
 	w.stop()
 	w.wg.Wait()
 	if w.pair != nil {
 		w.pair.close()
 	}
-	return w.cloud.Close()
+	return errors.Join(w.cloud.Close(), w.depot.close())
 }
 
 // status fetches what the status page shows, as anybody would.

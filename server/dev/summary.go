@@ -18,13 +18,19 @@ type Summary struct {
 	Stage    string    `json:"stage,omitempty"` // where it failed
 	Error    string    `json:"error,omitempty"`
 	Count    int       `json:"count,omitempty"` // of the instances that the scenario was about
-	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted; with failover: that should be there, and are not
+	Lost     *int      `json:"lost,omitempty"`  // those of them that were not replaced, drained and deleted; with failover and kill: that should be there, and are not
 
-	// What scenario failover has cost: the time without a leader, and machines
-	// without a record, or more than one for an instance or for a need.
-	FailoverMS *int64 `json:"failover_ms,omitempty"`
+	// What scenarios failover and kill have cost: machines without a record,
+	// and more than one for an instance or for a need; the time without a
+	// leader (failover).
 	Leaked     *int   `json:"leaked,omitempty"`
 	Duplicated *int   `json:"duplicated,omitempty"`
+	FailoverMS *int64 `json:"failover_ms,omitempty"`
+
+	// What scenario kill has done.
+	Seed        *uint64 `json:"seed,omitempty"`
+	Kills       *int    `json:"kills,omitempty"`
+	ServerKills *int    `json:"server_kills,omitempty"` // of those, the others are of machines
 
 	DetectedMS             *int64 `json:"detected_ms,omitempty"`
 	ReceivedMS             *int64 `json:"received_ms,omitempty"`
@@ -70,7 +76,14 @@ func (p *play) summary() Summary {
 		}
 		s.Count, s.Lost = len(p.victims), &lost
 	}
-	p.crossing.summarize(&s)
+	if p.crossing.took {
+		ms := p.crossing.failover.Milliseconds()
+		s.FailoverMS = &ms
+	}
+	p.storm.summarize(p.o, &s)
+	if p.balance != nil {
+		s.Leaked, s.Duplicated, s.Lost = &p.balance.leaked, &p.balance.duplicated, &p.balance.lost
+	}
 	return s
 }
 

@@ -5,17 +5,11 @@
 package blob_test
 
 import (
-	"bytes"
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,13 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
 	"gocloud.dev/blob/azureblob"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/realserver"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -226,71 +218,17 @@ func insist(update func() error) error {
 	}
 }
 
-// begin runs a server from $NSTANCE_TEST_SERVERS on a free port until the test
-// ends, and returns its host and port.
-func begin(t *testing.T, name string, args func(host, port string) []string) string {
-	t.Helper()
-	dir := os.Getenv("NSTANCE_TEST_SERVERS")
-	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run make test-storage")
-	path := filepath.Join(dir, name)
-	require.FileExists(t, path, "run make servers")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-	host, port, _ := net.SplitHostPort(addr)
-	ctx, stop := context.WithCancel(context.Background()) // t.Context would end it before the tests' clean-up
-	cmd := exec.CommandContext(ctx, path, args(host, port)...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &out, t.TempDir()
-	require.NoError(t, cmd.Start())
-	died := make(chan struct{})
-	go func() { defer close(died); _ = cmd.Wait() }()
-	t.Cleanup(func() {
-		stop()
-		<-died
-		if t.Failed() {
-			t.Logf("%s said at the end: %s", name, out.Bytes()[max(0, out.Len()-2000):])
-		}
-	})
-	require.Eventually(t, func() bool {
-		conn, err := net.DialTimeout("tcp", addr, time.Second)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}, time.Minute, 20*time.Millisecond, "%s does not listen", name)
-	return addr
-}
-
 var buckets atomic.Int32
 
 func bucketName() string { return fmt.Sprintf("nstance-%d", buckets.Add(1)) }
 
 func versitygw(t *testing.T) func(*testing.T) string {
-	addr := begin(t, "versitygw", func(host, port string) []string {
-		return []string{"--port", host + ":" + port, "--access", "key", "--secret", "secret", "--quiet", "posix", t.TempDir()}
-	})
-	for k, v := range map[string]string{
-		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
-		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
-	} {
-		t.Setenv(k, v)
-	}
-	client := awss3.New(awss3.Options{
-		Region: "us-east-1", BaseEndpoint: aws.String("http://" + addr), UsePathStyle: true,
-		Credentials: credentials.NewStaticCredentialsProvider("key", "secret", ""),
-	})
-	return func(t *testing.T) string {
-		name := bucketName()
-		_, err := client.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name})
-		require.NoError(t, err)
-		return "s3://" + name + "?use_path_style=true&endpoint=" + url.QueryEscape("http://"+addr)
-	}
+	s3 := realserver.NewS3(t)
+	return func(t *testing.T) string { return realserver.URL(s3.Bucket(t), s3.Endpoint) }
 }
 
 func fakeGCS(t *testing.T) func(*testing.T) string {
-	addr := begin(t, "fake-gcs-server", func(host, port string) []string {
+	addr := realserver.Begin(t, "fake-gcs-server", func(host, port string) []string {
 		return []string{"-backend", "filesystem", "-filesystem-root", t.TempDir(), "-scheme", "http", "-host", host, "-port", port, "-public-host", host + ":" + port, "-log-level", "error"}
 	})
 	t.Setenv("STORAGE_EMULATOR_HOST", addr)
@@ -309,7 +247,7 @@ func fakeGCS(t *testing.T) func(*testing.T) string {
 const azuriteKey = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 func azurite(t *testing.T) func(*testing.T) string {
-	addr := begin(t, "azurite-blob", func(host, port string) []string {
+	addr := realserver.Begin(t, "azurite-blob", func(host, port string) []string {
 		return []string{"--blobHost", host, "--blobPort", port, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"}
 	})
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "devstoreaccount1")
