@@ -32,7 +32,7 @@ var coming = map[string]bool{
 	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
 	"PauseGroup": true, "ResumeGroup": true, "RollbackGroup": true, "Plan": true,
 	"CreateInstance": true, "PreserveInstance": true, "ListEvents": true, "ListInterruptions": true,
-	"Freeze": true, "Thaw": true, "GetRecord": true, "RepairRecord": true,
+	"Freeze": true, "Thaw": true,
 	"ListKeys": true, "RotateKey": true, "ListOperators": true, "RevokeOperator": true,
 }
 

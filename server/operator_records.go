@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// GetRecord implements the RPC.
+func (o operatorService) GetRecord(ctx context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
+	key, err := callerOf(ctx).term.recordKey(ctx, req.GetKey())
+	if err != nil {
+		return nil, err
+	}
+	obj, err := o.s.store.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if len(obj.Data) > maxRecord {
+		return nil, nstance.FieldError("key", "read it from the storage itself", "%s has %d bytes, more than an answer holds", key, len(obj.Data))
+	}
+	resp := &apiv1.GetRecordResponse{Key: key, Version: string(obj.Version), Data: obj.Data}
+	if err := storage.Readable(key, obj.Data); err != nil {
+		resp.Error = err.Error()
+	}
+	return resp, nil
+}
+
+// maxRecord bounds what GetRecord returns, in bytes: less than gRPC's own limit
+// of 4 MiB for a message.
+const maxRecord = 3 << 20
+
+// RepairRecord implements the RPC.
+func (o operatorService) RepairRecord(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
+	c := callerOf(ctx)
+	ref, err := storage.ParseInstanceKey(req.GetKey())
+	switch {
+	case err != nil:
+		return nil, nstance.FieldError("key", "repair other objects in the storage itself, while no server leads", "%.200q is no instance's record", req.GetKey())
+	case ref.Shard != o.s.own.Shard.ID:
+		return nil, nstance.FieldError("key", "ask a server of that shard", "%s is a record of shard %s", req.GetKey(), ref.Shard)
+	case req.GetRemove() == (len(req.GetData()) > 0):
+		return nil, nstance.FieldError("data", "give the new content, or say remove", "either new content or removal must be asked for, and not both")
+	}
+	data := req.GetData()
+	if req.GetRemove() {
+		data = nil
+	}
+	v := storage.Version(req.GetVersion())
+	if req.GetDryRun() {
+		return &apiv1.RepairRecordResponse{}, storage.Rehearse(ctx, o.s.store, req.GetKey(), v, data)
+	}
+	if err := c.term.granted.Err(); err != nil {
+		return nil, errTermEnded
+	}
+	now, err := storage.Repair(ctx, o.s.store, req.GetKey(), v, data, c.term.granted.Epoch())
+	if err != nil {
+		return nil, err
+	}
+	did := "replaced"
+	if req.GetRemove() {
+		did = "removed"
+	}
+	c.term.journal(nstance.Event{
+		Time: o.s.opts.Now().UTC(), Type: nstance.EventRecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
+		Reason: did + " by " + c.Subject,
+	})
+	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.reconciler.Reread(ctx)
+}
+
+// recordKey returns the key of what is asked for: an instance's record by its
+// ID, or an object of this shard by its key.
+func (t *term) recordKey(ctx context.Context, name string) (string, error) {
+	shard := t.conf.Shard.ID
+	if id, err := nstance.ParseInstanceID(name); err == nil {
+		return t.recordOf(ctx, id)
+	}
+	own := []string{storage.ConfigKey(shard), storage.GroupsKey(shard), storage.StateKey(shard), storage.AcceptedKey(shard), storage.LeaseKey(shard)}
+	if slices.Contains(own, name) || strings.HasPrefix(name, storage.InstancePrefix(shard)) || strings.HasPrefix(name, storage.DefinitionKey("")) {
+		return name, storage.ValidateKey(name)
+	}
+	return "", nstance.FieldError("key", "use an instance ID, or one of "+strings.Join(own, ", ")+", "+storage.InstancePrefix(shard)+"..., "+storage.DefinitionKey("..."),
+		"%.200q is not an object of this shard", name)
+}
+
+// recordOf returns the key of an instance's record, readable or not.
+func (t *term) recordOf(ctx context.Context, id nstance.InstanceID) (string, error) {
+	if rec, ok := t.reconciler.Records().Get(id); ok {
+		return rec.Ref(t.conf.Shard.ID).Key(), nil
+	}
+	for entry, err := range t.server.store.List(ctx, storage.InstancePrefix(t.conf.Shard.ID), "") {
+		if err != nil {
+			return "", err
+		}
+		if strings.HasSuffix(entry.Key, "/"+string(id)+".json") {
+			return entry.Key, nil
+		}
+	}
+	return "", nstance.Errorf(nstance.NotFound, "the shard has no record of %s", id)
+}

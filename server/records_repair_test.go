@@ -1,0 +1,117 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// spoil overwrites an instance's record and returns its key and what it was.
+func (w *world) spoil(id nstance.InstanceID) (string, []byte) {
+	w.Helper()
+	key := storage.Ref{Shard: zone, Tenant: nstance.DefaultTenant, Group: "web", ID: id}.Key()
+	obj, err := w.store.Get(w.Context(), key)
+	require.NoError(w, err)
+	_, err = w.store.PutIfMatch(w.Context(), key, []byte(`{"format": "1.0", "id": `), obj.Version)
+	require.NoError(w, err)
+	return key, obj.Data
+}
+
+func TestRepairRecord(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	require.NoError(t, w.stop())
+	key, good := w.spoil(id)
+	w.successor(server.Options{})
+	api := w.admin()
+	get := func(name string) (*apiv1.GetRecordResponse, error) {
+		resp, err := api.GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: name})
+		return resp, wire.ErrorOf(err)
+	}
+	repair := func(req *apiv1.RepairRecordRequest) error {
+		_, err := api.RepairRecord(t.Context(), req)
+		return wire.ErrorOf(err)
+	}
+
+	t.Run("it is shown as it is, by key and by ID", func(t *testing.T) {
+		for _, name := range []string{key, string(id)} {
+			resp, err := get(name)
+			require.NoError(t, err)
+			require.Equal(t, key, resp.GetKey())
+			require.Equal(t, `{"format": "1.0", "id": `, string(resp.GetData()))
+			require.NotEmpty(t, resp.GetError())
+		}
+		require.Contains(t, strings.Join(w.status().Problems, "\n"), key)
+	})
+	t.Run("what can be read is shown too", func(t *testing.T) {
+		for _, name := range []string{storage.AcceptedKey(zone)} {
+			resp, err := get(name)
+			require.NoError(t, err)
+			require.Empty(t, resp.GetError())
+			require.NotEmpty(t, resp.GetVersion())
+		}
+	})
+	t.Run("secrets and other shards are not", func(t *testing.T) {
+		for _, name := range []string{"secret/nonce.key", "ca/identity-ca.crt", "lease/other.json", "instance/s2/default/web/x.json", "", "instance/s1/../../secret/x"} {
+			_, err := get(name)
+			require.ErrorIs(t, err, nstance.Invalid, name)
+		}
+		_, err := get("web0000000000000000000000000000"[:29])
+		require.Error(t, err)
+	})
+	t.Run("repair demands what was shown, and content that can be read", func(t *testing.T) {
+		shown, err := get(key)
+		require.NoError(t, err)
+		for name, c := range map[string]struct {
+			req  *apiv1.RepairRecordRequest
+			code nstance.Code
+		}{
+			"an older version": {&apiv1.RepairRecordRequest{Key: key, Version: "x", Data: good}, nstance.Conflict},
+			"broken content":   {&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: []byte("{")}, nstance.Invalid},
+			"nothing":          {&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion()}, nstance.Invalid},
+			"both":             {&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good, Remove: true}, nstance.Invalid},
+			"another shard":    {&apiv1.RepairRecordRequest{Key: strings.Replace(key, "/s1/", "/s2/", 1), Remove: true}, nstance.Invalid},
+			"no record":        {&apiv1.RepairRecordRequest{Key: storage.AcceptedKey(zone), Remove: true}, nstance.Invalid},
+		} {
+			require.ErrorIs(t, repair(c.req), c.code, name)
+			c.req.DryRun = true
+			require.ErrorIs(t, repair(c.req), c.code, name)
+		}
+		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good, DryRun: true}))
+		still, err := get(key)
+		require.NoError(t, err)
+		require.Equal(t, shown.GetVersion(), still.GetVersion())
+	})
+	t.Run("replaced, the machine is a member again", func(t *testing.T) {
+		shown, err := get(key)
+		require.NoError(t, err)
+		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}))
+		resp, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.NoError(t, err)
+		require.Equal(t, string(id), resp.GetInstance().GetId())
+		require.NotContains(t, strings.Join(w.status().Problems, "\n"), key)
+		require.ErrorIs(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}), nstance.Conflict)
+		w.await(nstance.EventRecordRepaired, id)
+		require.Equal(t, 1, w.machines(nstance.DefaultTenant))
+	})
+	t.Run("removed, its machine is one without a record", func(t *testing.T) {
+		require.NoError(t, w.stop())
+		w.spoil(id)
+		w.successor(server.Options{})
+		api = w.admin()
+		shown, err := get(string(id))
+		require.NoError(t, err)
+		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Remove: true}))
+		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond, "the group is held no more")
+		_, err = w.cloud.Get(t.Context(), id)
+		require.NoError(t, err, "nothing deletes it in a hurry")
+	})
+}
