@@ -1,0 +1,203 @@
+package reconcile_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// mutations counts what was asked of the provider that changes something.
+func (w *world) mutations() int { return w.cloud.Count(simcloud.OpCreate) + w.cloud.Count(simcloud.OpDelete) }
+
+func TestFreeze(t *testing.T) {
+	kinds := map[string]struct{ freeze, thaw func(w *world) error }{
+		"of a group": {
+			func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
+			func(w *world) error { return w.r.Thaw(w.ctx, web) },
+		},
+		"of the shard": {
+			func(w *world) error { return w.r.FreezeShard(w.ctx, "audit") },
+			func(w *world) error { return w.r.ThawShard(w.ctx) },
+		},
+	}
+	for name, k := range kinds {
+		t.Run(name, func(t *testing.T) {
+			within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				at := time.Now().UTC()
+				require.NoError(t, k.freeze(w))
+				require.NoError(t, k.freeze(w), "again")
+				before := w.mutations()
+				w.want(redefined(5, "v2"))
+				require.NoError(t, w.cloud.Kill(w.ready()[0]))
+				w.passes(30 * time.Minute)
+				require.Equal(t, before, w.mutations(), "neither size, nor rollout, nor loss")
+				require.Zero(t, w.count(nstance.EventDrainStarted, ""))
+				require.True(t, w.group().Frozen)
+				h := w.hold(reconcile.HoldFrozen)
+				require.Equal(t, at, h.Since)
+				require.Contains(t, h.Reason, "audit")
+
+				w.succeeds(redefined(5, "v2"))
+				w.passes(30 * time.Minute)
+				require.Equal(t, before, w.mutations(), "nor under the next leader")
+				require.Equal(t, at, w.hold(reconcile.HoldFrozen).Since)
+				require.Equal(t, 1, w.count(nstance.EventFrozen, ""))
+
+				require.NoError(t, k.thaw(w))
+				require.NoError(t, k.thaw(w))
+				require.Equal(t, 1, w.count(nstance.EventThawed, ""))
+				w.passes(time.Hour)
+				require.Equal(t, map[string]int{"v2": 5}, w.told())
+				w.agrees(5)
+				w.succeeds(redefined(5, "v2"))
+				require.False(t, w.group().Frozen)
+			})
+		})
+	}
+	t.Run("drains under way go on, and end", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.mu.Lock()
+			w.slowDrain = true
+			w.mu.Unlock()
+			gone := w.ready()[0]
+			require.NoError(t, w.cloud.Reclaim(gone, 2*time.Minute))
+			w.passes(time.Second)
+			require.Equal(t, 1, w.count(nstance.EventDrainStarted, gone))
+			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			w.passes(10 * time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventDeleted, gone))
+		})
+	})
+	t.Run("one group's freeze is no other's", func(t *testing.T) {
+		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			other := wanted(1)
+			other.Key.Group = "other"
+			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			w.r.Observe(nstance.Desired{Groups: []nstance.Group{other, wanted(2)}})
+			w.passes(5 * time.Minute)
+			require.Len(t, w.cloud.Machines(), 2)
+			require.NoError(t, w.r.Thawed(other.Key))
+			require.ErrorIs(t, w.r.Thawed(web), nstance.Conflict)
+			require.ErrorContains(t, w.r.Thawed(web), "nstance-admin thaw group web")
+			require.NoError(t, w.r.Thawed(nstance.GroupKey{}))
+		})
+	})
+	t.Run("requests are refused", func(t *testing.T) {
+		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			_, err := w.r.Drain(t.Context(), w.ready()[0], "")
+			require.ErrorIs(t, err, nstance.Conflict)
+			require.ErrorContains(t, err, "audit")
+			require.ErrorIs(t, w.r.Delete(t.Context(), w.ready()[0], "", true), nstance.Conflict)
+			require.ErrorIs(t, w.r.Thawed(nstance.GroupKey{}), nstance.Conflict)
+			require.Contains(t, w.r.Problems()[0], "the shard is frozen")
+			w.passes(time.Hour)
+			w.agrees(2)
+		})
+	})
+	t.Run("machines without a record are left alone", func(t *testing.T) {
+		settled(t, 3, func(t *testing.T, w *world) {
+			id := w.stray(10*time.Minute, nil)
+			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			w.passes(time.Hour)
+			require.True(t, w.exists(id))
+			require.Contains(t, w.spared(id), "frozen")
+			require.ErrorIs(t, w.r.DeleteOrphan(t.Context(), id, ""), nstance.Conflict)
+			_, err := w.r.AdoptOrphan(t.Context(), id)
+			require.ErrorIs(t, err, nstance.Conflict)
+			require.NoError(t, w.r.ThawShard(t.Context()))
+			w.passes(time.Hour)
+			require.False(t, w.exists(id))
+		})
+	})
+	t.Run("what was chosen and not made is no failure", func(t *testing.T) {
+		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
+			w.want(wanted(4))
+			w.passes(time.Minute)
+			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			w.cloud.Heal()
+			before := w.mutations()
+			w.passes(2 * time.Hour) // their nonces are long expired
+			require.Equal(t, before, w.mutations())
+			w.succeeds(wanted(4))
+			require.NoError(t, w.r.Thaw(t.Context(), web))
+			w.passes(5 * time.Minute)
+			w.agrees(4)
+			require.Zero(t, w.count(nstance.EventCreateFailed, ""))
+		})
+	})
+}
+
+// TestNoticeDuringAFreeze: what is acknowledged is in the record, and acted on
+// exactly once, whoever leads.
+func TestNoticeDuringAFreeze(t *testing.T) {
+	for name, leaders := range map[string]int{"the same leader": 0, "the next leader": 1, "the one after": 2} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+				id := w.ready()[0]
+				require.NoError(t, w.cloud.Reclaim(id, 6*time.Hour))
+				w.passes(10 * time.Second)
+				require.Len(t, w.acked, 1, "it is acknowledged")
+				v, err := w.r.Instance(id)
+				require.NoError(t, err)
+				require.Len(t, v.Record.Notices, 1, "since it is in the record")
+				require.Nil(t, v.Drain)
+				require.Contains(t, w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id }).Reason, "frozen")
+				w.passes(time.Hour)
+				require.Zero(t, w.count(nstance.EventDrainStarted, ""))
+
+				w.mu.Lock()
+				w.broken[id] = true // its agent never says it again
+				w.mu.Unlock()
+				for range leaders {
+					w.succeeds(wanted(3))
+				}
+				require.NoError(t, w.r.Thaw(t.Context(), web))
+				w.passes(20 * time.Minute)
+				require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
+				require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
+				require.Equal(t, 1, w.count(nstance.EventDeleted, id))
+				w.agrees(3)
+			})
+		})
+	}
+	t.Run("withdrawn", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			id := w.ready()[0]
+			require.NoError(t, w.cloud.Reclaim(id, 6*time.Hour))
+			w.passes(10 * time.Second)
+			require.NoError(t, w.cloud.Withdraw(id))
+			w.passes(10 * time.Second)
+			v, err := w.r.Instance(id)
+			require.NoError(t, err)
+			require.Empty(t, v.Record.Notices)
+			w.succeeds(wanted(3))
+			require.NoError(t, w.r.Thaw(t.Context(), web))
+			w.passes(time.Hour)
+			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
+			w.agrees(3)
+		})
+	})
+	t.Run("its machine is gone before the thaw", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			require.NoError(t, w.r.FreezeShard(t.Context(), ""))
+			id := w.ready()[0]
+			require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+			w.passes(10 * time.Minute)
+			require.Len(t, w.ready(), 2)
+			w.succeeds(wanted(3))
+			require.NoError(t, w.r.ThawShard(t.Context()))
+			w.passes(10 * time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
+			w.agrees(3)
+		})
+	})
+}
