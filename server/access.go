@@ -18,6 +18,7 @@ import (
 var access = map[string][]nstance.Role{
 	apiv1.AgentService_Connect_FullMethodName:                {nstance.RoleAgent},
 	apiv1.AgentService_RenewCertificate_FullMethodName:       {nstance.RoleAgent},
+	apiv1.PeerService_Watch_FullMethodName:                   {nstance.RoleServer},
 	apiv1.OperatorService_ListGroups_FullMethodName:          {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_UpdateGroup_FullMethodName:         {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_ListInstances_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},

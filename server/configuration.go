@@ -147,6 +147,7 @@ func (s *Server) permitted(conf *config.Config) error {
 		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},
 		{"shard.create_rate", now.Shard.CreateRate, conf.Shard.CreateRate},
 		{"shard.election", own.Shard.Election, conf.Shard.Election},
+		{"shard.leader_address", own.Shard.LeaderAddress, conf.Shard.LeaderAddress},
 	} {
 		if f.was != f.will {
 			return nstance.FieldError(f.field, "restart the server, or put the old value back", "cannot change from %v to %v while the server runs", f.was, f.will)

@@ -36,8 +36,19 @@ const (
 type listeners struct {
 	log                           *slog.Logger
 	registration, operator, agent port
+	peer                          port // zero: no other server serves the shard
 	web                           net.Listener
 	webServer                     *http.Server
+	host                          string // this machine's address on the way to others; empty: unknown
+}
+
+// grpcPorts returns the ports that are there.
+func (l *listeners) grpcPorts() []port {
+	all := []port{l.registration, l.operator, l.agent}
+	if l.peer.Listener != nil {
+		all = append(all, l.peer)
+	}
+	return all
 }
 
 type port struct {
@@ -47,8 +58,8 @@ type port struct {
 
 // listen opens every port, or none.
 func (s *Server) listen(ctx context.Context) (*listeners, error) {
-	bind := s.config().Shard.Bind
-	l := &listeners{log: s.log}
+	bind := s.bind()
+	l := &listeners{log: s.log, host: machineHost()}
 	var opened []net.Listener
 	open := func(field string, addr config.ListenAddr) (net.Listener, error) {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
@@ -58,11 +69,14 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 		opened = append(opened, newPatient(lis, s.log))
 		return opened[len(opened)-1], nil
 	}
-	var errs [4]error
+	var errs [5]error
 	l.web, errs[0] = open("http", bind.HTTP)
 	l.registration.Listener, errs[1] = open("registration", bind.Registration)
 	l.operator.Listener, errs[2] = open("operator", bind.Operator)
 	l.agent.Listener, errs[3] = open("agent", bind.Agent)
+	if s.opts.Shared {
+		l.peer.Listener, errs[4] = open("peer", bind.Peer)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		for _, lis := range opened {
 			_ = lis.Close()
@@ -110,12 +124,15 @@ func (s *Server) grpcServers(l *listeners) {
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})
 	l.operator.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleOperator, nstance.RoleAdmin))...)
 	apiv1.RegisterOperatorServiceServer(l.operator.grpc, operatorService{s: s})
+	if l.peer.Listener != nil {
+		l.peer.grpc = s.peerPort(common)
+	}
 }
 
 // serve serves every port until shutdown has stopped them.
 func (l *listeners) serve() {
 	var wg sync.WaitGroup
-	for _, p := range []port{l.registration, l.operator, l.agent} {
+	for _, p := range l.grpcPorts() {
 		wg.Go(func() {
 			if err := p.grpc.Serve(p.Listener); err != nil {
 				l.log.Error("port closed", "addr", p.Addr().String(), "err", err)
@@ -135,7 +152,7 @@ func (l *listeners) shutdown(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, p := range []port{l.registration, l.operator, l.agent} {
+	for _, p := range l.grpcPorts() {
 		wg.Go(func() {
 			defer context.AfterFunc(ctx, p.grpc.Stop)()
 			p.grpc.GracefulStop()
@@ -149,28 +166,10 @@ func (l *listeners) shutdown(limit time.Duration) {
 	wg.Wait()
 }
 
-// Addresses are where the server listens.
-type Addresses struct{ HTTP, Registration, Operator, Agent string }
-
-// Addresses returns where the server listens, once Ready has returned nil.
-func (s *Server) Addresses() Addresses {
-	l := s.ports
-	return Addresses{
-		HTTP: l.web.Addr().String(), Registration: l.registration.Addr().String(),
-		Operator: l.operator.Addr().String(), Agent: l.agent.Addr().String(),
+// close closes ports that were never served.
+func (l *listeners) close() {
+	for _, p := range l.grpcPorts() {
+		_ = p.Close() // nothing has used it
 	}
-}
-
-// advertised returns where machines and operators are told to connect.
-func (s *Server) advertised() Addresses {
-	a, adv := s.Addresses(), s.config().Shard.Advertise
-	for _, choice := range []struct {
-		to   *string
-		from config.DialAddr
-	}{{&a.Registration, adv.Registration}, {&a.Operator, adv.Operator}, {&a.Agent, adv.Agent}} {
-		if choice.from != "" {
-			*choice.to = string(choice.from)
-		}
-	}
-	return a
+	_ = l.web.Close()
 }

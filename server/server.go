@@ -35,10 +35,17 @@ type Options struct {
 	Secrets *secret.Box         // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
 	Cache   string              // file of the SQLite journal; empty: a temporary one, gone when Run has returned
 	Journal func(nstance.Event) // also receives every event, at times concurrently; must not block
-	Elector lease.Elector       // nil: a lease that is always granted
+	Shared  bool                // other servers may serve the shard too: this one takes part in their lease, and has a port for them
+	Elector lease.Elector       // instead of the shard's lease; nil: that, or without Shared one that is always granted
 	Reread  time.Duration       // between two looks at the configuration while leading, jittered; 5 min
 	Now     func() time.Time    // nil: time.Now
 	Log     *slog.Logger        // nil: discarded
+
+	// Where this server listens, and where others reach it, as far as that
+	// differs from what the configuration says: empty fields are as there.
+	Bind      config.Bind
+	Advertise config.Advertise
+	Host      string // name or address of what is not advertised; empty: the one bound to, or this machine's
 }
 
 // A Server is one shard server. New makes one, Run runs it.
@@ -56,6 +63,7 @@ type Server struct {
 	keys    *registration.Keys
 	cert    *serverCert
 	ports   *listeners
+	peers   *peers
 	started chan struct{} // closed when the listeners are open
 
 	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
@@ -98,13 +106,17 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if err != nil {
 		return nil, err
 	}
+	if _, err := movable(p, conf.Shard); err != nil {
+		return nil, err
+	}
 	s.own = conf
 	s.force(conf, as)
 	if err := storage.Probe(ctx, store); err != nil {
 		return nil, err
 	}
+	s.peers = newPeers(s)
 	s.elector = s.opts.Elector
-	if s.elector == nil {
+	if s.elector == nil && !s.opts.Shared {
 		s.elector = lease.NewSingle(store, conf.Shard.ID, &lease.Options{TTL: conf.Shard.Election.TTL, Log: s.log})
 	}
 	if err := s.openCache(); err != nil {
@@ -151,6 +163,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.ports, err = s.listen(ctx); err != nil {
 		return err
+	}
+	if s.elector == nil {
+		if s.elector, err = s.elect(); err != nil {
+			s.ports.close()
+			return err
+		}
 	}
 	close(s.started)
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -208,6 +226,7 @@ func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 		case <-ctx.Done():
 		case <-granted.Context().Done():
 		case err = <-over:
+		case err = <-t.quit:
 		}
 		s.term.Store(nil)
 		t.goAway()

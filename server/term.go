@@ -34,7 +34,9 @@ type term struct {
 	accepts    *acceptance
 	hub        *feed.Feed[watched]
 	used       successors
-	done       chan struct{} // closed when run has returned
+	address    *addressKeeper // nil: the shard has no movable address
+	quit       chan error     // why this server should not lead any more
+	done       chan struct{}  // closed when run has returned
 }
 
 // watched is one thing that watchers of instances are told.
@@ -45,7 +47,8 @@ type watched struct {
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
-		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0), done: make(chan struct{}),
+		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0),
+		quit: make(chan error, 1), done: make(chan struct{}),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -73,6 +76,10 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
+	if err != nil {
+		return nil, err
+	}
+	t.address, err = t.newAddressKeeper()
 	return t, err
 }
 
@@ -96,6 +103,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.relayDrains(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
+	wg.Go(func() { t.keepAddress(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }
@@ -126,7 +134,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems())
 }
 
 // goAway ends the agents' sessions.

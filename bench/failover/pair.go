@@ -21,7 +21,7 @@ const configuration = `{
   "cluster": {"id": "bench"},
   "shard": {
     "id": "s1", "provider": {"kind": "sim"}, "election": {"ttl": "%[2]s"},
-    "bind": {"http": "%[1]s", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}
+    "bind": {"http": "%[1]s", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0", "peer": "127.0.0.1:0"}
   },
   "templates": {"web": {"kind": "web", "arch": "amd64"}},
   "groups": {"default": {"web": {"template": "web", "size": 0}}}

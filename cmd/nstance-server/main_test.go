@@ -368,7 +368,7 @@ func refusals(t *testing.T, bin string) {
 const good = `{
   "cluster": {"id": "demo"},
   "shard": {"id": "a", "provider": {"kind": "sim"},
-    "bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}},
+    "bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0", "peer": "127.0.0.1:0"}},
   "templates": {"web": {"kind": "web", "arch": "amd64"}},
   "groups": {"default": {"web": {"template": "web", "size": 0}}},
 }

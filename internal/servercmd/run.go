@@ -1,7 +1,6 @@
 package servercmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -20,7 +19,6 @@ import (
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
-	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -32,7 +30,9 @@ const keyVariable = "NSTANCE_SECRET_KEY"
 type running struct {
 	config, storage, shard, data string
 	keyProvider, keySource       string
-	events                       io.Writer // for the journal, as JSON lines; nil: nowhere
+	host                         string
+	bind, advertise              map[string]string // by port
+	events                       io.Writer         // for the journal, as JSON lines; nil: nowhere
 	getenv                       func(string) string
 	log                          *slog.Logger
 }
@@ -47,9 +47,18 @@ func (p *program) runCommand() *cobra.Command {
 holds for the shard; SIGHUP has it read again, and one that is wrong changes
 nothing.
 
-Any number of servers may serve one shard, each on a machine of its own, over
-the same storage: one of them leads, the others wait for its lease to be given
-back or to run out (shard.election.ttl).
+Any number of servers may serve one shard over the same storage: one of them
+leads, the others wait for its lease to be given back or to run out
+(shard.election.ttl). They find each other through the lease. Where they listen,
+and where others reach them, may differ from one to the next:
+
+  --bind agent=:9994,peer=:9991    instead of shard.bind
+  --advertise agent=lb.example:94  instead of shard.advertise
+  --host 10.0.0.5                  where others reach the ports not advertised
+                                   (default: the address bound to, or this
+                                   machine's on its way to other networks)
+
+Ports are http, registration, operator, agent and peer.
 
 Private keys are sealed in storage with a key of 32 random bytes in base64, as
 openssl rand -base64 32 prints one. Where it is:
@@ -66,6 +75,9 @@ openssl rand -base64 32 prints one. Where it is:
 	f.StringVar(&r.data, "data", "", "directory for the journal (default $STATE_DIRECTORY, or nstance-server in the user's state directory)")
 	f.StringVar(&r.keyProvider, "key-provider", "env", "where the key is that seals private keys: env, file or none")
 	f.StringVar(&r.keySource, "key-source", "", "name of the variable, or path of the file")
+	f.StringVar(&r.host, "host", "", "name or address at which others reach this server")
+	f.StringToStringVar(&r.bind, "bind", nil, "where to listen, as PORT=HOST:PORT, instead of shard.bind")
+	f.StringToStringVar(&r.advertise, "advertise", nil, "where others reach this server, as PORT=HOST:PORT, instead of shard.advertise")
 	f.BoolVar(&printEvents, "print-events", false, "print what happens to standard output, one JSON object a line")
 	f.BoolVar(&tethered, "tethered", false, "stop when standard input ends")
 	_ = f.MarkHidden("tethered") // it exists; dev uses it so that nothing outlives it
@@ -113,7 +125,7 @@ func (r *running) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	elector, err := r.elector(store, conf.Shard)
+	bind, advertise, err := r.addresses()
 	if err != nil {
 		return err
 	}
@@ -121,21 +133,13 @@ func (r *running) run(ctx context.Context) (err error) {
 	defer events.close()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
 		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
-		Journal: events.tell, Elector: elector, Log: r.log,
+		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Log: r.log,
 	})
 	if err != nil {
 		return err
 	}
 	r.log.Info("nstance-server starts", "version", version(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
 	return r.serve(ctx, s, hup)
-}
-
-// elector returns this process's part in the shard's lease.
-func (r *running) elector(store storage.Store, shard config.Shard) (lease.Elector, error) {
-	return lease.New(store, shard.ID, &lease.Options{
-		Address: cmp.Or(string(shard.Advertise.Operator), string(shard.Bind.Operator)),
-		TTL:     shard.Election.TTL, Log: r.log,
-	})
 }
 
 // serve runs s until ctx ends, and has it read its configuration at each hup.

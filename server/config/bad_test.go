@@ -123,6 +123,8 @@ func TestBadInput(t *testing.T) {
 			`shard.election.ttl: c:4:21: "90s" is too long (use at most 60s)`},
 		{"not an address", shard(`"bind": {"agent": "8994"}`),
 			`shard.bind.agent: c:4:19: "8994" is not an address (write host:port, such as 127.0.0.1:8990)`},
+		{"an address that cannot move", shard(`"leader_address": "10.0.0.100"`),
+			`shard.leader_address: c:4:19: provider local has no addresses that move (leave it out, and give clients the addresses of all servers)`},
 		{"nothing to connect to", shard(`"advertise": {"agent": ":8994"}`),
 			`shard.advertise.agent: c:4:24: nobody can connect to ":8994" (name a host and a port)`},
 		{"a price in words", group(`"market": {"type": "spot", "max_price": "cheap"}`),

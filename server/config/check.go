@@ -20,6 +20,9 @@ func (d *decoder) check(c *Config) {
 	for name, cert := range c.Certificates {
 		d.certificate(join("certificates", string(name)), cert)
 	}
+	if c.Shard.LeaderAddress != "" && c.Shard.Provider.Kind == "local" {
+		d.wrong("shard.leader_address", "leave it out, and give clients the addresses of all servers", "provider local has no addresses that move")
+	}
 	for name, t := range c.Templates {
 		d.template(c, join("templates", string(name)), t)
 	}

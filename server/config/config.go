@@ -54,10 +54,10 @@ type Shard struct {
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
+	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it"`
 	GC                  GC                    `name:"gc"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
-	_ later `name:"leader_address" doc:"address that follows the leader"`
 	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
 	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
 	_ later `name:"breaker" doc:"when to stop replacing silent machines"`
@@ -78,15 +78,16 @@ type Bind struct {
 	Registration ListenAddr `name:"registration" default:":8992" doc:"registration of agents and operators (TLS)"`
 	Operator     ListenAddr `name:"operator" default:":8993" doc:"operators and administrators (mutual TLS)"`
 	Agent        ListenAddr `name:"agent" default:":8994" doc:"agents (mutual TLS)"`
-
-	_ later `name:"peer" doc:"other servers of the shard (mutual TLS)"`
+	Peer         ListenAddr `name:"peer" default:":8991" doc:"other servers of the shard (mutual TLS)"`
 }
 
-// Advertise is where others reach the server, when that is not where it listens.
+// Advertise is where others reach the server. What is absent is the port that it
+// listens on, at an address of its own.
 type Advertise struct {
-	Registration DialAddr `name:"registration" absent:"bind.registration" doc:"address for registration that machines are told"`
-	Operator     DialAddr `name:"operator" absent:"bind.operator" doc:"address that operators are told"`
-	Agent        DialAddr `name:"agent" absent:"bind.agent" doc:"address that agents are told"`
+	Registration DialAddr `name:"registration" absent:"the server's own" doc:"address for registration that machines are told"`
+	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators are told, also by servers that do not lead"`
+	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents are told"`
+	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard are told"`
 }
 
 // CreateRate is the token bucket that creates are taken from.

@@ -14,11 +14,12 @@ import (
 func (c *Config) Digest() string { return c.digest }
 
 // At returns c with what belongs to one process as in own: where it listens and
-// what it says of that, its provider and its election.
+// what it says of that, its provider, its election and the address that moves.
 func (c *Config) At(own *Config) *Config {
 	out := *c
 	out.Shard.Bind, out.Shard.Advertise = own.Shard.Bind, own.Shard.Advertise
 	out.Shard.Provider, out.Shard.Election = own.Shard.Provider, own.Shard.Election
+	out.Shard.LeaderAddress = own.Shard.LeaderAddress
 	return &out
 }
 

@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, config.Shard{
 		ID:                  "a",
 		Provider:            config.Provider{Kind: "local"},
-		Bind:                config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994"},
+		Bind:                config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994", Peer: ":8991"},
 		RequestTimeout:      30 * time.Second,
 		CreateRate:          config.CreateRate{PerSecond: 100, Burst: 1000},
 		HealthInterval:      time.Minute,
@@ -84,8 +84,8 @@ func TestEverySettingArrives(t *testing.T) {
 		Provider: config.Provider{
 			Kind: "aws", Region: "eu-west-1", Zone: "eu-west-1a", Options: json.RawMessage(`{"profile":"prod"}`),
 		},
-		Bind:                config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3"},
-		Advertise:           config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3"},
+		Bind:                config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3", Peer: ":4"},
+		Advertise:           config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3", Peer: "n.example:4"},
 		SubnetPools:         map[config.PoolName][]string{"workers": {"subnet-1", "subnet-2"}, "edge": {"subnet-3"}},
 		RequestTimeout:      20 * time.Second,
 		CreateRate:          config.CreateRate{PerSecond: 0.5, Burst: 7},
@@ -94,6 +94,7 @@ func TestEverySettingArrives(t *testing.T) {
 		ShutdownTimeout:     5 * time.Second,
 		Expiry:              config.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
 		Election:            config.Election{TTL: 10 * time.Second},
+		LeaderAddress:       "10.0.0.100",
 		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
 	}, c.Shard)

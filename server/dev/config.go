@@ -49,9 +49,11 @@ type site struct {
 	endpoint            string   // of the cloud, if another process has it
 }
 
+// anyPort is where nobody but the servers themselves need know the port.
+const anyPort = "127.0.0.1:0"
+
 // alone is the site of the only server, which finds free ports by itself.
 func alone(http string) site {
-	const anyPort = "127.0.0.1:0"
 	return site{
 		bind:         server.Addresses{HTTP: http, Registration: anyPort, Operator: anyPort, Agent: anyPort},
 		registration: []string{"{{.Server.RegistrationAddr}}"}, agent: []string{"{{.Server.AgentAddr}}"},
@@ -78,7 +80,7 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 		"shard": object{
 			"id":               shardID,
 			"provider":         cloud,
-			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent},
+			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent, "peer": anyPort},
 			"election":         object{"ttl": o.ElectionTTL.String()},
 			"health_interval":  "5s",
 			"create_rate":      object{"per_second": 1000, "burst": 1000},

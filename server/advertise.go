@@ -1,0 +1,107 @@
+package server
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// Addresses are where a server listens, or where others reach it.
+type Addresses struct {
+	HTTP, Registration, Operator, Agent string
+	Peer                                string // empty: no other server serves the shard
+}
+
+// Addresses returns where the server listens, once Ready has returned nil.
+func (s *Server) Addresses() Addresses {
+	l := s.ports
+	a := Addresses{
+		HTTP: l.web.Addr().String(), Registration: l.registration.Addr().String(),
+		Operator: l.operator.Addr().String(), Agent: l.agent.Addr().String(),
+	}
+	if l.peer.Listener != nil {
+		a.Peer = l.peer.Addr().String()
+	}
+	return a
+}
+
+// bind returns where to listen.
+func (s *Server) bind() config.Bind {
+	b, own := s.config().Shard.Bind, s.opts.Bind
+	return config.Bind{
+		HTTP: cmp.Or(own.HTTP, b.HTTP), Registration: cmp.Or(own.Registration, b.Registration),
+		Operator: cmp.Or(own.Operator, b.Operator), Agent: cmp.Or(own.Agent, b.Agent), Peer: cmp.Or(own.Peer, b.Peer),
+	}
+}
+
+// advertised returns where machines, operators and the other servers are told
+// to connect. What neither options nor configuration say is the port that this
+// server listens on: at the address that follows the leader, for clients, or at
+// this server's own.
+func (s *Server) advertised() Addresses {
+	a, own, conf := s.Addresses(), s.opts.Advertise, s.config().Shard
+	adv, leader := conf.Advertise, leaderHost(conf.LeaderAddress)
+	for _, choice := range []struct {
+		to        *string
+		own, conf config.DialAddr
+		host      string // instead of every address of this machine
+	}{
+		{&a.Registration, own.Registration, adv.Registration, leader},
+		{&a.Operator, own.Operator, adv.Operator, leader},
+		{&a.Agent, own.Agent, adv.Agent, leader},
+		{&a.Peer, own.Peer, adv.Peer, ""},
+	} {
+		if said := cmp.Or(choice.own, choice.conf); said != "" {
+			*choice.to = string(said)
+		} else {
+			*choice.to = reachable(*choice.to, choice.host, s.opts.Host, s.ports.host)
+		}
+	}
+	return a
+}
+
+// reachable returns where others reach a port. Who listens on every address is
+// reached at the first host that is known; else host, where it is known, stands
+// for the address that the port is bound to.
+func reachable(listen, leader, host, machine string) string {
+	at, port, err := net.SplitHostPort(listen)
+	if err != nil { // there is no such port
+		return listen
+	}
+	ip, err := netip.ParseAddr(at)
+	if err == nil && ip.IsUnspecified() {
+		return net.JoinHostPort(cmp.Or(leader, host, machine, at), port)
+	}
+	return net.JoinHostPort(cmp.Or(host, at), port)
+}
+
+// leaderHost returns the movable address if it is one that clients can dial;
+// clouds may also name it otherwise.
+func leaderHost(address string) string {
+	if p, err := netip.ParsePrefix(address); err == nil && p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	if ip, err := netip.ParseAddr(address); err == nil {
+		return ip.String()
+	}
+	return ""
+}
+
+// machineHost returns this machine's address on the way to other networks, or
+// "" where there is no such way. Nothing is sent: these addresses are for
+// documentation (RFC 5737, RFC 3849).
+func machineHost() string {
+	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		conn, err := net.Dial("udp", far)
+		if err != nil {
+			continue
+		}
+		host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+		if conn.Close() == nil && err == nil {
+			return host
+		}
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// elect returns this server's part in the lease that it shares with others.
+func (s *Server) elect() (lease.Elector, error) {
+	conf, at := s.config(), s.advertised()
+	return lease.New(s.store, conf.Shard.ID, &lease.Options{
+		Address: at.Operator, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
+		Watch: s.peers.listen, Standby: s.peers.known, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
+	})
+}
+
+// marks returns the highest epoch that any of the shard's machines is marked
+// with. It is asked where the lease is missing, as in a restored bucket.
+func (s *Server) marks(ctx context.Context) (top uint64, err error) {
+	conf := s.config()
+	client, err := provider.New(s.provider, &provider.Options{Timeout: conf.Shard.RequestTimeout, Log: s.log})
+	if err != nil {
+		return 0, err
+	}
+	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: conf.Cluster.ID, Shard: conf.Shard.ID}
+	for m, err := range client.List(ctx, owner) {
+		if err != nil {
+			return 0, err
+		}
+		top = max(top, m.Epoch)
+	}
+	return top, nil
+}
+
+// leaderChanged is told of each change in who leads; of its own terms the lease
+// tells itself.
+func (s *Server) leaderChanged(h lease.Holder) {
+	switch {
+	case h.Self:
+	case h.Released:
+		s.log.Info("the leader has given the lease back", "leader", h.Address, "epoch", h.Epoch)
+	case h.ID == "":
+		s.log.Info("nobody leads, as far as is known")
+	default:
+		s.log.Info("another server leads", "leader", h.Address, "epoch", h.Epoch)
+	}
+}
