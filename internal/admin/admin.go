@@ -55,7 +55,7 @@ func (p *program) root() *cobra.Command {
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(
 		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.groupCommand(), p.instanceCommand(),
-		p.interruptCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(),
+		p.interruptCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.recordCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	section(root)

@@ -168,6 +168,15 @@ func (w *world) ConfirmConfig(_ context.Context, req *apiv1.ConfirmConfigRequest
 	return &apiv1.ConfirmConfigResponse{}, nil
 }
 
+func (w *world) GetRecord(_ context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
+	return &apiv1.GetRecordResponse{Key: req.GetKey(), Version: "7", Data: []byte("{\"format\": "), Error: "unexpected end of JSON input"}, nil
+}
+
+func (w *world) RepairRecord(_ context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
+	w.did(fmt.Sprintf("repair %s@%s %q remove=%t dry=%t", req.GetKey(), req.GetVersion(), req.GetData(), req.GetRemove(), req.GetDryRun()))
+	return &apiv1.RepairRecordResponse{Version: "8"}, nil
+}
+
 func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -183,3 +183,18 @@ type OrphanDecision struct {
 	Action string `json:"action"` // adopt or delete
 	DryRun bool   `json:"dry_run"`
 }
+
+// A Record is what record show prints.
+type Record struct {
+	Key     string `json:"key"`
+	Version string `json:"version"`
+	Data    string `json:"data"`
+	Error   string `json:"error,omitempty"` // why it cannot be read; absent: it can
+}
+
+// A RecordRepair is what record repair prints.
+type RecordRepair struct {
+	Key    string `json:"key"`
+	Action string `json:"action"` // replace or remove
+	DryRun bool   `json:"dry_run"`
+}

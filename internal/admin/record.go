@@ -1,0 +1,211 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
+)
+
+func (p *program) recordCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "record", Short: "Records as they are stored, and repair of those that cannot be read",
+		Long: `Records as they are stored, and repair of those that cannot be read. A record that
+cannot be read holds its group: losses are replaced, nothing else is done.
+
+With --storage the object is read and written in the storage itself, which is
+for objects that keep any server from leading. Else the server is asked.`,
+	}
+	cmd.AddCommand(p.recordShowCommand(), p.recordRepairCommand())
+	return cmd
+}
+
+// A keeper shows objects and repairs them.
+type keeper interface {
+	show(ctx context.Context, name string) (Record, error)
+	repair(ctx context.Context, r Record, data []byte, dryRun bool) error
+}
+
+// keeping runs fn with the server, or with the storage at url.
+func (p *program) keeping(ctx context.Context, r *remote, url string, fn func(keeper) error) error {
+	if url == "" {
+		return r.with(ctx, func(c *client) error { return fn(serverKeeper{c}) })
+	}
+	store, err := blob.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	return fn(storeKeeper{store})
+}
+
+// serverKeeper asks the server that leads.
+type serverKeeper struct{ c *client }
+
+func (k serverKeeper) show(ctx context.Context, name string) (Record, error) {
+	resp, err := k.c.GetRecord(ctx, &apiv1.GetRecordRequest{Key: name})
+	if err != nil {
+		return Record{}, err
+	}
+	return Record{Key: resp.GetKey(), Version: resp.GetVersion(), Data: string(resp.GetData()), Error: resp.GetError()}, nil
+}
+
+func (k serverKeeper) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
+	_, err := k.c.RepairRecord(ctx, &apiv1.RepairRecordRequest{Key: r.Key, Version: r.Version, Data: data, Remove: data == nil, DryRun: dryRun})
+	return err
+}
+
+// storeKeeper works in the storage itself.
+type storeKeeper struct{ store storage.Store }
+
+func (k storeKeeper) show(ctx context.Context, name string) (Record, error) {
+	obj, err := k.store.Get(ctx, name)
+	if err != nil {
+		return Record{}, err
+	}
+	r := Record{Key: name, Version: string(obj.Version), Data: string(obj.Data)}
+	if err := storage.Readable(name, obj.Data); err != nil {
+		r.Error = err.Error()
+	}
+	return r, nil
+}
+
+func (k storeKeeper) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
+	if dryRun {
+		return storage.Rehearse(ctx, k.store, r.Key, storage.Version(r.Version), data)
+	}
+	_, err := storage.Repair(ctx, k.store, r.Key, storage.Version(r.Version), data, 0)
+	return err
+}
+
+func storageFlag(cmd *cobra.Command, url *string) {
+	cmd.Flags().StringVar(url, "storage", "", "URL of the storage, to work there without a server")
+}
+
+func (p *program) recordShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show (KEY | ID)", Short: "Show an object as it is stored",
+		Long: `Show an object of the shard as it is stored: an instance's record by its ID, or
+any object by its key, such as state/SHARD.json. With --storage only by its key.`,
+		Args: arguments("KEY"),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	var url string
+	storageFlag(cmd, &url)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return p.keeping(cmd.Context(), r, url, func(k keeper) error {
+			rec, err := k.show(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return out.print(rec, func(t *table) { t.record(rec) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) record(r Record) {
+	t.row("Key:", r.Key)
+	t.row("Version:", r.Version)
+	if r.Error != "" {
+		t.row("Broken:", r.Error)
+	}
+	t.say("%s", r.Data)
+}
+
+func (p *program) recordRepairCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "repair (KEY | ID) (--from FILE | --remove)", Short: "Replace or remove a record that cannot be read",
+		Long: `Replace or remove a record that cannot be read. What can be read is refused, as is
+new content that cannot be read either, and whatever has changed meanwhile.
+
+A removed record leaves its machine, if there is one, without a record: see
+nstance-admin orphan.`,
+		Args: arguments("KEY"),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	var url, from string
+	var remove, yes, dryRun bool
+	storageFlag(cmd, &url)
+	cmd.Flags().StringVar(&from, "from", "", "file with the new content, - for standard input")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove it instead")
+	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if remove == (from != "") {
+			return misused(cmd, errors.New("give either --from or --remove"))
+		}
+		data, err := p.content(from)
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		return p.keeping(ctx, r, url, func(k keeper) error {
+			rec, err := k.show(ctx, args[0])
+			if err == nil {
+				err = k.repair(ctx, rec, data, true)
+			}
+			if err != nil {
+				return err
+			}
+			s := RecordRepair{Key: rec.Key, Action: "replace", DryRun: dryRun}
+			if remove {
+				s.Action = "remove"
+			}
+			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s what stands there", rec.Key, s.Action)); err != nil {
+				return err
+			}
+			if !dryRun {
+				err = k.repair(ctx, rec, data, false)
+			}
+			if err != nil {
+				return err
+			}
+			return out.print(s, func(t *table) { t.repaired(s) })
+		})
+	}
+	return cmd
+}
+
+// maxContent bounds what is read of new content, in bytes.
+const maxContent = 8 << 20
+
+// content reads the file that --from names; nil if it is not given.
+func (p *program) content(from string) ([]byte, error) {
+	in := p.stdin
+	switch from {
+	case "":
+		return nil, nil
+	case "-":
+	default:
+		f, err := os.Open(from)
+		if err != nil {
+			return nil, nstance.FieldError("--from", "name a file that can be read", "%v", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxContent))
+	if err != nil {
+		return nil, nstance.FieldError("--from", "name a file that can be read", "%v", err)
+	}
+	if len(data) == 0 {
+		return nil, nstance.FieldError("--from", "to remove the record say --remove", "is empty")
+	}
+	return data, nil
+}
+
+func (t *table) repaired(s RecordRepair) {
+	if s.DryRun {
+		t.say("%s: %s would be accepted", s.Key, s.Action)
+		return
+	}
+	t.say("%s: %sd", s.Key, s.Action)
+}
