@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers examples sim scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers examples sim sim-build sim-replay scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -75,8 +75,16 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
 		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server/dev
 
-sim: ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays those
-	go run ./internal/sim/cmd -from $${FROM:-0} -seeds $${SEEDS:-0}
+# Go's scheduler is built to make its random choices from the seed.
+sim-build:
+	go run ./internal/sim/exact/cmd -o $(BIN)/exact
+	CGO_ENABLED=0 go build -overlay $(BIN)/exact/overlay.json -o $(BIN)/sim ./internal/sim/cmd
+
+sim: sim-build ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays those
+	$(BIN)/sim -from $${FROM:-0} -seeds $${SEEDS:-0}
+
+sim-replay: sim-build ## play seeds twice, and compare everything that happened
+	$(BIN)/sim -replay -from $${FROM:-1} -seeds $${SEEDS:-10}
 
 examples: ## each is a whole program that ends by itself
 	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done

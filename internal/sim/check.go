@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -66,11 +67,26 @@ func (c *checker) note(rule, format string, args ...any) {
 	}
 }
 
+// trace tells the trace what happened. It needs the lock.
+func (c *checker) trace(format string, args ...any) {
+	if c.w.cfg.Trace != io.Discard {
+		fmt.Fprintf(c.w.cfg.Trace, "%d "+format+"\n", append([]any{time.Since(c.w.began)}, args...)...)
+	}
+}
+
+// tell is trace for callers without the lock.
+func (c *checker) tell(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trace(format, args...)
+}
+
 // event counts what the servers journal.
 func (c *checker) event(e nstance.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.events++
+	c.trace("%s %s %s %s %s", e.Type, e.Instance, e.Replaces, e.Reason, e.Error)
 	if len(c.violations) > 0 {
 		if c.after++; c.after > maxAfter {
 			return // what led to the first violation stays

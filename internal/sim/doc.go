@@ -9,6 +9,6 @@
 //
 // A run happens inside a testing/synctest bubble. The seed decides every fault
 // and its time; the order of goroutines within one virtual instant is the
-// runtime's, so a seed replays the same faults, nearly always with the same
-// outcome.
+// runtime's. Package exact makes that the seed's too: make sim builds with it,
+// and then a seed replays exactly.
 package sim

@@ -112,6 +112,7 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 	}
 	lerr := p.l.carry(ctx, func() {
 		m, err = p.Provider.Create(context.WithoutCancel(ctx), spec)
+		p.c.tell("create %s for %s: %v", spec.ID, p.p.name, err)
 	})
 	if lerr != nil {
 		return nstance.Machine{}, lerr
@@ -120,7 +121,10 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 }
 
 func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstance.Machine, err error) {
-	if lerr := p.l.carry(ctx, func() { m, err = p.Provider.Get(ctx, id) }); lerr != nil {
+	if lerr := p.l.carry(ctx, func() {
+		m, err = p.Provider.Get(ctx, id)
+		p.c.tell("get %s for %s: %s %v", id, p.p.name, m.Status, err)
+	}); lerr != nil {
 		return nstance.Machine{}, readLost(lerr)
 	}
 	return m, err
@@ -131,6 +135,7 @@ func (p linkedProvider) Delete(ctx context.Context, m nstance.Machine) (err erro
 	lerr := p.l.carry(ctx, func() {
 		p.c.deleting(m)
 		err = p.Provider.Delete(context.WithoutCancel(ctx), m)
+		p.c.tell("delete %s for %s: %v", m.ID, p.p.name, err)
 	})
 	if lerr != nil {
 		return lerr

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"slices"
 	"sync"
 	"time"
@@ -71,6 +72,7 @@ func (s *witness) wasMarked(id nstance.InstanceID) bool {
 func (s *witness) put(t *lease.Term, key string, data []byte, had storage.Version, do func() (storage.Version, error)) (storage.Version, error) {
 	s.mu.Lock()
 	v, err := do()
+	s.w.check.tell("write %s %x %v", key, sha256.Sum256(data), err)
 	if err != nil {
 		s.mu.Unlock()
 		return v, err
@@ -107,6 +109,7 @@ func (s *witness) note(key string, data []byte) (old *storage.Instance, now stor
 func (s *witness) remove(ctx context.Context, key string, v storage.Version) error {
 	s.mu.Lock()
 	err := s.DeleteIfMatch(ctx, key, v)
+	s.w.check.tell("remove %s %v", key, err)
 	if err != nil {
 		s.mu.Unlock()
 		return err

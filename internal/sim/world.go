@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -33,6 +34,9 @@ type Config struct {
 	Size    int           // of the group at the start; 10
 	Faults  time.Duration // how long faults go on, in virtual time; 1 h
 	Settle  time.Duration // how long everything is left alone afterwards; 45 min
+
+	Trace io.Writer // gets every event, write and call with its virtual time; nil: nobody does
+	Idle  func()    // called once a virtual minute, while nothing in the bubble can run; nil: nothing is
 }
 
 // Result is what came of a run.
@@ -50,6 +54,7 @@ type World struct {
 	cfg    Config
 	rng    *rand.Rand
 	began  time.Time
+	idled  time.Time // when cfg.Idle was last called
 	store  *witness
 	cloud  truthCloud
 	check  *checker
@@ -103,6 +108,12 @@ func Run(cfg Config) Result {
 	}
 	if cfg.Settle == 0 {
 		cfg.Settle = 45 * time.Minute
+	}
+	if cfg.Trace == nil {
+		cfg.Trace = io.Discard
+	}
+	if cfg.Idle == nil {
+		cfg.Idle = func() {}
 	}
 	w := newWorld(cfg)
 	ctx, stop := context.WithCancel(context.Background())
@@ -189,10 +200,16 @@ func (w *World) close() {
 // sleep lets virtual time go by for one of several who wait.
 func (w *World) sleep(d time.Duration) { <-time.After(d) }
 
-// pass lets virtual time go by.
+// pass lets virtual time go by. Only the driver calls it.
 func (w *World) pass(d time.Duration) {
-	<-time.After(d)
-	synctest.Wait()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		<-time.After(min(time.Until(end), time.Minute))
+		synctest.Wait()
+		if time.Since(w.idled) >= time.Minute {
+			w.idled = time.Now()
+			w.cfg.Idle()
+		}
+	}
 }
 
 func (w *World) all() []*process {

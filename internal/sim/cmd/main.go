@@ -1,116 +1,75 @@
 // Command cmd plays seeds of the simulation, upward from the first, until it
 // is stopped or has played as many as asked for. The last line counts what
 // happened; it exits with 1 when an invariant did not hold.
+//
+// Each seed is played by a process of its own, so that nothing of one seed
+// reaches the next. Built as make sim builds it, a seed replays exactly;
+// -replay plays each twice and compares everything that happened.
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
-	"sync"
-	"testing"
-	"testing/synctest"
+	"syscall"
 	"time"
-
-	"github.com/nstance-go/nstance/internal/sim"
 )
 
 func main() {
-	from := flag.Uint64("from", 1, "first seed; 0: one that the clock gives")
-	seeds := flag.Uint64("seeds", 0, "how many seeds; 0: until stopped")
-	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "seeds at the same time")
-	lines := flag.Int("journal", 60, "how many of the last journal lines to print of a seed that fails")
-	first := flag.Bool("first", false, "stop at the first seed that fails")
-	asJSON := flag.Bool("json", false, "print the last line as JSON")
-	testing.Init()
-	flag.Parse()
-	if *from == 0 {
-		*from = uint64(time.Now().Unix()) << 16
+	if len(os.Args) > 1 && os.Args[1] == "play" {
+		play(os.Args[2:])
 	}
-	s := &summary{start: time.Now(), lines: *lines, first: *first}
-	if *seeds == 0 {
-		fmt.Printf("playing seeds from %d on; press Ctrl-C to stop\n", *from)
-	}
-	// A bubble needs a test around it, in a program too.
-	testing.Main(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
-		Name: "seeds",
-		F: func(t *testing.T) {
-			s.play(t, *from, *seeds, *workers)
-			s.print(*asJSON)
-			os.Exit(min(s.Violations, 1)) // before the test says its own last line
-		},
-	}}, nil, nil)
-}
-
-// A summary counts what came of all seeds.
-type summary struct {
-	mu         sync.Mutex
-	start      time.Time
-	lines      int
-	first      bool
-	Seeds      uint64  `json:"seeds"`
-	Events     int     `json:"events"`
-	Virtual    float64 `json:"virtual_hours"`
-	Violations int     `json:"violations"`
-}
-
-func (s *summary) play(t *testing.T, from, count uint64, workers int) {
-	var wg sync.WaitGroup
-	next := make(chan uint64)
-	for range max(1, workers) {
-		wg.Go(func() {
-			for seed := range next {
-				s.add(one(t, seed))
-			}
-		})
-	}
-	for seed := from; (count == 0 || seed < from+count) && !s.enough(); seed++ {
-		next <- seed
-	}
-	close(next)
-	wg.Wait()
-}
-
-func one(t *testing.T, seed uint64) (res sim.Result) {
-	t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-		synctest.Test(t, func(*testing.T) { res = sim.Run(sim.Config{Seed: seed}) })
-	})
-	return res
-}
-
-func (s *summary) add(res sim.Result) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.Seeds++
-	s.Events += res.Events
-	s.Virtual += res.Virtual.Hours()
-	s.Violations += len(res.Violations)
-	if len(res.Violations) > 0 {
-		fmt.Printf("seed %d fails; the last that happened:\n", res.Seed)
-		for _, e := range res.Journal[max(0, len(res.Journal)-s.lines):] {
-			fmt.Println("  ", e)
-		}
-		for _, v := range res.Violations {
-			fmt.Printf("seed %d: %v\n", res.Seed, v)
-		}
-	}
-	if s.Seeds%50 == 0 {
-		fmt.Printf("%d seeds, up to about %d, in %v\n", s.Seeds, res.Seed, time.Since(s.start).Round(time.Second))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if !run(ctx, os.Args[1:]) {
+		os.Exit(1)
 	}
 }
 
-func (s *summary) enough() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.first && s.Violations > 0
+// options are what a run is asked for.
+type options struct {
+	from, seeds uint64
+	workers     int
+	lines       int
+	limit       time.Duration
+	first       bool
+	replay      bool
+	asJSON      bool
+	trace       string
+	faults      time.Duration
+	size        int
 }
 
-func (s *summary) print(asJSON bool) {
-	if asJSON {
-		_ = json.NewEncoder(os.Stdout).Encode(s) // there is nowhere else to say it
-		return
+// run plays the seeds and reports whether everything held.
+func run(ctx context.Context, args []string) bool {
+	var o options
+	f := flag.NewFlagSet("sim", flag.ExitOnError)
+	f.Uint64Var(&o.from, "from", 1, "first seed; 0: one that the clock gives")
+	f.Uint64Var(&o.seeds, "seeds", 0, "how many seeds; 0: until stopped")
+	f.IntVar(&o.workers, "workers", runtime.NumCPU(), "seeds at the same time")
+	f.IntVar(&o.lines, "journal", 60, "how many of the last journal lines to print of a seed that fails")
+	f.DurationVar(&o.limit, "limit", 5*time.Minute, "longest that one seed may take; longer counts as a violation")
+	f.BoolVar(&o.first, "first", false, "stop at the first seed that fails")
+	f.BoolVar(&o.replay, "replay", false, "play every seed twice; a difference counts as a violation")
+	f.BoolVar(&o.asJSON, "json", false, "print the last line as JSON")
+	f.StringVar(&o.trace, "trace", "", "directory for a file per seed with everything that happened")
+	f.DurationVar(&o.faults, "faults", 0, "virtual time with faults; 0: the simulation's own")
+	f.IntVar(&o.size, "size", 0, "of the group; 0: the simulation's own")
+	_ = f.Parse(args) // it exits
+	if o.from == 0 {
+		o.from = uint64(time.Now().Unix()) << 16
 	}
-	fmt.Printf("seeds=%d events=%d virtual=%.0fh violations=%d\n", s.Seeds, s.Events, s.Virtual, s.Violations)
+	if !exact {
+		fmt.Println("built without the overlay: the order of goroutines is not the seed's; make sim builds it so that a seed replays exactly")
+	}
+	if o.seeds == 0 {
+		fmt.Printf("playing seeds from %d on; press Ctrl-C to stop\n", o.from)
+	}
+	s := &summary{options: o, start: time.Now()}
+	s.play(ctx)
+	s.print()
+	return s.Violations == 0
 }
