@@ -17,8 +17,9 @@ type Report struct {
 	ConfigHash        string             `json:"config_hash,omitempty"` // runtime hash last applied
 	Notices           []Notice           `json:"notices,omitempty"`     // every standing notice
 	Probes            []ProbeResult      `json:"probes,omitempty"`
-	CanDrain          bool               `json:"can_drain,omitempty"` // the agent has a drain hook
-	Files             []FileStatus       `json:"files,omitempty"`     // every file that it was sent
+	CanDrain          bool               `json:"can_drain,omitempty"`   // the agent has a drain hook
+	Files             []FileStatus       `json:"files,omitempty"`       // every file that it was sent
+	FilesError        string             `json:"files_error,omitempty"` // why the last file set was not applied, or what its command said
 }
 
 // TerminationNotice is the short form of a notice in a report.

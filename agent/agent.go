@@ -19,6 +19,7 @@ type Agent struct {
 	certs   *registrant
 	mail    *mailbox
 	drains  *drainer
+	files   *filer
 	vitals  *health.Collector
 	started time.Time
 
@@ -54,6 +55,7 @@ func New(o *Options) (*Agent, error) {
 	a := &Agent{o: o, mail: newMailbox(), vitals: vitals}
 	a.certs = &registrant{id: o.InstanceID, vault: vault{o.IdentityDir, o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
+	a.files = newFiler(o, a.certs.vault.record)
 	return a, nil
 }
 
@@ -73,6 +75,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.vitals.Run(ctx) })
 	g.Go(func() error { return a.drains.Run(ctx) })
+	g.Go(func() error { return a.files.Run(ctx) })
 	g.Go(func() error { return a.watch(ctx) })
 	g.Go(func() error { a.mail.guard(ctx, a.drainAlone); return nil })
 	g.Go(func() error { return a.connect(ctx) })
@@ -110,6 +113,7 @@ func (a *Agent) report(ctx context.Context) nstance.Report {
 		Version: nstance.ReportVersion, InstanceID: a.o.InstanceID,
 		Probes: a.vitals.Probe(ctx), OneMinute: a.vitals.Usage(),
 		ConfigHash: clean(a.certs.vault.configHash()), CanDrain: a.drains.hook != nil,
+		Files: a.files.store.Status(), FilesError: clean(a.files.store.Trouble()),
 	}
 	for i := range r.Probes {
 		r.Probes[i].Message = clean(r.Probes[i].Message)

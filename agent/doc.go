@@ -22,6 +22,13 @@
 // server has acknowledged it: notices that still stand, and drain results.
 // After any failure the agent comes back, with jitter, to the next address.
 //
+// # Files
+//
+// What a server sends goes into Options.RecvDir, all of a set at once: see
+// package files. Reports say how each file is at that moment. Keys for
+// certificates are made in Options.KeysDir when a server asks for them, and only
+// their public halves are ever sent.
+//
 // # Drains
 //
 // The hook runs when the server asks for it, once for each generation, and its

@@ -36,8 +36,8 @@ type Options struct {
 	AgentAddrs        []string // host:port of the agent listeners; tried in turn
 
 	IdentityDir  string      // default DefaultDir/identity; nonce.jwt and ca.crt are read here
-	KeysDir      string      // default DefaultDir/keys; reserved for keys made on request
-	RecvDir      string      // default DefaultDir/recv; reserved for files sent by the server
+	KeysDir      string      // default DefaultDir/keys; keys that certificates among the files are for
+	RecvDir      string      // default DefaultDir/recv; files sent by the server
 	IdentityMode fs.FileMode // of files in IdentityDir, default 0600; the private key always has 0600
 	KeysMode     fs.FileMode // default 0640
 	RecvMode     fs.FileMode // default 0640

@@ -206,6 +206,13 @@ func (o *outbox) sendReport(r nstance.Report, now time.Time) *apiv1.ConnectReque
 	return &apiv1.ConnectRequest{Number: o.number, Message: &apiv1.ConnectRequest_Report{Report: wire.Report(r)}}
 }
 
+// sendAnswer numbers a message that nobody acknowledges.
+func (o *outbox) sendAnswer(m *apiv1.ConnectRequest) *apiv1.ConnectRequest {
+	o.number++
+	m.Number = o.number
+	return m
+}
+
 // sendGoodbye numbers the session's last message.
 func (o *outbox) sendGoodbye(reason string) *apiv1.ConnectRequest {
 	o.number++

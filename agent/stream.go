@@ -39,6 +39,7 @@ type stream struct {
 	conn     grpc.ClientConnInterface
 	mail     *mailbox
 	drains   *drainer
+	files    *filer
 	renew    func(ctx context.Context, conn grpc.ClientConnInterface) error
 	renewAt  time.Time
 	report   func(ctx context.Context) nstance.Report // without notices
@@ -46,10 +47,12 @@ type stream struct {
 	welcomed func()                                   // called once, when the server has accepted the agent
 	log      *slog.Logger
 
-	grpc   grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
-	hello  chan *apiv1.Welcome
-	over   chan error    // why the session ends; the first reason counts
-	closed chan struct{} // nothing more will be received
+	grpc    grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	life    context.Context            // of the session
+	answers chan *apiv1.ConnectRequest // of the filer
+	hello   chan *apiv1.Welcome
+	over    chan error    // why the session ends; the first reason counts
+	closed  chan struct{} // nothing more will be received
 }
 
 // run connects, talks until something ends the session, and returns what. It
@@ -85,6 +88,7 @@ func (s *stream) connect(ctx, life context.Context, end context.CancelCauseFunc,
 		keep()
 		return wire.ErrorOf(err)
 	}
+	s.life, s.answers = life, make(chan *apiv1.ConnectRequest)
 	s.hello, s.over, s.closed = make(chan *apiv1.Welcome, 1), make(chan error, 1), make(chan struct{})
 	workers.Go(s.receive)
 	select {
@@ -131,6 +135,8 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 			return err
 		case r := <-reports:
 			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendReport(r, time.Now()) })
+		case m := <-s.answers:
+			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendAnswer(m) })
 		case <-s.mail.changed:
 		case <-resend.C:
 		}
@@ -214,8 +220,8 @@ func (s *stream) stop(reason error) {
 
 // take acts on one message. A kind that this agent does not know comes from a
 // newer server and is passed over.
-func (s *stream) take(m *apiv1.ConnectResponse) {
-	switch m := m.GetMessage().(type) {
+func (s *stream) take(whole *apiv1.ConnectResponse) {
+	switch m := whole.GetMessage().(type) {
 	case *apiv1.ConnectResponse_Welcome:
 		select {
 		case s.hello <- m.Welcome:
@@ -229,6 +235,8 @@ func (s *stream) take(m *apiv1.ConnectResponse) {
 		s.drains.cancel(m.DrainCancel.GetGeneration())
 	case *apiv1.ConnectResponse_GoAway:
 		s.stop(&goAway{m.GoAway.GetAddresses()})
+	case *apiv1.ConnectResponse_FilesBegin, *apiv1.ConnectResponse_FileChunk, *apiv1.ConnectResponse_FilesCommit, *apiv1.ConnectResponse_FileKeysRequest:
+		s.files.hand(s.life, whole, s.answers)
 	}
 }
 

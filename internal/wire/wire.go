@@ -45,7 +45,10 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 		Uptime:   durationpb.New(time.Duration(r.UptimeSeconds * float64(time.Second))),
 		CpuUsage: r.OneMinute.CPUPercent, MemoryUsage: r.OneMinute.MemoryPercent,
 		DiskUsage: r.OneMinute.DiskPercent, Load: r.OneMinute.Load,
-		ConfigHash: valid(r.ConfigHash), CanDrain: r.CanDrain,
+		ConfigHash: valid(r.ConfigHash), CanDrain: r.CanDrain, FilesError: valid(r.FilesError),
+	}
+	if len(r.Files) > 0 {
+		w.Files = FileStatuses(r.Files)
 	}
 	for _, n := range r.Notices {
 		w.Notices = append(w.Notices, Notice(n))
@@ -67,6 +70,7 @@ func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.
 			DiskPercent: percent(w.GetDiskUsage()), Load: amount(w.GetLoad()),
 		},
 		ConfigHash: text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
+		Files: FileStatusesOf(w.GetFiles()), FilesError: text(w.GetFilesError()),
 	}
 	for _, n := range w.GetNotices()[:min(maxNotices, len(w.GetNotices()))] {
 		r.Notices = append(r.Notices, NoticeOf(n))

@@ -1,0 +1,108 @@
+package files
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// A Key proves possession of a private key that this machine made and nobody
+// else ever sees.
+type Key struct {
+	Name        string
+	Request     []byte // PKCS#10 request in DER
+	Certificate []byte // DER of the certificate for it among the files in use; nil: none
+	Err         error  // why there is no request
+}
+
+// Keys returns the named keys, of which those that do not exist are made.
+// subject is what requests ask for; the server decides.
+func (s *Store) Keys(subject string, names []string) []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Key
+	for _, name := range names[:min(len(names), nstance.MaxCertificates)] {
+		k := Key{Name: name}
+		var key ed25519.PrivateKey
+		if key, k.Err = s.key(name); k.Err == nil {
+			k.Request, k.Err = pki.NewCSR(key, subject)
+			k.Certificate = s.certificateFor(name, key)
+		}
+		out = append(out, k)
+	}
+	return out
+}
+
+// key reads a key, or makes it. One that cannot be read is never replaced.
+func (s *Store) key(name string) (ed25519.PrivateKey, error) {
+	if err := nstance.ValidateName("key", name); err != nil {
+		return nil, err
+	}
+	key, err := pki.LoadKey(s.keyPath(name))
+	if err == nil || !errors.Is(err, nstance.NotFound) {
+		return key, err
+	}
+	if err := os.MkdirAll(s.o.KeysDir, dirMode(s.o.KeysMode)); err != nil {
+		return nil, classify(err)
+	}
+	key = pki.NewKey()
+	if err := pki.SaveKey(s.keyPath(name), key); err != nil {
+		return nil, err
+	}
+	return key, classify(os.Chmod(s.keyPath(name), s.o.KeysMode))
+}
+
+func (s *Store) keyPath(name string) string { return filepath.Join(s.o.KeysDir, name+".pem") }
+
+// certificateFor returns the certificate for a key among the files in use.
+func (s *Store) certificateFor(name string, key ed25519.PrivateKey) []byte {
+	if s.open() != nil {
+		return nil
+	}
+	for _, f := range s.now.Files {
+		if f.Key != name || f.Digest == "" {
+			continue
+		}
+		data, err := s.root.ReadFile(s.currentPath(f.Path))
+		if err != nil {
+			continue
+		}
+		if leaf, err := leafOf(data); err == nil && key.Public().(ed25519.PublicKey).Equal(leaf.PublicKey) {
+			return leaf.Raw
+		}
+	}
+	return nil
+}
+
+// belongs fails with Invalid unless the content is a certificate for the file's
+// key: the two would be of no use together.
+func (s *Store) belongs(f File, data []byte) error {
+	key, err := s.key(f.Key)
+	if err != nil {
+		return fmt.Errorf("key %s: %w", f.Key, err)
+	}
+	leaf, err := leafOf(data)
+	if err != nil {
+		return nstance.Errorf(nstance.Invalid, "%s: %w", f.Path, err)
+	}
+	if !key.Public().(ed25519.PublicKey).Equal(leaf.PublicKey) {
+		return nstance.Errorf(nstance.Invalid, "%s is a certificate for another key than %s", f.Path, f.Key)
+	}
+	return nil
+}
+
+// leafOf returns the first certificate in PEM data.
+func leafOf(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("holds no certificate")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}

@@ -1,0 +1,82 @@
+package files_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// certify returns a certificate for what a request proves possession of.
+func certify(t *testing.T, csr []byte) []byte {
+	t.Helper()
+	key, err := registration.ParseCSR(csr)
+	require.NoError(t, err)
+	ca, err := registration.NewAuthority(registration.Workload, time.Now())
+	require.NoError(t, err)
+	rec, err := ca.Issue(registration.Template{Subject: "x", Tenant: "default", Key: key, Lifetime: time.Hour, Now: time.Now()})
+	require.NoError(t, err)
+	return rec.Certificate
+}
+
+func TestKeys(t *testing.T) {
+	b := newBox(t)
+	keys := b.store.Keys("web1", []string{"web", "../web"})
+	require.Len(t, keys, 2)
+	require.NoError(t, keys[0].Err)
+	require.Nil(t, keys[0].Certificate)
+	require.ErrorIs(t, keys[1].Err, nstance.Invalid, "a name that leads elsewhere")
+	path := filepath.Join(b.o.KeysDir, "web.pem")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o640), info.Mode().Perm())
+
+	again := b.store.Keys("web1", []string{"web"})
+	require.Equal(t, keys[0].Request, again[0].Request, "the same key")
+
+	cert := certify(t, keys[0].Request)
+	content := string(pki.MarshalCertificates(cert))
+	s := set("h1", tree{"web.crt": content})
+	s.Files[0].Key = "web"
+	_, err = b.send(s, tree{"web.crt": content})
+	require.NoError(t, err)
+	b.reopen()
+	require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
+
+	t.Run("a certificate for another key is not put to use", func(t *testing.T) {
+		other, err := pki.NewCSR(pki.NewKey(), "x")
+		require.NoError(t, err)
+		for _, content := range []string{string(pki.MarshalCertificates(certify(t, other))), "no certificate"} {
+			s := set("h2", tree{"web.crt": content})
+			s.Files[0].Key = "web"
+			_, err = b.send(s, tree{"web.crt": content})
+			require.ErrorIs(t, err, nstance.Invalid)
+		}
+		require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
+	})
+	t.Run("a key that cannot be read is not replaced", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(path, []byte("spoilt"), 0o600))
+		require.ErrorIs(t, b.store.Keys("web1", []string{"web"})[0].Err, nstance.Invalid)
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "spoilt", string(data))
+	})
+	t.Run("a new key has no certificate", func(t *testing.T) {
+		require.NoError(t, os.Remove(path))
+		k := b.store.Keys("web1", []string{"web"})[0]
+		require.NoError(t, k.Err)
+		require.Nil(t, k.Certificate)
+		pub, err := registration.ParseCSR(k.Request)
+		require.NoError(t, err)
+		key, err := pki.LoadKey(path)
+		require.NoError(t, err)
+		require.Equal(t, key.Public(), pub)
+	})
+}

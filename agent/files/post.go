@@ -1,0 +1,41 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/nstance-go/nstance/internal/command"
+)
+
+// maxOutput is how much of a command's output is reported, in bytes.
+const maxOutput = 160
+
+// Run runs the command of the set in use, if that is still to be done. The
+// command finds the receive directory in NSTANCE_RECV_DIR and runs there. One
+// that fails runs again with the next call.
+func (s *Store) Run(ctx context.Context) error {
+	s.mu.Lock()
+	argv, pending, version := s.now.Command, s.pending, s.version
+	s.mu.Unlock()
+	if !pending || len(argv) == 0 {
+		return nil
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, s.o.CommandTimeout, fmt.Errorf("it ran for %v", s.o.CommandTimeout))
+	defer cancel()
+	c := command.Command{Argv: argv, Dir: s.o.Dir, Env: append(os.Environ(), "NSTANCE_RECV_DIR="+s.o.Dir), MaxOutput: maxOutput}
+	err := c.Run(limited)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		err = fmt.Errorf("the files are in place, but %s: %w", argv[0], err)
+		s.said = err.Error()
+		return err
+	}
+	s.said = ""
+	if s.version == version && s.root != nil {
+		s.pending = false
+		return classify(s.root.Remove(versionDir(version) + "/" + filePending))
+	}
+	return nil
+}

@@ -1,0 +1,475 @@
+package files_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/agent/files"
+)
+
+// A box is a store in a temporary directory.
+type box struct {
+	*testing.T
+	dir    string
+	o      files.Options
+	store  *files.Store
+	hashes []string // as they were recorded
+}
+
+func newBox(t *testing.T) *box {
+	b := &box{T: t, dir: t.TempDir()}
+	b.o = files.Options{
+		Dir: filepath.Join(b.dir, "recv"), KeysDir: filepath.Join(b.dir, "keys"),
+		Applied: func(hash string) error { b.hashes = append(b.hashes, hash); return nil },
+	}
+	b.reopen()
+	return b
+}
+
+// reopen is what a restart of the agent does.
+func (b *box) reopen() {
+	if b.store != nil {
+		require.NoError(b, b.store.Close())
+	}
+	b.store = files.New(b.o)
+	require.NoError(b, b.store.Open())
+	b.Cleanup(func() { b.store.Close() })
+}
+
+// tree is the content of files by path.
+type tree map[string]string
+
+// set announces files in the order of their paths.
+func set(hash string, want tree) files.Set {
+	s := files.Set{Hash: hash}
+	for path, content := range want {
+		s.Files = append(s.Files, files.File{Path: path, Digest: files.Digest([]byte(content)), Size: int64(len(content))})
+	}
+	slices.SortFunc(s.Files, func(a, b files.File) int { return strings.Compare(a.Path, b.Path) })
+	return s
+}
+
+// send transfers a set whole and returns what had to be sent.
+func (b *box) send(s files.Set, want tree) (sent []string, err error) {
+	wanted, err := b.store.Begin(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, digest := range wanted {
+		for path, content := range want {
+			if files.Digest([]byte(content)) != digest {
+				continue
+			}
+			sent = append(sent, path)
+			half := len(content) / 2
+			if half > 0 {
+				require.NoError(b, b.store.Write(digest, 0, []byte(content[:half])))
+			}
+			require.NoError(b, b.store.Write(digest, int64(half), []byte(content[half:])))
+			break
+		}
+	}
+	slices.Sort(sent)
+	return sent, b.store.Commit(s.Hash)
+}
+
+func (b *box) apply(hash string, want tree) (sent []string) {
+	b.Helper()
+	sent, err := b.send(set(hash, want), want)
+	require.NoError(b, err)
+	require.Equal(b, want, b.tree())
+	require.Equal(b, hash, b.hashes[len(b.hashes)-1])
+	return sent
+}
+
+// tree returns what somebody who reads the receive directory sees.
+func (b *box) tree() tree {
+	out := tree{}
+	var walk func(dir string)
+	walk = func(dir string) {
+		entries, err := os.ReadDir(filepath.Join(b.o.Dir, dir))
+		require.NoError(b, err)
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			info, err := os.Stat(filepath.Join(b.o.Dir, path))
+			switch {
+			case path == nstance.FilesOwn || err != nil: // a link that leads nowhere is no file
+			case info.IsDir():
+				walk(path)
+			default:
+				data, err := os.ReadFile(filepath.Join(b.o.Dir, path))
+				require.NoError(b, err)
+				out[path] = string(data)
+			}
+		}
+	}
+	walk("")
+	return out
+}
+
+func (b *box) path(elem ...string) string {
+	return filepath.Join(append([]string{b.o.Dir}, elem...)...)
+}
+
+func (b *box) mode(path string) fs.FileMode {
+	info, err := os.Stat(b.path(path))
+	require.NoError(b, err)
+	return info.Mode().Perm()
+}
+
+func TestFilesComeChangeAndGo(t *testing.T) {
+	b := newBox(t)
+	require.Empty(t, b.store.Status())
+	first := tree{"a": "1", "app/app.env": "A=1\n", "app/conf.d/x": "x", "empty": ""}
+	require.Equal(t, []string{"a", "app/app.env", "app/conf.d/x"}, b.apply("h1", first), "nothing is sent for an empty file")
+	require.Equal(t, fs.FileMode(0o640), b.mode("a"))
+	require.Equal(t, fs.FileMode(0o750), b.mode("app"))
+	require.Equal(t, fs.FileMode(0o750), b.mode("app/conf.d"))
+	require.Equal(t, []nstance.FileStatus{
+		{Path: "a", Digest: files.Digest([]byte("1"))}, {Path: "app/app.env", Digest: files.Digest([]byte("A=1\n"))},
+		{Path: "app/conf.d/x", Digest: files.Digest([]byte("x"))}, {Path: "empty", Digest: files.Digest(nil)},
+	}, b.store.Status())
+
+	require.Equal(t, []string{"app/app.env", "new"}, b.apply("h2", tree{"a": "1", "app/app.env": "A=2\n", "new": "n"}), "only what changed is sent")
+	require.Empty(t, b.apply("h3", tree{"moved": "n", "copy": "n"}), "a content that is there under another name is not sent")
+	require.Empty(t, b.apply("h4", tree{}))
+	entries, err := os.ReadDir(b.o.Dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "only the agent's own directory is left")
+	require.Equal(t, []string{"h1", "h2", "h3", "h4"}, b.hashes)
+	versions, err := filepath.Glob(b.path(nstance.FilesOwn, "v*"))
+	require.NoError(t, err)
+	require.Len(t, versions, 1, "no version but the one in use is kept")
+}
+
+func TestModes(t *testing.T) {
+	b := newBox(t)
+	s := set("h1", tree{"a": "1"})
+	s.Files[0].Mode = 0o600
+	_, err := b.send(s, tree{"a": "1"})
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), b.mode("a"))
+	old, err := os.Open(b.path("a"))
+	require.NoError(t, err)
+	defer old.Close()
+	require.Empty(t, b.apply("h2", tree{"a": "1"}))
+	require.Equal(t, fs.FileMode(0o640), b.mode("a"))
+	info, err := old.Stat()
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), "the file of the former set is another")
+}
+
+// TestCrash ends the agent after each step of a commit.
+func TestCrash(t *testing.T) {
+	before, after := tree{"a": "1", "d/keep": "k", "gone": "g"}, tree{"a": "2", "d/keep": "k", "d/new": "n", "top": "t"}
+	var labels []string
+	for n := 0; ; n++ {
+		crashed := ""
+		t.Run(fmt.Sprintf("at step %d", n), func(t *testing.T) {
+			b := newBox(t)
+			b.apply("h1", before)
+			b.hashes = nil
+			steps := 0
+			plain := b.o
+			b.o = files.WithSteps(b.o, func(label string) error {
+				if steps++; steps-1 == n {
+					crashed = label
+					return files.ErrCrash
+				}
+				return nil
+			})
+			b.reopen()
+			b.hashes = nil
+			_, err := b.send(set("h2", after), after)
+			if crashed == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, files.ErrCrash)
+			seen := b.tree()
+			swapped := slices.Contains([]string{"swap", "unlink", "hash"}, crashed)
+			if swapped {
+				require.Equal(t, after, seen)
+			} else {
+				require.Equal(t, before, seen)
+				require.Empty(t, b.hashes, "a hash is recorded last")
+			}
+
+			b.o = plain
+			b.hashes = nil
+			b.reopen()
+			require.Equal(t, seen, b.tree(), "a restart changes nothing that is seen")
+			require.Equal(t, map[bool][]string{false: {"h1"}, true: {"h2"}}[swapped], b.hashes, "and the hash is that of the set in use")
+			_, err = os.Lstat(b.path("gone"))
+			require.Equal(t, swapped, os.IsNotExist(err), "what is left to do is done")
+			b.apply("h2", after)
+		})
+		if crashed == "" {
+			break
+		}
+		labels = append(labels, crashed)
+	}
+	require.Equal(t, []string{"file", "file", "file", "file", "manifest", "links", "swap", "unlink", "hash"}, labels)
+}
+
+func TestInterruptedTransfer(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1"})
+	want := tree{"a": "long content", "b": "other"}
+	s := set("h2", want)
+	wanted, err := b.store.Begin(s)
+	require.NoError(t, err)
+	require.Len(t, wanted, 2)
+	require.NoError(t, b.store.Write(wanted[0], 0, []byte("long content")))
+	require.NoError(t, b.store.Write(wanted[1], 0, []byte("oth")))
+	require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict, "not all has come")
+	require.Equal(t, tree{"a": "1"}, b.tree(), "nothing is half applied")
+
+	b.reopen()
+	wanted, err = b.store.Begin(s)
+	require.NoError(t, err)
+	require.Equal(t, []string{files.Digest([]byte("other"))}, wanted, "what came whole does not come again")
+	_, err = b.store.Begin(set("h3", tree{"c": "x"}))
+	require.NoError(t, err, "a newer set takes the place of one that is not committed")
+	require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
+	require.Equal(t, []string{"a", "b"}, b.apply("h4", want), "and what it does not need is swept away")
+}
+
+func TestBadTransfers(t *testing.T) {
+	const content = "content"
+	for name, write := range map[string]func(s *files.Store, digest string) error{
+		"another content than announced": func(s *files.Store, d string) error { return s.Write(d, 0, []byte("CONTENT")) },
+		"more than announced":            func(s *files.Store, d string) error { return s.Write(d, 0, []byte("content!")) },
+		"a gap":                          func(s *files.Store, d string) error { return s.Write(d, 1, []byte("ontent")) },
+		"a repetition": func(s *files.Store, d string) error {
+			require.NoError(t, s.Write(d, 0, []byte("con")))
+			return s.Write(d, 0, []byte("con"))
+		},
+		"nothing":               func(s *files.Store, d string) error { return s.Write(d, 0, nil) },
+		"what nobody asked for": func(s *files.Store, _ string) error { return s.Write(files.Digest([]byte("x")), 0, []byte("x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			b.apply("h1", tree{"a": "1"})
+			wanted, err := b.store.Begin(set("h2", tree{"a": content}))
+			require.NoError(t, err)
+			require.ErrorIs(t, write(b.store, wanted[0]), nstance.Invalid)
+			require.NotEmpty(t, b.store.Trouble())
+			require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
+			require.Equal(t, tree{"a": "1"}, b.tree())
+			b.apply("h2", tree{"a": content})
+			require.Empty(t, b.store.Trouble())
+		})
+	}
+	t.Run("without announcement", func(t *testing.T) {
+		b := newBox(t)
+		require.ErrorIs(t, b.store.Write(files.Digest([]byte("x")), 0, []byte("x")), nstance.Invalid)
+		require.ErrorIs(t, b.store.Commit("h"), nstance.Conflict)
+	})
+}
+
+func TestBadSets(t *testing.T) {
+	good := files.File{Path: "a", Digest: files.Digest([]byte("1")), Size: 1}
+	change := func(f func(*files.File)) files.Set {
+		one := good
+		f(&one)
+		return files.Set{Hash: "h", Files: []files.File{one}}
+	}
+	many, big := files.Set{Hash: "h"}, files.Set{Hash: "h"}
+	for i := range nstance.MaxFiles + 1 {
+		f := good
+		f.Path = fmt.Sprintf("f%d", i)
+		many.Files = append(many.Files, f)
+	}
+	for i := range 9 {
+		big.Files = append(big.Files, files.File{Path: fmt.Sprintf("f%d", i), Digest: files.Digest([]byte{byte(i)}), Size: nstance.MaxFileSize})
+	}
+	for name, s := range map[string]files.Set{
+		"out of the directory":  change(func(f *files.File) { f.Path = "../a" }),
+		"an absolute path":      change(func(f *files.File) { f.Path = "/etc/passwd" }),
+		"the agent's own":       change(func(f *files.File) { f.Path = ".nstance/current" }),
+		"open to strangers":     change(func(f *files.File) { f.Mode = 0o644 }),
+		"executable":            change(func(f *files.File) { f.Mode = 0o700 }),
+		"no digest":             change(func(f *files.File) { f.Digest = "" }),
+		"a digest of sorts":     change(func(f *files.File) { f.Digest = "sha256:../../x" }),
+		"a digest in capitals":  change(func(f *files.File) { f.Digest = strings.ToUpper(f.Digest) }),
+		"too large":             change(func(f *files.File) { f.Size = nstance.MaxFileSize + 1 }),
+		"less than nothing":     change(func(f *files.File) { f.Size = -1 }),
+		"a key outside":         change(func(f *files.File) { f.Key = "../x" }),
+		"a path twice":          {Hash: "h", Files: []files.File{good, good}},
+		"a file below a file":   {Hash: "h", Files: []files.File{good, {Path: "a/b/c", Digest: good.Digest, Size: 1}}},
+		"too many":              many,
+		"too large as a whole":  big,
+		"an error out of bound": {Hash: "h", Files: []files.File{{Path: "/x", Error: "no"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			_, err := b.store.Begin(s)
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorIs(t, b.store.Commit("h"), nstance.Conflict)
+		})
+	}
+}
+
+func TestFileThatCannotBeMade(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1", "b": "2", "c": "3"})
+	b.hashes = nil
+	want := tree{"a": "1", "b": "new"}
+	s := set("h2", want)
+	s.Files = append(s.Files, files.File{Path: "c", Error: "no such secret"}, files.File{Path: "d", Error: "no such secret"})
+	_, err := b.send(s, want)
+	require.NoError(t, err)
+	require.Equal(t, tree{"a": "1", "b": "new", "c": "3"}, b.tree(), "what is there stays, all else goes on")
+	require.Empty(t, b.hashes, "and the hash does not advance")
+	require.Equal(t, []nstance.FileStatus{
+		{Path: "a", Digest: files.Digest([]byte("1"))}, {Path: "b", Digest: files.Digest([]byte("new"))},
+		{Path: "c", Digest: files.Digest([]byte("3")), Error: "no such secret"}, {Path: "d", Error: "no such secret"},
+	}, b.store.Status())
+	b.reopen()
+	require.Empty(t, b.hashes)
+	require.Equal(t, []string{"d"}, b.apply("h2", tree{"a": "1", "b": "new", "c": "3", "d": "4"}))
+}
+
+func TestWhatSomebodyChangesIsPutRight(t *testing.T) {
+	want := tree{"a": "1", "d/x": "x"}
+	for name, spoil := range map[string]func(b *box) error{
+		"written to in place": func(b *box) error { return os.WriteFile(b.path("a"), []byte("spoilt"), 0o640) },
+		"replaced by a file": func(b *box) error {
+			require.NoError(b, os.WriteFile(b.path("new"), []byte("spoilt"), 0o640))
+			return os.Rename(b.path("new"), b.path("a"))
+		},
+		"removed":         func(b *box) error { return os.Remove(b.path("a")) },
+		"removed beneath": func(b *box) error { return os.Remove(b.path("d", "x")) },
+		"led elsewhere": func(b *box) error {
+			require.NoError(b, os.Remove(b.path("a")))
+			return os.Symlink("/etc/passwd", b.path("a"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t)
+			b.apply("h1", want)
+			well := b.store.Status()
+			require.NoError(t, spoil(b))
+			require.NotEqual(t, well, b.store.Status(), "it is seen")
+			b.apply("h1", want)
+			require.Equal(t, well, b.store.Status())
+		})
+	}
+}
+
+func TestWhatIsNotOursIsInTheWay(t *testing.T) {
+	b := newBox(t)
+	require.NoError(t, os.Mkdir(b.o.Dir, 0o750))
+	require.NoError(t, os.WriteFile(b.path("a"), []byte("mine"), 0o600))
+	require.NoError(t, os.Mkdir(b.path("dir"), 0o700))
+	for _, path := range []string{"a", "dir/x"} {
+		_, err := b.store.Begin(set("h1", tree{path: "1"}))
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.ErrorContains(t, err, "is in the way")
+		require.Contains(t, b.store.Trouble(), "is in the way")
+	}
+	require.Equal(t, tree{"a": "mine"}, b.tree())
+	_, err := b.send(set("h1", tree{"b": "1"}), tree{"b": "1"})
+	require.NoError(t, err)
+	require.Equal(t, tree{"a": "mine", "b": "1"}, b.tree(), "and stays, whatever else comes")
+}
+
+func TestLinkThatLeadsOut(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1"})
+	outside := t.TempDir()
+	require.NoError(t, os.RemoveAll(b.path(nstance.FilesOwn, "incoming")))
+	require.NoError(t, os.Symlink(outside, b.path(nstance.FilesOwn, "incoming")))
+	_, err := b.store.Begin(set("h2", tree{"a": "2"}))
+	require.Error(t, err)
+	entries, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	require.Empty(t, entries, "nothing is ever written outside")
+}
+
+func TestDamagedManifest(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1"})
+	require.NoError(t, os.WriteFile(b.path(nstance.FilesOwn, "v1", "manifest.json"), []byte("{"), 0o600))
+	b.hashes = nil
+	b.reopen()
+	require.Contains(t, b.store.Trouble(), "stay as they are")
+	require.Equal(t, tree{"a": "1"}, b.tree(), "what is not known is not removed")
+	require.Empty(t, b.hashes)
+	b.apply("h1", tree{"a": "1"})
+	require.Empty(t, b.store.Trouble())
+}
+
+func TestHashThatCannotBeRecorded(t *testing.T) {
+	b := newBox(t)
+	broken := true
+	applied := b.o.Applied
+	b.o.Applied = func(hash string) error {
+		if broken {
+			return fs.ErrPermission
+		}
+		return applied(hash)
+	}
+	b.reopen()
+	_, err := b.send(set("h1", tree{"a": "1"}), tree{"a": "1"})
+	require.ErrorIs(t, err, nstance.Denied)
+	require.Contains(t, b.store.Trouble(), "record the hash")
+	broken = false
+	b.reopen()
+	require.Equal(t, []string{"h1"}, b.hashes, "it is recorded at the next start")
+}
+
+func TestDirectoryThatIsNotThereYet(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "recv"), nil, 0o600))
+	s := files.New(files.Options{Dir: filepath.Join(dir, "recv", "x"), KeysDir: dir})
+	require.Error(t, s.Open())
+	require.Empty(t, s.Status())
+	_, err := s.Begin(set("h", tree{"a": "1"}))
+	require.Error(t, err)
+	require.NoError(t, os.Remove(filepath.Join(dir, "recv")))
+	_, err = s.Begin(set("h", tree{"a": "1"}))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
+
+func TestMachineWithoutFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "recv")
+	var hashes []string
+	s := files.New(files.Options{Dir: dir, KeysDir: dir, Applied: func(hash string) error { hashes = append(hashes, hash); return nil }})
+	require.NoError(t, s.Open())
+	wanted, err := s.Begin(files.Set{Hash: "h1"})
+	require.NoError(t, err)
+	require.Empty(t, wanted)
+	require.NoError(t, s.Commit("h1"))
+	require.Equal(t, []string{"h1"}, hashes, "its variables may have changed")
+	require.Empty(t, s.Status())
+	require.NoDirExists(t, dir)
+}
+
+func TestUntouchedFilesAreNotReadAgain(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1"})
+	well := b.store.Status()
+	info, err := os.Stat(b.path("a"))
+	require.NoError(t, err)
+	f, err := os.OpenFile(b.path("a"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString("2")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, os.Chtimes(b.path("a"), info.ModTime(), info.ModTime()))
+	require.Equal(t, well, b.store.Status(), "by size and time it is the same file")
+	require.NoError(t, os.Chtimes(b.path("a"), time.Now(), time.Now().Add(time.Second)))
+	require.NotEqual(t, well, b.store.Status())
+}

@@ -1,0 +1,237 @@
+package files
+
+import (
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A transfer is a set on its way.
+type transfer struct {
+	set     Set
+	lacking map[string]int64 // size by digest
+	part    *part            // the content that is being received; nil: none
+}
+
+// A part is a content that has not come whole yet.
+type part struct {
+	digest string
+	file   *os.File
+	sum    hash.Hash
+	n      int64
+}
+
+// Begin takes the announcement of a set, in place of one that was not
+// committed, and returns the digests of the contents that are lacking here.
+// Contents that an interrupted transfer has brought whole are not. Fails with
+// Invalid for a set that must not be.
+func (s *Store) Begin(set Set) (wanted []string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropTransfer()
+	wanted, err = s.begin(set)
+	s.note(err)
+	return wanted, classify(err)
+}
+
+func (s *Store) begin(set Set) ([]string, error) {
+	if err := set.validate(); err != nil {
+		return nil, err
+	}
+	if err := s.open(); errors.Is(err, nstance.NotFound) && len(set.Files) == 0 {
+		s.incoming = &transfer{set: set} // a machine without files needs no directory for them
+		return nil, nil
+	}
+	if err := s.create(); err != nil {
+		return nil, err
+	}
+	set.Files = slices.Clone(set.Files)
+	for i, f := range set.Files {
+		if f.Error != "" {
+			set.Files[i] = File{Path: f.Path, Error: f.Error}
+		}
+	}
+	for _, name := range set.names() {
+		if err := s.free(name); err != nil {
+			return nil, err
+		}
+	}
+	t := &transfer{set: set, lacking: map[string]int64{}}
+	held := s.held()
+	var keep []string
+	for _, f := range set.Files {
+		if f.Error != "" || f.Size == 0 || held[f.Digest] != "" {
+			continue
+		}
+		keep = append(keep, incomingName(f.Digest))
+		if !s.arrived(f.Digest, f.Size) {
+			t.lacking[f.Digest] = f.Size
+		}
+	}
+	if err := s.sweep(keep); err != nil {
+		return nil, err
+	}
+	s.incoming = t
+	wanted := make([]string, 0, len(t.lacking))
+	for _, f := range set.Files { // in the order of the set
+		if _, ok := t.lacking[f.Digest]; ok && !slices.Contains(wanted, f.Digest) {
+			wanted = append(wanted, f.Digest)
+		}
+	}
+	return wanted, nil
+}
+
+// free fails with Conflict where a name is taken by what is not ours.
+func (s *Store) free(name string) error {
+	if slices.Contains(s.now.names(), name) {
+		return nil
+	}
+	target, err := s.root.Readlink(name)
+	if err == nil && strings.HasPrefix(target, linkCurrent+"/") {
+		return nil
+	}
+	if _, err := s.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return nstance.Errorf(nstance.Conflict, "%s/%s is in the way: it is no file of the server's, move it", s.o.Dir, name)
+}
+
+// held returns where, in the version in use, each content really is.
+func (s *Store) held() map[string]string {
+	out := map[string]string{}
+	for _, f := range s.now.Files {
+		path := s.currentPath(f.Path)
+		if data, err := s.root.ReadFile(path); f.Digest != "" && err == nil && Digest(data) == f.Digest {
+			out[f.Digest] = f.Path
+		}
+	}
+	return out
+}
+
+func (s *Store) currentPath(path string) string {
+	return versionDir(s.version) + "/" + dirFiles + "/" + path
+}
+
+func incomingName(digest string) string { return strings.TrimPrefix(digest, digestPrefix) }
+
+// arrived reports whether a content is there whole.
+func (s *Store) arrived(digest string, size int64) bool {
+	data, err := s.readIncoming(digest, size)
+	return err == nil && Digest(data) == digest
+}
+
+func (s *Store) readIncoming(digest string, size int64) ([]byte, error) {
+	f, err := s.root.Open(dirIncoming + "/" + incomingName(digest))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, size+1))
+}
+
+// sweep makes the directory for what comes in and keeps only these files there.
+func (s *Store) sweep(keep []string) error {
+	if err := s.root.MkdirAll(dirIncoming, 0o700); err != nil {
+		return err
+	}
+	names, err := s.list(dirIncoming)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if slices.Contains(keep, name) {
+			continue
+		}
+		if err := s.root.RemoveAll(dirIncoming + "/" + name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Write takes the next piece of a content that Begin lacked. Pieces come in
+// order, one content after another. Any error ends the transfer: Invalid for
+// what was not asked for, comes out of order or has another digest than said.
+func (s *Store) Write(digest string, offset int64, data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.write(digest, offset, data)
+	if err != nil {
+		s.dropTransfer()
+	}
+	s.note(err)
+	return classify(err)
+}
+
+func (s *Store) write(digest string, offset int64, data []byte) error {
+	t := s.incoming
+	if t == nil {
+		return nstance.Errorf(nstance.Invalid, "a piece of a file came without announcement")
+	}
+	size, ok := t.lacking[digest]
+	if !ok || t.part != nil && t.part.digest != digest {
+		return nstance.Errorf(nstance.Invalid, "a piece of %s came, which is not awaited now", digest)
+	}
+	if t.part == nil {
+		if err := s.beginPart(digest); err != nil {
+			return err
+		}
+	}
+	p := t.part
+	if offset != p.n || p.n+int64(len(data)) > size || len(data) == 0 {
+		return nstance.Errorf(nstance.Invalid, "%d bytes at %d of %s, which has %d, came when %d were there", len(data), offset, digest, size, p.n)
+	}
+	if _, err := p.file.Write(data); err != nil {
+		return err
+	}
+	p.sum.Write(data) // never fails
+	if p.n += int64(len(data)); p.n < size {
+		return nil
+	}
+	return s.endPart()
+}
+
+func (s *Store) beginPart(digest string) error {
+	f, err := s.root.OpenFile(dirIncoming+"/"+incomingName(digest)+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	s.incoming.part = &part{digest: digest, file: f, sum: sha256.New()}
+	return nil
+}
+
+func (s *Store) endPart() error {
+	p := s.incoming.part
+	s.incoming.part = nil
+	if err := p.file.Close(); err != nil {
+		return err
+	}
+	if got := digestOf(p.sum.Sum(nil)); got != p.digest {
+		return nstance.Errorf(nstance.Invalid, "a content was announced as %s and came as %s", p.digest, got)
+	}
+	delete(s.incoming.lacking, p.digest)
+	name := dirIncoming + "/" + incomingName(p.digest)
+	return s.root.Rename(name+".part", name)
+}
+
+// dropTransfer forgets a transfer. What came whole stays for the next one.
+func (s *Store) dropTransfer() {
+	if s.incoming != nil && s.incoming.part != nil {
+		_ = s.incoming.part.file.Close() // it is swept away with the next set
+	}
+	s.incoming = nil
+}
+
+// note keeps what is wrong for Trouble.
+func (s *Store) note(err error) {
+	if err != nil {
+		s.trouble = err.Error()
+	}
+}

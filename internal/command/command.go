@@ -1,0 +1,72 @@
+// Package command runs programs that users name: without a shell, in a process
+// group of their own that does not outlive the call, and with only the end of
+// their output kept.
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// lastWords is how long output is awaited from processes that outlive their
+// parent and hold its output open.
+const lastWords = 200 * time.Millisecond
+
+// A Command is a program with its arguments.
+type Command struct {
+	Argv      []string // looked up in PATH when it runs; there is no shell in between
+	Dir       string   // where it runs; empty: here
+	Env       []string // as key=value; nil: this process's own
+	MaxOutput int      // bytes of output that an error may quote
+}
+
+// Run runs the program and waits until it exits or ctx ends; then it is killed,
+// and in every case so is all of its process group. It returns nil for exit
+// status zero, else what went wrong and the end of the output.
+func (c Command) Run(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
+	cmd.Dir, cmd.Env = c.Dir, c.Env
+	out := &tail{limit: c.MaxOutput}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.WaitDelay = lastWords
+	ownGroup(cmd)
+	cmd.Cancel = func() error { return killGroup(cmd) }
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	_ = killGroup(cmd) // what it left behind; most often nothing
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		return nil // it exited well, at most its output was still held open
+	case ctx.Err() != nil:
+		err = fmt.Errorf("killed: %w", context.Cause(ctx))
+	}
+	if said := out.String(); said != "" {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return err
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	limit int
+	buf   []byte
+}
+
+// Write never fails. A command's output has one writer at a time.
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p[max(0, len(p)-t.limit):]...)
+	if over := len(t.buf) - t.limit; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+// String returns the end as text, without a character cut in two, other bytes
+// that are no UTF-8, or space around it.
+func (t *tail) String() string { return string(bytes.TrimSpace(bytes.ToValidUTF8(t.buf, nil))) }
