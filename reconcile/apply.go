@@ -15,21 +15,35 @@ import (
 func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	holds := d.Holds
 	var next time.Time
+	var waits *pass
 	for _, a := range d.Actions {
 		if a.Kind != Create {
 			r.applyTo(r.members[a.ID], a, now)
 			continue
 		}
+		leave, budget := r.launchable(g, a.Reason == ReasonReplace, now)
+		if !leave.ok {
+			waits = &leave
+			continue
+		}
 		ok, retryAt := r.provider.Reserve(now)
 		if !ok {
+			budget.ended()
 			holds = append(holds, Hold{Kind: "budget", Reason: "the create budget is used up", Until: retryAt})
 			next = retryAt
 			break // creates come last of their kind; what remains is planned again
 		}
-		if err := r.choose(g, a, now); err != nil {
+		m, err := r.choose(g, a, now)
+		if err != nil {
+			budget.ended()
 			holds = append(holds, Hold{Kind: HoldDefinition, Reason: err.Error()})
 			break
 		}
+		m.launch, m.probe = budget, leave.probe
+	}
+	if waits != nil {
+		holds = append(holds, launchHold(*waits))
+		next = earliest(next, waits.until)
 	}
 	if d.Halt {
 		r.halt(g)
@@ -41,7 +55,7 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 }
 
 // choose makes a pending member, which counts from now on.
-func (r *Reconciler) choose(g *group, a Action, now time.Time) error {
+func (r *Reconciler) choose(g *group, a Action, now time.Time) (*member, error) {
 	def := g.spec.Definition
 	rec := storage.Instance{
 		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
@@ -54,12 +68,12 @@ func (r *Reconciler) choose(g *group, a Action, now time.Time) error {
 	}
 	id, err := nstance.NewInstanceID(kind, rec.CreatedAt)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rec.ID = id
 	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate}
 	r.admit(g, m)
-	return nil
+	return m, nil
 }
 
 // applyTo puts an action on a present member into the state.
@@ -131,7 +145,7 @@ func (r *Reconciler) sayWhy(m *member, a Action) {
 		}
 	}
 	if a.Failure {
-		r.failedToBecomeReady(m, false)
+		r.failedToBecomeReady(m)
 	}
 }
 

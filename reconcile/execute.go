@@ -51,6 +51,9 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		m.rec, m.durable = rec, true
 	}
 	r.settleAcks(m)
+	if step == stepCreate {
+		r.launched(m, err)
+	}
 	switch {
 	case err == nil && step == stepDelete:
 		r.say(m, nstance.Event{Type: nstance.EventDeleted})
@@ -63,6 +66,9 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		return
 	case err == nil:
 		m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
+		return
+	case errors.Is(err, errSoldOut):
+		r.forget(m)
 		return
 	case step == stepCreate && refused(err):
 		r.createRefused(m, err)
@@ -106,13 +112,15 @@ func refused(err error) bool {
 // createRefused fails m: it is counted no more, and its intent is cleared away.
 func (r *Reconciler) createRefused(m *member, err error) {
 	code := nstance.CodeOf(err)
-	if !errors.Is(err, errChanged) {
-		r.failedToBecomeReady(m, code == nstance.Capacity || code == nstance.Quota)
+	switch {
+	case code == nstance.Capacity: // the launch budget sets the pace
+		r.shelf.refused(m.rec.Shape, r.opts.Now())
+	case code != nstance.Quota && !errors.Is(err, errChanged):
+		r.failedToBecomeReady(m)
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
-	if code == nstance.Capacity {
-		r.shortages.note(m.rec.Shape, r.opts.Now(), m.group.history.BackoffUntil)
-	}
+	r.subnets.returned(m.subnet)
+	m.subnet = ""
 	m.state, m.step = nstance.Failed, stepDelete
 	m.why = []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()}}
 	m.retryAt, m.attempts = time.Time{}, 0
@@ -217,11 +225,11 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	rec := m.rec
 	r.mu.Unlock()
 	if rec.Token == "" {
-		rec.Image = def.Image
-		r.mu.Lock()
-		rec.Shape = r.shortages.choose(rec.ID, def, r.opts.Now())
-		r.mu.Unlock()
-		rec.Token = token(rec)
+		var err error
+		if rec.Shape, err = r.place(m, def); err != nil {
+			return rec, Rendered{}, err
+		}
+		rec.Image, rec.Token = def.Image, token(rec)
 	}
 	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
 	if r.opts.Bootstrap != nil {
@@ -237,6 +245,22 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	}
 	rec.UserDataDigest = digest
 	return rec, out, nil
+}
+
+// place chooses where to make m. It fails with errSoldOut when nothing that was
+// planned on is left.
+func (r *Reconciler) place(m *member, def nstance.Definition) (storage.Shape, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	shape, free := r.shelf.choose(def, r.subnets.order(def.Subnets, now), now)
+	if !free && m.launch != nil && !m.probe {
+		return shape, errSoldOut
+	}
+	r.subnets.returned(m.subnet) // of an attempt that did not get this far
+	r.subnets.chosen(shape.Subnet)
+	m.subnet = shape.Subnet
+	return shape, nil
 }
 
 // token is the provider's idempotency token: the ID and a digest of the shape.
@@ -291,7 +315,7 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
 	}
 	r.knowMachine(m, r.opts.Now())
-	r.shortages.clear(m.rec.Shape)
+	r.shelf.had(m.rec.Shape, m.asked)
 	m.machine = mach
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting

@@ -133,6 +133,9 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		call(ack)
 		return
 	case known < 0:
+		if n.Kind == nstance.Reclaim {
+			r.shelf.taken(m.rec.Shape, r.opts.Now())
+		}
 		m.notices = append(m.notices, n)
 		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}
 		if r.freezeOf(m.group) != nil {

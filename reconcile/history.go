@@ -46,7 +46,7 @@ type groupState struct {
 	HaltReason   string       `json:"halt_reason,omitempty"`
 	Failures     int          `json:"failures,omitempty"`     // consecutive creations that did not become ready
 	FailureHash  string       `json:"failure_hash,omitempty"` // of what they were made from; empty: not known
-	Refusals     int          `json:"refusals,omitempty"`     // the same, with those that capacity prevented
+	Refusals     int          `json:"refusals,omitempty"`     // the same, whatever they were made from
 	BackoffUntil time.Time    `json:"backoff_until,omitzero"`
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
@@ -60,12 +60,12 @@ func (s groupState) plan() History {
 	}
 }
 
-// failedToBecomeReady counts a creation that came to nothing. One that only
-// capacity prevented slows the next ones down but halts no rollout.
-func (r *Reconciler) failedToBecomeReady(m *member, capacity bool) {
+// failedToBecomeReady counts a creation that came to nothing, for another reason
+// than that there was no capacity.
+func (r *Reconciler) failedToBecomeReady(m *member) {
 	h := &m.group.history
 	h.Refusals++
-	if !capacity && m.rec.InfraHash == m.group.hash {
+	if m.rec.InfraHash == m.group.hash {
 		h.Failures++
 		h.FailureHash = m.group.hash
 	}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -24,7 +25,7 @@ func (r *Reconciler) load(ctx context.Context) bool {
 		}
 		if err == nil {
 			r.install(recs, problems, states, backs)
-			r.survey(ctx)
+			r.look(ctx)
 			r.begin()
 			return true
 		}
@@ -34,6 +35,18 @@ func (r *Reconciler) load(ctx context.Context) bool {
 			return false
 		}
 	}
+}
+
+// look asks the provider for what the first plans rest on, all at once.
+func (r *Reconciler) look(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		defer cancel()
+		r.count(ctx)
+	})
+	r.survey(ctx)
 }
 
 // noteUnread remembers why the shard could not be read yet.

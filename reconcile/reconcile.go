@@ -80,22 +80,24 @@ type Reconciler struct {
 	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known    chan struct{} // closed once members are known
 
-	mu        sync.Mutex
-	loaded    bool  // members are known; nothing is planned before
-	unread    error // why they are not yet
-	groups    map[nstance.GroupKey]*group
-	members   map[nstance.InstanceID]*member
-	orphans   map[nstance.InstanceID]*orphan
-	broken    []storage.Problem
-	shortages shortages
-	changed   chan struct{} // closed and replaced whenever a step ended
-	ledger    ledger
-	frozen    *freeze               // the whole shard
-	absent    map[string]groupState // what groups remember that are not in memory, by tenant/group
-	backs     map[string]wish       // what groups were rolled back to when this term began
-	began     time.Time
-	blank     bool // storage held no live record then
-	doubted   bool // orphans are spared for lack of certainty, and that was said
+	mu       sync.Mutex
+	loaded   bool  // members are known; nothing is planned before
+	unread   error // why they are not yet
+	groups   map[nstance.GroupKey]*group
+	members  map[nstance.InstanceID]*member
+	orphans  map[nstance.InstanceID]*orphan
+	broken   []storage.Problem
+	shelf    *shelf   // what is sold out
+	launches launches // how many creates may be under way
+	subnets  subnetCensus
+	changed  chan struct{} // closed and replaced whenever a step ended
+	ledger   ledger
+	frozen   *freeze               // the whole shard
+	absent   map[string]groupState // what groups remember that are not in memory, by tenant/group
+	backs    map[string]wish       // what groups were rolled back to when this term began
+	began    time.Time
+	blank    bool // storage held no live record then
+	doubted  bool // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -118,7 +120,8 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		ledger: newLedger(), absent: map[string]groupState{}, shortages: shortages{}, burying: make(chan struct{}, 1), known: make(chan struct{}),
+		ledger: newLedger(), absent: map[string]groupState{}, shelf: newShelf(), launches: launches{},
+		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
 	}
@@ -200,6 +203,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
+	wg.Go(func() { r.countSubnets(ctx) })
 	r.passes(ctx)
 	return nil
 }
@@ -246,6 +250,7 @@ func (r *Reconciler) passes(ctx context.Context) {
 		case <-time.After(jittered):
 		}
 		r.survey(ctx)
+		r.subnets.ask()
 		r.mu.Lock()
 		for key := range r.groups {
 			r.queue.add(key, false)

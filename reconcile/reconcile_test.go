@@ -245,7 +245,7 @@ func TestCapacityShortageBacksOff(t *testing.T) {
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{wanted(5)}})
 		w.passes(time.Hour)
 		require.Len(t, w.ready(), 3)
-		require.Less(t, w.cloud.Count(simcloud.OpCreate)-calls, 40, "a shortage costs a handful of calls, not a storm")
+		require.Less(t, w.cloud.Count(simcloud.OpCreate)-calls, 80, "a shortage costs a handful of calls, not a storm")
 		require.Zero(t, w.count(nstance.EventRolloutHalted, ""), "and is no fault of the image")
 
 		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 5)

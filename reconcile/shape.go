@@ -7,64 +7,119 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// soldOutFor is how long a shape is passed over after the provider had no
-// capacity for it.
-const soldOutFor = 3 * time.Minute
+// rememberFor is how long a shape is passed over after the provider had no
+// capacity for it, and asked for last after a machine of it was reclaimed.
+const rememberFor = 3 * time.Minute
 
-// shortages remembers which shapes are sold out, for all groups of the shard.
-// It holds at most one entry for each shape that some definition names.
-type shortages map[storage.Shape]shortage
+// A shelf remembers which shapes are short, for all groups of the shard. It
+// holds what was learned in the last minutes, at most one entry for each shape.
+// It needs the reconciler's lock.
+type shelf struct {
+	soldOut   map[storage.Shape]shortage
+	reclaimed map[storage.Shape]time.Time // until when it is asked for last
+}
 
 type shortage struct {
 	since time.Time // of the first refusal in a row
-	until time.Time // not asked for again before, if there is another choice
+	last  time.Time // refusal
 }
 
-// note remembers a refusal, after which the next attempt is made at again.
-func (s shortages) note(shape storage.Shape, now, again time.Time) {
-	shape.MaxPrice = ""
-	was := s[shape]
-	if was.stale(now) {
-		was.since = now
-	}
-	s[shape] = shortage{since: was.since, until: again.Add(soldOutFor)}
+func newShelf() *shelf {
+	return &shelf{soldOut: map[storage.Shape]shortage{}, reclaimed: map[storage.Shape]time.Time{}}
 }
+
+// refused remembers that the provider had no capacity for a shape.
+func (s *shelf) refused(shape storage.Shape, now time.Time) {
+	for old, o := range s.soldOut {
+		if o.stale(now) {
+			delete(s.soldOut, old)
+		}
+	}
+	shape = unpriced(shape)
+	since := now
+	if was, ok := s.soldOut[shape]; ok {
+		since = was.since
+	}
+	s.soldOut[shape] = shortage{since: since, last: now}
+}
+
+// had forgets the shortage of a shape that could be had, unless that was asked
+// for before it was last refused: then the last one may just have gone.
+func (s *shelf) had(shape storage.Shape, asked time.Time) {
+	if shape = unpriced(shape); asked.After(s.soldOut[shape].last) {
+		delete(s.soldOut, shape)
+	}
+}
+
+// taken remembers that the cloud takes a machine of this shape back: there may
+// be more, but others are asked for first.
+func (s *shelf) taken(shape storage.Shape, now time.Time) {
+	for old, until := range s.reclaimed {
+		if now.After(until) {
+			delete(s.reclaimed, old)
+		}
+	}
+	s.reclaimed[unpriced(shape)] = now.Add(rememberFor)
+}
+
+// stands reports whether a shape is still to be passed over.
+func (o shortage) stands(now time.Time) bool { return now.Sub(o.last) < rememberFor }
 
 // stale reports whether a refusal is so old that it says nothing any more.
-func (o shortage) stale(now time.Time) bool { return now.Sub(o.until) > soldOutFor }
+func (o shortage) stale(now time.Time) bool { return now.Sub(o.last) > 2*rememberFor }
 
-// clear forgets a shape that could be had.
-func (s shortages) clear(shape storage.Shape) {
-	shape.MaxPrice = ""
-	delete(s, shape)
+// choose returns where to make a machine: the first instance type, in order of
+// preference, in the first of the subnets where it is not known to be sold out,
+// those that were just reclaimed last. Where spot is sold out everywhere, and
+// has been for as long as the market says, on-demand capacity is a choice too.
+// free is false when everything is sold out; the shape is then the one that was
+// left alone the longest.
+func (s *shelf) choose(def nstance.Definition, subnets []string, now time.Time) (shape storage.Shape, free bool) {
+	shapes := s.permitted(def, subnets, now)
+	last, probe := -1, 0
+	for i, shape := range shapes {
+		switch {
+		case s.soldOut[shape].stands(now):
+			if s.soldOut[shape].last.Before(s.soldOut[shapes[probe]].last) {
+				probe = i
+			}
+		case now.Before(s.reclaimed[shape]):
+			if last < 0 {
+				last = i
+			}
+		default:
+			return priced(shape, def), true
+		}
+	}
+	if last >= 0 {
+		return priced(shapes[last], def), true
+	}
+	return priced(shapes[probe], def), false
 }
 
-// choose returns where to make the machine with this ID: the first instance
-// type, in order of preference, that is not known to be sold out in one of the
-// subnets, over which IDs spread evenly. Where everything is sold out the first
-// choice is tried again, or on-demand capacity if the market permits that.
-func (s shortages) choose(id nstance.InstanceID, def nstance.Definition, now time.Time) storage.Shape {
+// permitted returns every shape that may be asked for now, in order of
+// preference, at least one.
+func (s *shelf) permitted(def nstance.Definition, subnets []string, now time.Time) []storage.Shape {
 	market := def.Market.Type
 	if market == "" {
 		market = nstance.OnDemand
 	}
-	shapes := shapesOf(id, def, market)
-	chosen, since := -1, time.Time{}
-	for i, shape := range shapes {
-		out := s[shape]
-		if chosen < 0 && now.After(out.until) {
-			chosen = i
-		}
-		if out.stale(now) {
-			out.since = now
-		}
-		since = laterOf(since, out.since)
+	shapes := shapesOf(def, subnets, market)
+	if market == nstance.Spot && def.Market.Fallback == nstance.OnDemand && s.soldOutFor(shapes, now, def.Market.FallbackAfter) {
+		shapes = append(shapes, shapesOf(def, subnets, nstance.OnDemand)...)
 	}
-	if market == nstance.Spot && def.Market.Fallback == nstance.OnDemand && since.Before(now) && now.Sub(since) >= def.Market.FallbackAfter {
-		def.Market = nstance.Market{Type: nstance.OnDemand}
-		return s.choose(id, def, now)
+	return shapes
+}
+
+// soldOutFor reports whether none of the shapes could be had for that long.
+func (s *shelf) soldOutFor(shapes []storage.Shape, now time.Time, d time.Duration) bool {
+	for _, shape := range shapes {
+		out, ok := s.soldOut[shape]
+		if !ok || out.stale(now) || now.Sub(out.since) < d {
+			return false
+		}
 	}
-	return priced(shapes[max(chosen, 0)], def)
+	return true
 }
 
 func priced(shape storage.Shape, def nstance.Definition) storage.Shape {
@@ -74,21 +129,25 @@ func priced(shape storage.Shape, def nstance.Definition) storage.Shape {
 	return shape
 }
 
-// shapesOf returns every shape of a definition in order of preference, at
-// least one.
-func shapesOf(id nstance.InstanceID, def nstance.Definition, market nstance.MarketType) []storage.Shape {
-	types, subnets := def.InstanceTypes, def.Subnets
+// unpriced returns what is remembered of a shape: capacity has no price.
+func unpriced(shape storage.Shape) storage.Shape {
+	shape.MaxPrice = ""
+	return shape
+}
+
+// shapesOf returns every shape of a definition in one market.
+func shapesOf(def nstance.Definition, subnets []string, market nstance.MarketType) []storage.Shape {
+	types := def.InstanceTypes
 	if len(types) == 0 {
 		types = []string{""}
 	}
 	if len(subnets) == 0 {
 		subnets = []string{""}
 	}
-	u := id.UUID()
 	var out []storage.Shape
 	for _, t := range types {
-		for i := range subnets {
-			out = append(out, storage.Shape{InstanceType: t, Subnet: subnets[(int(u[15])+i)%len(subnets)], Market: market})
+		for _, s := range subnets {
+			out = append(out, storage.Shape{InstanceType: t, Subnet: s, Market: market})
 		}
 	}
 	return out

@@ -72,6 +72,10 @@ type member struct {
 	running  bool     // a lane has it
 	retryAt  time.Time
 	attempts int
+
+	launch *launch // hears how the first attempt at its create ends; nil: it has, or none needs to
+	probe  bool    // created although every shape was sold out
+	subnet string  // chosen for it in this term
 }
 
 // A stepKind names what the executor does next for a member.
@@ -143,6 +147,7 @@ func (r *Reconciler) admit(g *group, m *member) {
 
 // forget removes a member: its record is gone.
 func (r *Reconciler) forget(m *member) {
+	r.launched(m, errOutdated) // if it has not been yet
 	delete(r.members, m.id)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
 	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {

@@ -114,5 +114,6 @@ const (
 	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned
+	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )

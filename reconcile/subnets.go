@@ -1,0 +1,129 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// countEvery is how old the count of free addresses may become while
+	// machines are made.
+	countEvery = 30 * time.Second
+	// countFor is how long an old count is better than none.
+	countFor = 10 * time.Minute
+	// firstCount is how long a term waits for its first count.
+	firstCount = 2 * time.Second
+)
+
+// A census of subnets knows how many addresses are free in each, less those that
+// were chosen since. It needs the reconciler's lock.
+type subnetCensus struct {
+	free map[string]int
+	at   time.Time     // when it was asked for
+	wake chan struct{} // has room for one: it is old, and somebody chooses
+}
+
+// order returns subnets with those first that have the most free addresses;
+// equals, and those of which nothing is known, as they are configured. Full ones
+// come last: something may have been freed since.
+func (c *subnetCensus) order(subnets []string, now time.Time) []string {
+	if len(subnets) < 2 {
+		return subnets
+	}
+	if now.Sub(c.at) > countEvery {
+		c.ask()
+	}
+	if now.Sub(c.at) > countFor {
+		return subnets
+	}
+	rank := func(s string) int {
+		free, known := c.free[s]
+		switch {
+		case known && free > 0:
+			return 0
+		case !known:
+			return 1
+		}
+		return 2
+	}
+	return slices.SortedStableFunc(slices.Values(subnets), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(c.free[b], c.free[a]))
+	})
+}
+
+func (c *subnetCensus) ask() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// chosen counts an address that a machine will take; returned, one that it will
+// not after all.
+func (c *subnetCensus) chosen(subnet string)   { c.change(subnet, -1) }
+func (c *subnetCensus) returned(subnet string) { c.change(subnet, +1) }
+
+func (c *subnetCensus) change(subnet string, by int) {
+	if _, known := c.free[subnet]; known {
+		c.free[subnet] += by
+	}
+}
+
+// countSubnets counts again whenever somebody chooses by an old count.
+func (r *Reconciler) countSubnets(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.subnets.wake:
+		}
+		r.count(ctx)
+		if !sleep(ctx, countEvery/2) {
+			return
+		}
+	}
+}
+
+// count asks for the free addresses of every subnet that a group may use. What
+// is not answered leaves the old count.
+func (r *Reconciler) count(ctx context.Context) {
+	can := r.provider.Abilities().Subnets
+	subnets := r.usedSubnets()
+	if can == nil || len(subnets) == 0 {
+		return
+	}
+	began := r.opts.Now()
+	free, err := can.FreeAddresses(ctx, subnets)
+	if err != nil {
+		r.log.Warn("free addresses not counted", "code", nstance.CodeOf(err), "err", err)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.subnets.free, r.subnets.at = maps.Clone(free), began
+	for _, m := range r.members { // those that the provider may not have counted
+		if m.subnet != "" && (!m.hasMach || !m.machSince.Before(began)) {
+			r.subnets.chosen(m.subnet)
+		}
+	}
+}
+
+// usedSubnets returns the subnets among which some group can choose, sorted.
+func (r *Reconciler) usedSubnets() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	used := map[string]bool{}
+	for _, g := range r.groups {
+		if s := g.spec.Definition.Subnets; len(s) > 1 {
+			for _, name := range s {
+				used[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(used))
+}
