@@ -54,7 +54,7 @@ func (p *program) root() *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(
-		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.groupCommand(), p.instanceCommand(),
+		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(),
 		p.interruptCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.recordCommand(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -98,6 +98,16 @@ func (w *world) populate() *world {
 	return w
 }
 
+// TestTop: where nobody could press a key, it is printed once.
+func TestTop(t *testing.T) {
+	r := newWorld(t).populate().run("top")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "GROUP")
+	require.Contains(t, r.out, string(webB))
+	require.Contains(t, r.out, "notice:reclaim")
+	require.Equal(t, 2, newWorld(t).run("top", "--interval", "1ms").code)
+}
+
 func TestWhatIsPrinted(t *testing.T) {
 	w := newWorld(t).populate()
 	for name, args := range map[string][]string{

@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// sample is a frame of three groups, of which one has many members.
+func sample(members int) frame {
+	f := frame{scene: scene{
+		at:     noon,
+		status: ShardStatus{Cluster: "prod", Shard: "eu1a", Server: "10.0.0.1:8993", Epoch: 7, AgentsConnected: members, Problems: []string{"a record\x1b[2J is broken"}},
+		groups: []Group{
+			{Tenant: "blue", Group: "db", Size: 1, Booting: 1, Holds: []Hold{{Kind: "backoff", Reason: "2 creations failed", Until: noon.Add(12 * time.Second)}}},
+			{Tenant: "default", Group: "api", Size: 2, Ready: 2},
+			{Tenant: "default", Group: "web", Size: members, Ready: members},
+		},
+	}}
+	for i := range members {
+		f.instances = append(f.instances, Instance{ID: nstance.InstanceID(fmt.Sprintf("web%03d", i)), Tenant: "default", Group: "web", State: nstance.Ready, CreatedAt: noon.Add(-time.Hour)})
+	}
+	f.instances = append([]Instance{{
+		ID: "dbx000", Tenant: "blue", Group: "db", State: nstance.Draining, CreatedAt: noon.Add(-time.Hour), Conditions: []string{"notice:reclaim"},
+		Drain: &nstance.Drain{Deadline: noon.Add(90 * time.Second), Executor: nstance.ExecutorAgent},
+	}}, f.instances...)
+	return f
+}
+
+func TestFrame(t *testing.T) {
+	lines := func(f *frame) []string { return strings.Split(strings.TrimSuffix(f.text(noon), "\n"), "\n") }
+	t.Run("everything, without limits", func(t *testing.T) {
+		f := sample(2)
+		require.Equal(t, []string{
+			"prod/eu1a   epoch 7   10.0.0.1:8993   2 agents   12:00:00Z",
+			"1 problems (p shows them): a record [2J is broken",
+			"",
+			"  GROUP         SIZE   READY   BOOTING   LEAVING   STALE   HOLDS",
+			"  blue/db       1      0       1         0         0       backoff: 2 creations failed (12s more)",
+			"  default/api   2      2       0         0         0       -",
+			"  default/web   2      2       0         0         0       -",
+			"",
+			"ID       GROUP         STATE      AGE   TYPE   MARKET   CPU   MEM   REPORT   DRAIN            CONDITIONS",
+			"dbx000   blue/db       draining   60m   -      -        -     -     -        90s left agent   notice:reclaim",
+			"web000   default/web   ready      60m   -      -        -     -     -        -                -",
+			"web001   default/web   ready      60m   -      -        -     -     -        -                -",
+		}, lines(&f))
+	})
+	t.Run("a chosen group shows its members only", func(t *testing.T) {
+		f := sample(2)
+		f.move(0)
+		require.Contains(t, f.text(noon), "> blue/db")
+		require.Contains(t, f.text(noon), "dbx000")
+		require.NotContains(t, f.text(noon), "web000")
+		f.move(1)
+		f.move(7)
+		require.Contains(t, f.text(noon), "> default/web", "there is nothing further down")
+		require.NotContains(t, f.text(noon), "dbx000")
+		f.move(-9)
+		require.Contains(t, f.text(noon), "> blue/db")
+	})
+	t.Run("it always fits the screen", func(t *testing.T) {
+		f := sample(120)
+		f.move(2)
+		for f.height = 1; f.height < 60; f.height += 4 {
+			for _, f.width = range []int{1, 20, 80} {
+				got := lines(&f)
+				require.LessOrEqual(t, len(got), f.height)
+				for _, line := range got {
+					require.LessOrEqual(t, len(line), f.width)
+				}
+			}
+		}
+		f.height, f.width = 24, 120
+		require.Contains(t, f.text(noon), "> default/web")
+		require.Regexp(t, `\.\.\. 1\d\d more`, f.text(noon))
+	})
+	t.Run("the chosen group stays on the screen", func(t *testing.T) {
+		f := sample(50)
+		for i := range 100 {
+			f.groups = append(f.groups, Group{Tenant: "t", Group: nstance.GroupID(fmt.Sprintf("g%02d", i))})
+		}
+		f.height, f.width = 24, 120
+		for range 120 {
+			f.move(1)
+			require.Contains(t, f.text(noon), "> "+f.chosen.String())
+		}
+	})
+	t.Run("problems take the place of members", func(t *testing.T) {
+		f := sample(2)
+		f.problems = true
+		require.Contains(t, f.text(noon), "PROBLEMS\na record [2J is broken")
+		require.NotContains(t, f.text(noon), "web000")
+	})
+	t.Run("what cannot be seen any more keeps its last look, and says so", func(t *testing.T) {
+		v := &view{frame: sample(1)}
+		v.saw(seen{err: errors.New("unavailable: nobody leads")})
+		require.Contains(t, v.text(noon.Add(30*time.Second)), "seen 30s ago: unavailable: nobody leads")
+		require.Contains(t, v.text(noon), "dbx000")
+		v = &view{}
+		require.Contains(t, v.text(noon), "looking ...")
+		v.saw(seen{err: errors.New("denied")})
+		require.Contains(t, v.text(noon), "nothing seen yet: denied")
+	})
+}
+
+func TestUrgency(t *testing.T) {
+	leaving, booting, ready := Instance{ID: "c", State: nstance.Draining}, Instance{ID: "b", State: nstance.Booting}, Instance{ID: "a", State: nstance.Ready}
+	require.Negative(t, urgency(leaving, booting))
+	require.Negative(t, urgency(booting, ready))
+	require.Negative(t, urgency(Instance{ID: "z", State: nstance.Ready, Conditions: []string{"drifted"}}, ready))
+}
