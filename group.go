@@ -2,6 +2,7 @@ package nstance
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 )
 
@@ -63,6 +64,14 @@ func (c Count) Of(size int) int {
 		return c.N
 	}
 	return (c.N*size + 99) / 100
+}
+
+// String returns the count as a configuration spells it: 2 or 25%.
+func (c Count) String() string {
+	if c.Percent {
+		return strconv.Itoa(c.N) + "%"
+	}
+	return strconv.Itoa(c.N)
 }
 
 // Expiry replaces machines because of their age. Zero durations switch it off.

@@ -64,7 +64,11 @@ func (r *Reconciler) choose(g *group, a Action, now time.Time) (*member, error) 
 	}
 	kind := def.Kind
 	if a.LastGood {
-		rec.InfraHash, rec.Definition, kind = g.history.LastGoodHash, g.history.LastGood, g.history.LastGoodKind
+		h := &g.history
+		rec.InfraHash, rec.Definition, kind = h.LastGoodHash, h.LastGood, h.LastGoodKind
+		if h.LastGoodLaunch > 0 || h.LastGoodRegistration > 0 {
+			rec.LaunchTimeout, rec.RegistrationTimeout = h.LastGoodLaunch, h.LastGoodRegistration
+		}
 	}
 	id, err := nstance.NewInstanceID(kind, rec.CreatedAt)
 	if err != nil {

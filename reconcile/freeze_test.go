@@ -12,7 +12,9 @@ import (
 )
 
 // mutations counts what was asked of the provider that changes something.
-func (w *world) mutations() int { return w.cloud.Count(simcloud.OpCreate) + w.cloud.Count(simcloud.OpDelete) }
+func (w *world) mutations() int {
+	return w.cloud.Count(simcloud.OpCreate) + w.cloud.Count(simcloud.OpDelete)
+}
 
 func TestFreeze(t *testing.T) {
 	kinds := map[string]struct{ freeze, thaw func(w *world) error }{

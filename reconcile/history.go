@@ -51,6 +51,16 @@ type groupState struct {
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
 	LastGoodKind nstance.Kind `json:"last_good_kind,omitempty"`
+
+	// Of the last good definition; both zero: not known.
+	LastGoodLaunch       time.Duration `json:"last_good_launch_ns,omitempty"`
+	LastGoodRegistration time.Duration `json:"last_good_registration_ns,omitempty"`
+}
+
+// noteLastGood remembers what m was made from as the last good definition.
+func (s *groupState) noteLastGood(m *member) {
+	s.LastGoodHash, s.LastGood, s.LastGoodKind = m.rec.InfraHash, m.rec.Definition, m.id.Kind()
+	s.LastGoodLaunch, s.LastGoodRegistration = m.rec.LaunchTimeout, m.rec.RegistrationTimeout
 }
 
 func (s groupState) plan() History {

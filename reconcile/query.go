@@ -59,6 +59,17 @@ func (r *Reconciler) Groups() []GroupView {
 	return out
 }
 
+// Group returns one group, or NotFound.
+func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groups[key]
+	if g == nil {
+		return GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	}
+	return r.groupView(g), nil
+}
+
 func (r *Reconciler) groupView(g *group) GroupView {
 	v := GroupView{
 		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,

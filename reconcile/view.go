@@ -195,7 +195,7 @@ func (r *Reconciler) judgeGroup(g *group, ready int, steady bool) {
 	}
 	for _, m := range g.members {
 		if m.rec.InfraHash == g.hash && m.rec.Definition != "" {
-			g.history.LastGoodHash, g.history.LastGood, g.history.LastGoodKind = g.hash, m.rec.Definition, m.id.Kind()
+			g.history.noteLastGood(m)
 			r.saveSoon()
 			return
 		}

@@ -30,9 +30,8 @@ type method struct {
 // coming are the RPCs of the contract that are not served yet.
 var coming = map[string]bool{
 	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
-	"PauseGroup": true, "ResumeGroup": true, "RollbackGroup": true, "Plan": true,
+	"Plan":           true,
 	"CreateInstance": true, "PreserveInstance": true, "ListEvents": true, "ListInterruptions": true,
-	"Freeze": true, "Thaw": true,
 	"ListKeys": true, "RotateKey": true, "ListOperators": true, "RevokeOperator": true,
 }
 

@@ -1,6 +1,11 @@
 package server
 
 import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -12,11 +17,24 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Template: g.Template, Size: int32(g.Size),
 		Ready: int32(g.Ready), Booting: int32(g.Booting), Leaving: int32(g.Leaving), Stale: int32(g.Stale),
 		InfraHash: g.Hash, IsStatic: g.Static, InstanceTypes: g.Definition.InstanceTypes, Vars: g.Definition.Vars,
+		Paused: g.Paused, Halted: g.Halted, Frozen: g.Frozen, Protect: g.Protect, Removing: g.Removing, RolledBack: g.RolledBack,
+		SubnetPool: g.Definition.SubnetPool, DrainTimeout: durationpb.New(g.DrainTimeout), LoadBalancers: g.Definition.LoadBalancers,
+		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
+		Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 	}
 	for _, h := range g.Holds {
-		m.Holds = append(m.Holds, &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(h.Since), Until: wire.Time(h.Until)})
+		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
 	}
 	return m
+}
+
+func holdMessage(h reconcile.Hold, since time.Time) *apiv1.Hold {
+	return &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(since), Until: wire.Time(h.Until)}
+}
+
+func rolloutMessage(r nstance.Rollout) *apiv1.Rollout {
+	haltAfter := int32(r.HaltAfter)
+	return &apiv1.Rollout{MaxSurge: r.MaxSurge.String(), MinReady: durationpb.New(r.MinReady), HaltAfter: &haltAfter}
 }
 
 func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -211,6 +212,9 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 		resp.Plan = c.term.reconciler.Rehearse(v.Record.ID, n)
 		return resp, nil
 	}
+	if err := c.term.reconciler.Thawed(v.Record.Key()); err != nil {
+		return nil, err // it would be recorded and nothing would follow from it
+	}
 	durable := make(chan struct{})
 	c.term.noticed(v.Record.ID, n, func() { close(durable) })
 	select {
@@ -263,8 +267,12 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	for _, g := range c.term.reconciler.Groups() {
 		if c.sees(g.Key.Tenant) {
 			resp.Groups++
-			resp.Instances += int32(g.Ready + g.Booting + g.Leaving)
+			resp.Instances += int32(g.Ready + g.Booting + g.Leaving + g.OnDemand)
 		}
+	}
+	if f, frozen := c.term.reconciler.Frozen(); frozen {
+		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
+		resp.Holds = append(resp.Holds, holdMessage(reconcile.Hold{Kind: reconcile.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
 	if c.Role == nstance.RoleAdmin {
 		resp.Problems = c.term.problems()

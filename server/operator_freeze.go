@@ -1,0 +1,48 @@
+package server
+
+import (
+	"context"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// Freeze implements the RPC.
+func (operatorService) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*apiv1.FreezeResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.FreezeResponse{}
+	reason := c.because(req.GetReason())
+	if req.GetGroup() != "" {
+		_, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+			return c.term.reconciler.Freeze(ctx, key, reason)
+		})
+		return resp, err
+	}
+	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
+		return resp, err
+	}
+	return resp, c.term.reconciler.FreezeShard(ctx, reason)
+}
+
+// Thaw implements the RPC.
+func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.ThawResponse{}
+	if req.GetGroup() != "" {
+		_, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+			return c.term.reconciler.Thaw(ctx, key)
+		})
+		return resp, err
+	}
+	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
+		return resp, err
+	}
+	return resp, c.term.reconciler.ThawShard(ctx)
+}
+
+// wholeShard refuses a request that names a tenant and no group: whoever sends
+// it means less than the shard.
+func wholeShard(tenant string) error {
+	if tenant != "" {
+		return nstance.FieldError("group", "name the group, or leave out the tenant for the whole shard", "is missing")
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package server
+
+import (
+	"context"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// existing returns a group that the caller may know of.
+func (c caller) existing(tenant, group string) (reconcile.GroupView, error) {
+	key := nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(group)}
+	if key.Tenant == "" {
+		key.Tenant = c.Tenant
+	}
+	if err := key.Group.Validate("group"); err != nil {
+		return reconcile.GroupView{}, err
+	}
+	if !c.sees(key.Tenant) {
+		return reconcile.GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	}
+	return c.term.reconciler.Group(key)
+}
+
+// order gives an order about a group, unless it only pretends, and returns the
+// group as it is afterwards.
+func (c caller) order(tenant, group string, dryRun bool, give func(nstance.GroupKey) error) (*apiv1.Group, error) {
+	g, err := c.existing(tenant, group)
+	if err != nil || dryRun {
+		return groupMessage(g), err
+	}
+	if err := give(g.Key); err != nil {
+		return nil, err
+	}
+	g, err = c.term.reconciler.Group(g.Key)
+	return groupMessage(g), err
+}
+
+// because returns the reason for an order.
+func (c caller) because(reason string) string {
+	if reason == "" {
+		return "asked for by " + c.Subject
+	}
+	return wire.Text(reason)
+}
+
+// PauseGroup implements the RPC.
+func (operatorService) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
+	c := callerOf(ctx)
+	g, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		return c.term.reconciler.Pause(ctx, key, c.because(req.GetReason()))
+	})
+	return &apiv1.PauseGroupResponse{Group: g}, err
+}
+
+// ResumeGroup implements the RPC.
+func (operatorService) ResumeGroup(ctx context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
+	c := callerOf(ctx)
+	g, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		return c.term.reconciler.Resume(ctx, key)
+	})
+	return &apiv1.ResumeGroupResponse{Group: g}, err
+}
+
+// RollbackGroup implements the RPC.
+func (operatorService) RollbackGroup(ctx context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
+	c := callerOf(ctx)
+	g, err := c.order(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
+		switch {
+		case !req.GetUndo():
+			return c.term.reconciler.Rollback(ctx, key, req.GetDryRun())
+		case req.GetDryRun():
+			return nil
+		}
+		return c.term.reconciler.UndoRollback(ctx, key)
+	})
+	return &apiv1.RollbackGroupResponse{Group: g}, err
+}
