@@ -3889,7 +3889,8 @@ type GroupPlan struct {
 	Creates       int32                  `protobuf:"varint,7,opt,name=creates,proto3" json:"creates,omitempty"`
 	Estimate      *durationpb.Duration   `protobuf:"bytes,8,opt,name=estimate,proto3" json:"estimate,omitempty"` // under the group's budgets, from how long launches took or may take
 	Holds         []*Hold                `protobuf:"bytes,9,rep,name=holds,proto3" json:"holds,omitempty"`
-	Change        string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"` // added, changed, or released (no longer configured, lives on as a dynamic group)
+	Change        string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"`                                    // added, changed, or released (no longer configured, lives on as a dynamic group)
+	EstimateBasis string                 `protobuf:"bytes,11,opt,name=estimate_basis,json=estimateBasis,proto3" json:"estimate_basis,omitempty"` // what the estimate rests on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3990,6 +3991,13 @@ func (x *GroupPlan) GetHolds() []*Hold {
 func (x *GroupPlan) GetChange() string {
 	if x != nil {
 		return x.Change
+	}
+	return ""
+}
+
+func (x *GroupPlan) GetEstimateBasis() string {
+	if x != nil {
+		return x.EstimateBasis
 	}
 	return ""
 }
@@ -8454,7 +8462,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fPlanResponse\x12-\n" +
 	"\x06groups\x18\x01 \x03(\v2\x15.nstance.v1.GroupPlanR\x06groups\x12\x12\n" +
 	"\x04held\x18\x02 \x01(\bR\x04held\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\tR\x06digest\"\xf3\x02\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\"\x9a\x03\n" +
 	"\tGroupPlan\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1f\n" +
@@ -8468,7 +8476,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bestimate\x18\b \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12&\n" +
 	"\x05holds\x18\t \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12\x16\n" +
 	"\x06change\x18\n" +
-	" \x01(\tR\x06change\"g\n" +
+	" \x01(\tR\x06change\x12%\n" +
+	"\x0eestimate_basis\x18\v \x01(\tR\restimateBasis\"g\n" +
 	"\vFieldChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
