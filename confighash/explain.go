@@ -10,13 +10,34 @@ import (
 	"strings"
 )
 
+// A Change is one field in which two definitions differ.
+type Change struct {
+	Path   string // into the JSON form: market.type, args.disk.size
+	Before string // text as it is, anything else as JSON; empty where there is none
+	After  string
+}
+
 // Explain names the fields in which two definitions differ as far as the infra
 // hash can tell, sorted, as paths into Infra's JSON form: market.type,
 // args.disk.size. Lists are named whole. It returns nothing exactly when the
 // hashes are equal.
 func Explain(before, after Infra) []string {
-	changed := differ(nil, "", tree(before), tree(after))
-	slices.Sort(changed)
+	var paths []string
+	for _, c := range Changes(before, after) {
+		paths = append(paths, c.Path)
+	}
+	return paths
+}
+
+// Changes is Explain with what stood and what stands in each field.
+func Changes(before, after Infra) []Change { return compare(tree(before), tree(after)) }
+
+// RuntimeChanges is Changes for what can be pushed to a machine that runs.
+func RuntimeChanges(before, after Runtime) []Change { return compare(generic(before), generic(after)) }
+
+func compare(before, after any) []Change {
+	changed := differ(nil, "", before, after)
+	slices.SortFunc(changed, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
 	return changed
 }
 
@@ -27,8 +48,12 @@ func tree(i Infra) any {
 	if err != nil {
 		n.Args, _ = json.Marshal(string(i.Args))
 	}
+	return generic(n)
+}
+
+func generic(from any) any {
 	var v any
-	b, err := encode(n)
+	b, err := encode(from)
 	if err != nil {
 		return err.Error() // unreachable: strings and valid JSON always encode
 	}
@@ -43,14 +68,14 @@ func tree(i Infra) any {
 // missing stands for a key that is not there, which null is not.
 type missing struct{}
 
-func differ(changed []string, path string, a, b any) []string {
+func differ(changed []Change, path string, a, b any) []Change {
 	if reflect.DeepEqual(a, b) {
 		return changed
 	}
 	ma, okA := fields(a)
 	mb, okB := fields(b)
 	if !okA || !okB || len(ma)+len(mb) == 0 {
-		return append(changed, path)
+		return append(changed, Change{path, spelt(a), spelt(b)})
 	}
 	keys := maps.Clone(ma)
 	maps.Copy(keys, mb)
@@ -58,6 +83,21 @@ func differ(changed []string, path string, a, b any) []string {
 		changed = differ(changed, join(path, k), value(ma, k), value(mb, k))
 	}
 	return changed
+}
+
+// spelt returns a value as people read it.
+func spelt(v any) string {
+	switch v := v.(type) {
+	case missing:
+		return ""
+	case string:
+		return v
+	}
+	b, err := encode(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
 }
 
 // fields lets what is missing pass for an object without any, so that an object

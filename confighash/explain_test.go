@@ -69,3 +69,21 @@ func Example() {
 	// changed: true [args.disk.size]
 	// unknown: false
 }
+
+func TestChanges(t *testing.T) {
+	before := confighash.Infra{Kind: "web", InstanceTypes: []string{"a"}, Args: json.RawMessage(`{"disk":{"size":40}}`)}
+	after := confighash.Infra{Kind: "dbs", InstanceTypes: []string{"a", "b"}, Args: json.RawMessage(`{"disk":{"size":50,"type":"ssd"}}`)}
+	require.Equal(t, []confighash.Change{
+		{Path: "args.disk.size", Before: "40", After: "50"},
+		{Path: "args.disk.type", Before: "", After: "ssd"},
+		{Path: "instance_types", Before: `["a"]`, After: `["a","b"]`},
+		{Path: "kind", Before: "web", After: "dbs"},
+	}, confighash.Changes(before, after))
+	require.Equal(t, []confighash.Change{
+		{Path: "post_apply", Before: `["/bin/a"]`, After: ""},
+		{Path: "vars.colour", Before: "red", After: "green"},
+	}, confighash.RuntimeChanges(
+		confighash.Runtime{Vars: map[string]string{"colour": "red", "same": "x"}, PostApply: []string{"/bin/a"}},
+		confighash.Runtime{Vars: map[string]string{"colour": "green", "same": "x"}},
+	))
+}
