@@ -31,3 +31,9 @@ func Admit(s *Server, der []byte, method string) error {
 
 // NewPatient is how every port listens.
 func NewPatient(lis net.Listener, log *slog.Logger) net.Listener { return newPatient(lis, log) }
+
+// Standbys returns how many other servers listen to this one.
+func Standbys(s *Server) int { return s.peers.count(func(b standby) bool { return b.streams > 0 }) }
+
+// Relief reports whether one of them has never failed to take the address.
+func Relief(s *Server) bool { return s.peers.relief() }

@@ -447,6 +447,32 @@ func runs(t *testing.T, bin string) {
 		}
 		require.NoError(t, cmd.Wait())
 	})
+	t.Run("two with one configuration find each other", func(t *testing.T) {
+		conf, store := written(t, `{"cluster": {"id": "demo"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), t.TempDir()
+		start := func() (signal func(os.Signal) error, until func(string)) {
+			cmd := exec.CommandContext(t.Context(), bin, "run", "--config", conf, "--data", t.TempDir(), "--storage", "file://"+store, "--key-provider", "none",
+				"--bind", "http=127.0.0.1:0,registration=127.0.0.1:0,operator=127.0.0.1:0,agent=127.0.0.1:0,peer=127.0.0.1:0")
+			out, err := cmd.StderrPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			logs := bufio.NewScanner(out)
+			return cmd.Process.Signal, func(text string) {
+				t.Helper()
+				for logs.Scan() && !strings.Contains(logs.Text(), text) {
+				}
+				require.Contains(t, logs.Text(), text)
+			}
+		}
+		stop, first := start()
+		first("lease taken")
+		_, second := start()
+		second("the leader tells of its renewals")
+		require.NoError(t, stop(syscall.SIGTERM))
+		second("the leader has given the lease back")
+		second("lease taken")
+		first("lease given back")
+	})
 	t.Run("it serves, reads its configuration again, and stops", func(t *testing.T) {
 		path, data := written(t, good), t.TempDir()
 		cmd := exec.CommandContext(t.Context(), bin, "run", "--config", path, "--data", data)

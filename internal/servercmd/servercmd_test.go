@@ -72,6 +72,27 @@ func TestDevRefuses(t *testing.T) {
 	}
 }
 
+func TestAddresses(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "shard.jsonc")
+	require.NoError(t, os.WriteFile(conf, []byte(`{"cluster": {"id": "c"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), 0o600))
+	for _, tt := range []struct {
+		flags []string
+		says  string
+	}{
+		{[]string{"--bind", "peers=:1"}, `--bind: there is no port "peers" (use agent, http, operator, peer, registration)`},
+		{[]string{"--advertise", "http=a:1"}, `--advertise: there is no port "http" (use agent, operator, peer, registration)`},
+		{[]string{"--bind", "http=127.0.0.1:0,peer=8991"}, `--bind peer: "8991" is not an address`},
+		{[]string{"--advertise", "peer=:8991"}, `--advertise peer: nobody can connect to ":8991"`},
+		{[]string{"--host", "a b"}, `--host: "a b" is neither`},
+	} {
+		args := append([]string{"run", "--config", conf, "--data", t.TempDir(), "--key-provider", "none"}, tt.flags...)
+		code, out, errs := call(t, nil, args...)
+		require.Equal(t, 2, code, errs)
+		require.Empty(t, out)
+		require.Contains(t, errs, tt.says)
+	}
+}
+
 func TestStateDirectory(t *testing.T) {
 	base := t.TempDir()
 	for _, env := range []map[string]string{
