@@ -30,6 +30,7 @@ func (s *Server) status(r *http.Request) web.Status {
 		if err := s.troubled(); err != nil {
 			out.Problems = append(out.Problems, "this server does not lead: "+err.Error())
 		}
+		out.Problems = append(out.Problems, s.cache.Problems()...)
 		return out
 	}
 	out.Leader, out.Epoch = true, t.granted.Epoch()

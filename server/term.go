@@ -63,6 +63,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
+		MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log,
 		},
@@ -134,7 +135,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems())
 }
 
 // goAway ends the agents' sessions.

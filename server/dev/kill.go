@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -221,8 +222,21 @@ func (p *play) recover(ctx context.Context) error {
 		if err := back(ctx); err != nil { // with so short a term another may lead by now
 			return err
 		}
-		return p.settled(ctx)
+		if err := p.settled(ctx); err != nil {
+			return err
+		}
+		return p.unproblematic(ctx)
 	})
+}
+
+// unproblematic returns what the leader reports as a problem: a journal that did
+// not survive would be one.
+func (p *play) unproblematic(ctx context.Context) error {
+	s, err := p.status(ctx)
+	if err == nil && len(s.Problems) > 0 {
+		return nstance.Errorf(nstance.Conflict, "the server has problems: %s", strings.Join(s.Problems, "; "))
+	}
+	return err
 }
 
 // summarize adds what the storm was.

@@ -4,6 +4,6 @@ import "context"
 
 // Exec runs a statement on the writer's connection.
 func (c *Cache) Exec(ctx context.Context, stmt string) error {
-	_, err := c.write.ExecContext(ctx, stmt)
+	_, err := c.file.write.ExecContext(ctx, stmt)
 	return err
 }

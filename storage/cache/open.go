@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -42,30 +43,46 @@ CREATE INDEX reports_by_age ON reports (at);
 // is damaged, or of another version, is renamed to path.corrupt (replacing an
 // earlier one), logged and named by Rebuilt; an empty cache takes its place.
 // Fails with Denied when the path cannot be written, Unavailable when the file
-// system fails in another way.
+// system fails in another way. One that is full is no reason to fail: nothing
+// is written then until there is room.
 func Open(path string, o *Options) (*Cache, error) {
-	opts := o.orDefaults()
-	path, err := filepath.Abs(path)
-	if err == nil {
-		err = touch(path)
-	}
-	if err != nil {
+	c := &Cache{opts: o.orDefaults(), reports: reports{}, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	var err error
+	if c.path, err = filepath.Abs(path); err != nil {
 		return nil, pathError(path, err)
 	}
-	c, err := openFile(path, opts)
-	if err == nil || !unusable(err) {
-		return c, err
+	if c.file, c.rebuilt, err = openAny(c.path, c.opts); err != nil {
+		if !noRoom(err) {
+			return nil, err
+		}
+		c.outcome(err)
+		signal(c.wake)
 	}
-	aside := path + ".corrupt"
-	opts.Log.Warn("cache set aside and rebuilt", "path", path, "aside", aside, "err", err)
-	if err := setAside(path, aside); err != nil {
-		return nil, pathError(path, err)
+	if c.rebuilt != "" {
+		c.remark("the journal's file could not be used, and was kept as %s", c.rebuilt)
 	}
-	if c, err = openFile(path, opts); err != nil {
-		return nil, err
-	}
-	c.rebuilt = aside
 	return c, nil
+}
+
+// aside is added to the name of a file that cannot be used.
+const aside = ".corrupt"
+
+// openAny opens what is at path. If that cannot be used, it is set aside under
+// the name that is returned, and an empty file takes its place.
+func openAny(path string, opts Options) (f *file, rebuilt string, err error) {
+	if err := touch(path); err != nil {
+		return nil, "", pathError(path, err)
+	}
+	if f, err = openFile(path); err == nil || !unusable(err) {
+		return f, "", err
+	}
+	rebuilt = path + aside
+	opts.Log.Warn("cache set aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
+	if err := setAside(path, rebuilt); err != nil {
+		return nil, rebuilt, pathError(path, err)
+	}
+	f, err = openFile(path)
+	return f, rebuilt, err
 }
 
 // touch makes sure that the file can be written, and is readable by its owner
@@ -92,25 +109,29 @@ func pathError(path string, err error) error {
 	return out
 }
 
-func openFile(path string, opts Options) (*Cache, error) {
-	c := &Cache{
-		opts: opts, reports: reports{},
-		wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
-	}
-	var err error
-	if c.write, err = sql.Open("sqlite", dsn(path, "_txlock=immediate")); err != nil {
+func openFile(path string) (_ *file, err error) {
+	f := &file{}
+	if f.write, err = sql.Open("sqlite", dsn(path, "_txlock=immediate")); err != nil {
 		return nil, pathError(path, err)
 	}
-	c.write.SetMaxOpenConns(1)
-	if c.read, err = sql.Open("sqlite", dsn(path, "_pragma=query_only(1)")); err != nil {
-		return nil, errors.Join(pathError(path, err), c.write.Close())
+	f.write.SetMaxOpenConns(1)
+	if f.read, err = sql.Open("sqlite", dsn(path, "_pragma=query_only(1)")); err != nil {
+		return nil, errors.Join(pathError(path, err), f.write.Close())
 	}
-	c.read.SetMaxOpenConns(4)
-	if err := prepare(c.write); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), c.Close())
+	f.read.SetMaxOpenConns(4)
+	f.read.SetConnMaxLifetime(readerLife)
+	if err = prepare(f.write); err == nil {
+		f.was, err = os.Stat(path)
 	}
-	return c, nil
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), f.close())
+	}
+	return f, nil
 }
+
+// readerLife is how long a connection for reading is used: it remembers what
+// it has read, and would not notice that the file is damaged since.
+const readerLife = 5 * time.Second
 
 // dsn sets what every connection needs: a write-ahead log, so that readers and
 // the writer do not wait for one another, and no sync per transaction, since a
@@ -139,7 +160,7 @@ func prepare(db *sql.DB) error {
 	case version == 0 && objects == 0:
 		_, err := db.ExecContext(ctx, fmt.Sprintf("BEGIN; %s PRAGMA user_version = %d; COMMIT", schema, schemaVersion))
 		return classify(err)
-	case version != schemaVersion:
+	case version != schemaVersion || objects == 0:
 		return errOtherVersion
 	}
 	var verdict string
@@ -156,7 +177,9 @@ var errDamaged = errors.New("the file is damaged")
 
 // Primary result codes, https://www.sqlite.org/rescode.html.
 const (
+	codeIO      = 10
 	codeCorrupt = 11
+	codeFull    = 13
 	codeNotADB  = 26
 )
 
@@ -165,8 +188,23 @@ func unusable(err error) bool {
 	if errors.Is(err, errOtherVersion) || errors.Is(err, errDamaged) {
 		return true
 	}
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && (e.Code()&0xff == codeCorrupt || e.Code()&0xff == codeNotADB)
+	code := primaryCode(err)
+	return code == codeCorrupt || code == codeNotADB
+}
+
+// noRoom reports whether nothing can be written at present: the disk is full,
+// or a quota, or it fails.
+func noRoom(err error) bool {
+	code := primaryCode(err)
+	return code == codeFull || code == codeIO || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// primaryCode returns SQLite's result code, or 0.
+func primaryCode(err error) int {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
 }
 
 // classify gives an error of SQLite its code.

@@ -53,9 +53,17 @@ func (f Filter) query() (string, []any) {
 
 // Events returns the matching events, oldest first, with the journal's
 // numbers. What is still queued is not among them.
-func (c *Cache) Events(ctx context.Context, f Filter) ([]nstance.Event, error) {
+func (c *Cache) Events(ctx context.Context, f Filter) (events []nstance.Event, err error) {
+	err = c.reading(func(db *sql.DB) error {
+		events, err = f.events(ctx, db)
+		return err
+	})
+	return events, err
+}
+
+func (f Filter) events(ctx context.Context, db *sql.DB) ([]nstance.Event, error) {
 	query, args := f.query()
-	rows, err := c.read.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -99,7 +107,9 @@ func (c *Cache) Health(ctx context.Context, id nstance.InstanceID) (nstance.Repo
 	var body string
 	err := sql.ErrNoRows
 	if !ok {
-		err = c.read.QueryRowContext(ctx, "SELECT body FROM reports WHERE instance = ?", string(id)).Scan(&body)
+		err = c.reading(func(db *sql.DB) error {
+			return db.QueryRowContext(ctx, "SELECT body FROM reports WHERE instance = ?", string(id)).Scan(&body)
+		})
 	}
 	if errors.Is(err, sql.ErrNoRows) {
 		return nstance.Report{}, nstance.Errorf(nstance.NotFound, "cache: no report of %s", id)

@@ -11,14 +11,18 @@ import (
 )
 
 // Run writes what is queued, in batches, until ctx ends; then it writes the
-// rest and returns nil. A batch that cannot be written is logged and tried
-// again: trouble with the cache never ends a server. It is called once.
+// rest and returns nil. A batch that cannot be written is tried again, and a
+// file that cannot be used any more is replaced: trouble with the cache never
+// ends a server. Problems and the log tell of it. It is called once.
 func (c *Cache) Run(ctx context.Context) error {
+	look := time.NewTicker(20 * c.opts.Interval)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			c.flush(ctx)
 			return nil
+		case <-look.C:
 		case <-c.wake:
 		}
 		if c.gather(ctx) && !c.flush(ctx) {
@@ -29,11 +33,11 @@ func (c *Cache) Run(ctx context.Context) error {
 
 // gather waits until a batch is worth writing, or returns false when ctx ends.
 func (c *Cache) gather(ctx context.Context) bool {
-	full := c.full
-	if c.failing {
-		full = nil // the queue may be full and stay so: do not spin
+	full, wait := c.full, c.opts.Interval
+	if c.pause > 0 {
+		full, wait = nil, c.pause // the queue may be full and stay so: do not spin
 	}
-	t := time.NewTimer(c.opts.Interval)
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -49,6 +53,24 @@ func (c *Cache) gather(ctx context.Context) bool {
 func (c *Cache) flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
+	err := c.write(ctx)
+	if hopeless(err) { // the next file has room for what this one did not take
+		err = c.write(ctx)
+	}
+	c.outcome(err)
+	if err == nil {
+		c.pause = 0
+	} else {
+		c.pause = min(max(2*c.pause, c.opts.Interval), slowest)
+	}
+	return err == nil
+}
+
+// write writes everything that is queued to a sound file.
+func (c *Cache) write(ctx context.Context) error {
+	if err := c.sound(ctx); err != nil {
+		return err
+	}
 	events, reports := c.take()
 	err := c.store(ctx, events, reports)
 	if err != nil {
@@ -57,11 +79,10 @@ func (c *Cache) flush(ctx context.Context) bool {
 		c.written()
 		err = c.trim(ctx)
 	}
-	if failing := err != nil; failing != c.failing {
-		c.failing = failing
-		c.opts.Log.Warn("cache writing", "ok", !failing, "dropped", c.Dropped(), "err", err)
+	if unusable(err) {
+		c.suspect(c.file, err)
 	}
-	return err == nil
+	return err
 }
 
 func (c *Cache) take() ([]nstance.Event, reports) {
@@ -86,7 +107,7 @@ func (c *Cache) putBack(events []nstance.Event, old reports) {
 	events = append(events, c.events...)
 	if over := len(events) - c.opts.Queue; over > 0 {
 		events = events[:c.opts.Queue]
-		c.dropped.Add(uint64(over))
+		c.dropped += uint64(over)
 	}
 	c.events, c.writing = events, nil
 	for id, r := range old {
@@ -109,7 +130,7 @@ func (c *Cache) store(ctx context.Context, events []nstance.Event, queued report
 }
 
 func (c *Cache) inTx(ctx context.Context, do func(*sql.Tx) error) error {
-	tx, err := c.write.BeginTx(ctx, nil)
+	tx, err := c.file.write.BeginTx(ctx, nil)
 	if err != nil {
 		return classify(err)
 	}
@@ -183,17 +204,18 @@ func (c *Cache) trim(ctx context.Context) error {
 
 func (c *Cache) trimEvents(ctx context.Context) error {
 	var first, last int64
-	row := c.write.QueryRowContext(ctx, "SELECT coalesce((SELECT min(seq) FROM events), 1), coalesce((SELECT max(seq) FROM events), 0)")
+	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce((SELECT min(seq) FROM events), 1), coalesce((SELECT max(seq) FROM events), 0)")
 	if err := row.Scan(&first, &last); err != nil {
 		return classify(err)
 	}
+	c.last = max(c.last, last)
 	keep := int64(c.opts.MaxEvents)
 	if last-first+1 <= keep+keep/10 {
 		return nil
 	}
 	for ; first <= last-keep; first += chunk {
 		end := min(first+chunk-1, last-keep)
-		if _, err := c.write.ExecContext(ctx, "DELETE FROM events WHERE seq <= ?", end); err != nil {
+		if _, err := c.file.write.ExecContext(ctx, "DELETE FROM events WHERE seq <= ?", end); err != nil {
 			return classify(fmt.Errorf("delete old events: %w", err))
 		}
 	}

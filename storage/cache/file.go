@@ -1,0 +1,90 @@
+package cache
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A file is the cache's file while it is open.
+type file struct {
+	write *sql.DB // one connection: SQLite has one writer anyway
+	read  *sql.DB
+	was   fs.FileInfo    // of the file when it was looked at last
+	users sync.WaitGroup // readers
+}
+
+func (f *file) close() error { return errors.Join(f.read.Close(), f.write.Close()) }
+
+// Reasons why a file must be replaced, beside those of Open.
+var (
+	errDeleted  = errors.New("the file was deleted")
+	errReplaced = errors.New("the file was replaced by another")
+	errCut      = errors.New("the file was cut off")
+)
+
+// look reports whether the file at path is still the one that is open, and can
+// be read. What is written to a file that was deleted goes nowhere, and SQLite
+// does not say so.
+func (f *file) look(ctx context.Context, path string) error {
+	now, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errDeleted
+	case err != nil:
+		return classify(err)
+	case !os.SameFile(f.was, now):
+		return errReplaced
+	case now.Size() < f.was.Size(): // SQLite never makes it smaller
+		return errCut
+	}
+	f.was = now
+	var body string
+	err = f.read.QueryRowContext(ctx, "SELECT body FROM events ORDER BY seq DESC LIMIT 1").Scan(&body)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	return classify(err)
+}
+
+// events returns how many events are in the file, -1 if that cannot be told.
+func (f *file) events(ctx context.Context) (n int) {
+	if err := f.write.QueryRowContext(ctx, "SELECT count(*) FROM events").Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// reading calls do with the file's readers. An error that is the file's fault
+// has Run replace it.
+func (c *Cache) reading(do func(*sql.DB) error) error {
+	c.mu.Lock()
+	f := c.file
+	if f == nil {
+		c.mu.Unlock()
+		return nstance.Errorf(nstance.Unavailable, "cache: there is no file at present")
+	}
+	f.users.Add(1)
+	c.mu.Unlock()
+	defer f.users.Done()
+	err := do(f.read)
+	if unusable(err) {
+		c.suspect(f, err)
+	}
+	return err
+}
+
+// suspect has Run replace f, unless it has done so already.
+func (c *Cache) suspect(f *file, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file == f && c.unsound == nil {
+		c.unsound = why
+		signal(c.wake)
+	}
+}
