@@ -18,10 +18,10 @@ type Impact struct {
 // Groups that are not among them keep their values. It fails with Invalid for a
 // definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
-	hashes := make([]confighash.Hash, len(groups))
+	wishes := make([]wish, len(groups))
 	for i, spec := range groups {
 		var err error
-		if hashes[i], err = confighash.InfraOf(spec.Definition).Hash(); err != nil {
+		if wishes[i], err = wishFor(spec); err != nil {
 			return Impact{}, err
 		}
 	}
@@ -33,9 +33,9 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 			out.Members++
 		}
 	}
-	for i, spec := range groups {
-		if g := r.groups[spec.Key]; g != nil {
-			removed, rotated := r.cost(g, spec.Size, hashes[i])
+	for _, w := range wishes {
+		if g := r.groups[w.spec.Key]; g != nil {
+			removed, rotated := r.cost(g, w.spec.Size, confighash.Hash(g.under(w).hash))
 			out.Removed += removed
 			out.Rotated += rotated
 		}

@@ -46,6 +46,7 @@ func TestImpact(t *testing.T) {
 		r, _ := w.leader()
 		now := wanted(2)
 		other(&now)
+		require.NoError(t, r.Freeze(t.Context(), web, "nobody leaves while it is counted"))
 		r.Observe(nstance.Desired{Groups: []nstance.Group{now}})
 		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { *g = now }))
 		require.Equal(t, reconcile.Impact{Members: 4, Removed: 1}, impact(func(g *nstance.Group) { *g = now; g.Size = 1 }))

@@ -22,6 +22,7 @@ type group struct {
 	members    []*member
 	history    groupState
 	recorded   bool // history stands in storage, or will
+	pace       pace
 	unreadable int
 	removing   bool
 	full       bool // group_ready was said and still holds
@@ -147,6 +148,7 @@ func (r *Reconciler) admit(g *group, m *member) {
 
 // forget removes a member: its record is gone.
 func (r *Reconciler) forget(m *member) {
+	r.timeDrain(m)
 	r.launched(m, errOutdated) // if it has not been yet
 	delete(r.members, m.id)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })

@@ -95,10 +95,11 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 
 // comparable returns the hash that m was made from, or "" where it cannot be
 // compared with the desired one: unknown is not drift.
-func (r *Reconciler) comparable(m *member) string {
-	have, want := confighash.Hash(m.rec.InfraHash), confighash.Hash(m.group.hash)
-	if have == want || confighash.Drifted(have, want) {
-		return m.rec.InfraHash
+func (r *Reconciler) comparable(m *member) string { return comparableWith(m.rec.InfraHash, m.group.hash) }
+
+func comparableWith(have, want string) string {
+	if have == want || confighash.Drifted(confighash.Hash(have), confighash.Hash(want)) {
+		return have
 	}
 	return ""
 }
@@ -146,6 +147,7 @@ func (r *Reconciler) becameReady(m *member) {
 		return
 	}
 	m.everReady = true
+	r.timeLaunch(m)
 	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
 	if h := &m.group.history; !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
 		h.forgive()

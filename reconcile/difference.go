@@ -1,0 +1,115 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+)
+
+// A FieldChange is one field in which two definitions differ.
+type FieldChange struct {
+	confighash.Change
+	Effect Effect
+}
+
+// An Effect is what a changed field does to the machines that there are.
+type Effect string
+
+// The effects.
+const (
+	EffectReplace Effect = "replace" // only a new machine has it
+	EffectPush    Effect = "push"    // it is pushed to the machines that run
+	EffectNone    Effect = "none"    // it concerns later machines, or none at all
+)
+
+// differences lists the fields in which two groups differ, those first that
+// cost the most.
+func differences(before, after nstance.Group) []FieldChange {
+	out := definitionChanges(before.Definition, after.Definition)
+	for _, f := range plainFields {
+		was, will := f.of(&before), f.of(&after)
+		told := slices.ContainsFunc(out, func(c FieldChange) bool { return c.Path == f.path })
+		if was != will && !told {
+			out = append(out, FieldChange{confighash.Change{Path: f.path, Before: was, After: will}, EffectNone})
+		}
+	}
+	return out
+}
+
+// definitionChanges lists the fields that the two hashes cover.
+func definitionChanges(before, after nstance.Definition) []FieldChange {
+	var out []FieldChange
+	for _, c := range confighash.Changes(confighash.InfraOf(before), confighash.InfraOf(after)) {
+		out = append(out, FieldChange{c, EffectReplace})
+	}
+	for _, c := range confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)) {
+		out = append(out, FieldChange{c, EffectPush})
+	}
+	return out
+}
+
+// plainFields are what neither hash covers.
+var plainFields = []struct {
+	path string
+	of   func(*nstance.Group) string
+}{
+	{"size", func(g *nstance.Group) string { return strconv.Itoa(g.Size) }},
+	{"template", func(g *nstance.Group) string { return g.Template }},
+	{"image", func(g *nstance.Group) string { return g.Definition.Image }},
+	{"role", func(g *nstance.Group) string { return g.Definition.Role }},
+	{"subnets", func(g *nstance.Group) string { return listed(g.Definition.Subnets) }},
+	{"load_balancers", func(g *nstance.Group) string { return listed(g.Definition.LoadBalancers) }},
+	{"market.fallback_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.FallbackAfter) }},
+	{"launch_timeout", func(g *nstance.Group) string { return spelt(g.Definition.LaunchTimeout) }},
+	{"registration_timeout", func(g *nstance.Group) string { return spelt(g.Definition.RegistrationTimeout) }},
+	{"drain_timeout", func(g *nstance.Group) string { return spelt(g.DrainTimeout) }},
+	{"rollout.max_surge", func(g *nstance.Group) string { return g.Rollout.MaxSurge.String() }},
+	{"rollout.min_ready", func(g *nstance.Group) string { return spelt(g.Rollout.MinReady) }},
+	{"rollout.halt_after", func(g *nstance.Group) string { return strconv.Itoa(g.Rollout.HaltAfter) }},
+	{"expiry.eligible_age", func(g *nstance.Group) string { return spelt(g.Expiry.EligibleAge) }},
+	{"expiry.forced_age", func(g *nstance.Group) string { return spelt(g.Expiry.ForcedAge) }},
+	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
+	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
+}
+
+func spelt(d time.Duration) string { return d.String() }
+
+func listed(all []string) string {
+	if len(all) == 0 {
+		return ""
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		return strings.Join(all, ",") // unreachable: strings always encode
+	}
+	return string(b)
+}
+
+// Drift returns the fields in which the definition that an instance was made
+// from differs from what its group desires. It reads that definition. Fails with
+// NotFound when there is no such instance; no fields where the instance's
+// definition or the group's is not known.
+func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldChange, error) {
+	r.mu.Lock()
+	m := r.members[id]
+	if m == nil {
+		r.mu.Unlock()
+		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	digest, desired, known := m.rec.Definition, m.group.spec.Definition, m.group.desired && m.group.hash != ""
+	r.mu.Unlock()
+	if digest == "" || !known {
+		return nil, nil
+	}
+	own, err := r.records.Definition(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	return definitionChanges(own, desired), nil
+}
