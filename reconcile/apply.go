@@ -29,7 +29,7 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 		ok, retryAt := r.provider.Reserve(now)
 		if !ok {
 			budget.ended()
-			holds = append(holds, Hold{Kind: "budget", Reason: "the create budget is used up", Until: retryAt})
+			holds = append(holds, budgetHold(retryAt))
 			next = retryAt
 			break // creates come last of their kind; what remains is planned again
 		}
@@ -44,6 +44,9 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	if waits != nil {
 		holds = append(holds, launchHold(*waits))
 		next = earliest(next, waits.until)
+	}
+	for _, h := range r.pay(g, now) {
+		holds, next = append(holds, h), earliest(next, h.Until)
 	}
 	if d.Halt {
 		r.halt(g)
@@ -174,7 +177,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 			excess--
 			continue
 		}
-		if m.step != stepNone && !m.running && !m.retryAt.After(now) {
+		if m.step != stepNone && !m.running && (m.step != stepCreate || !m.unpaid || !m.durable) && !m.retryAt.After(now) {
 			r.submit(m)
 		}
 	}
@@ -183,7 +186,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 // inherited reports whether m is an intent of a former leader for which no
 // machine is known.
 func (r *Reconciler) inherited(m *member) bool {
-	return m.step == stepCreate && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
+	return m.step == stepCreate && !m.rec.OnDemand && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
 }
 
 // excess is how many members the group has beyond its wants. While a new leader

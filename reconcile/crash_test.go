@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -23,6 +24,7 @@ type story struct {
 	slow  bool
 	tell  func(c *crash)
 	end   int  // the group's size afterwards
+	extra int  // instances on demand afterwards
 	moody bool // a change of mind: which machines are made depends on when it is heard of
 
 	snapshots time.Duration // into a term when one is taken; 0: none is
@@ -91,6 +93,21 @@ var stories = []story{
 		c.w.passes(20 * time.Second)
 		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 10)
 	}},
+	{name: "an instance is made on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
+		c.keep(c.w.ready()[0])
+		c.order()
+	}},
+	{name: "the cloud is sold out for an instance on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
+		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 1)
+		c.order()
+		c.w.passes(20 * time.Second)
+		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 10)
+	}},
+	{name: "a group is removed", size: 2, end: 0, tell: func(c *crash) {
+		g := wanted(2)
+		g.Removing = true
+		c.want(g)
+	}},
 }
 
 // A crash is one telling of a story, with one call struck.
@@ -122,7 +139,7 @@ func told(t *testing.T, y story, aim label, with strike) (s *seam) {
 		w.mu.Unlock()
 		s.arm()
 		y.tell(c)
-		c.settle(y.end, with)
+		c.settle(y, with)
 		c.judge(y, with)
 	})
 	return s
@@ -198,13 +215,13 @@ func (c *crash) end() {
 
 // settle lets time go by until everything is as it should be, and a while
 // longer, then hands over to a leader who should find nothing to do.
-func (c *crash) settle(size int, with strike) {
+func (c *crash) settle(y story, with strike) {
 	c.w.passes(20 * time.Second) // it has been heard of
 	if with == late || with == belated {
 		c.w.passes(time.Minute) // and has landed
 	}
 	for range 60 {
-		if c.settled(size) {
+		if c.settled(y) {
 			break
 		}
 		c.w.passes(10 * time.Second)
@@ -215,9 +232,27 @@ func (c *crash) settle(size int, with strike) {
 	c.w.passes(2 * time.Minute)
 }
 
-func (c *crash) settled(size int) bool {
+func (c *crash) settled(y story) bool {
 	g := c.w.group()
-	return g.Ready == size && g.Leaving == 0 && g.Booting == 0 && g.Stale == 0 && len(c.w.cloud.Machines()) == size
+	return g.Ready == y.end && g.OnDemand == y.extra && g.Leaving == 0 && g.Booting == 0 && g.Stale == 0 &&
+		len(c.w.cloud.Machines()) == y.end+y.extra && len(c.w.ready()) == y.end+y.extra
+}
+
+// order asks for an instance on demand, again and again until it is promised.
+func (c *crash) order() nstance.InstanceID {
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(c.w.t, err)
+	for {
+		ctx, cancel := context.WithTimeout(c.w.ctx, 3*time.Second)
+		r, _ := c.w.leader()
+		_, err := r.CreateInstance(ctx, onDemand(id))
+		cancel()
+		if err == nil {
+			return id
+		}
+		require.ErrorIs(c.w.t, err, nstance.Unavailable)
+		<-time.After(100 * time.Millisecond)
+	}
 }
 
 // judge checks that the story ended as it should have.
@@ -227,8 +262,9 @@ func (c *crash) judge(y story, with strike) {
 		require.False(t, c.s.deleted[id], "a member that nothing spoke against was deleted")
 	}
 	require.Empty(t, c.s.wrongs)
-	c.w.agrees(y.end)
+	c.w.agrees(y.end + y.extra)
 	g := c.w.group()
+	require.Equal(t, y.extra, g.OnDemand)
 	require.Zero(t, g.Stale+g.Leaving+g.Booting)
 	require.Empty(t, g.Holds, "nothing is counted against the group")
 	r, drains := c.w.leader()

@@ -67,7 +67,7 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	case err == nil:
 		m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
 		return
-	case errors.Is(err, errSoldOut):
+	case errors.Is(err, errSoldOut) && !m.rec.OnDemand:
 		r.forget(m)
 		return
 	case step == stepCreate && refused(err):
@@ -111,8 +111,13 @@ func refused(err error) bool {
 
 // createRefused fails m: it is counted no more, and its intent is cleared away.
 func (r *Reconciler) createRefused(m *member, err error) {
+	if r.repeatable(m, err) {
+		return
+	}
 	code := nstance.CodeOf(err)
+	m.refusal = err
 	switch {
+	case m.rec.OnDemand: // no failure of its group
 	case code == nstance.Capacity: // the launch budget sets the pace
 		r.shelf.refused(m.rec.Shape, r.opts.Now())
 	case code != nstance.Quota && !errors.Is(err, errChanged):
@@ -138,14 +143,21 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
+	if err := r.reshape(ctx, m, def); err != nil {
+		return err
+	}
 	rec, rendered, err := r.intent(ctx, m, def)
 	if err != nil {
 		return err
 	}
 	again := !m.asked.IsZero()
 	if !again {
+		meant := rec
 		if rec, err = r.writeIntent(ctx, m, rec); err != nil {
 			return keepTrying(err)
+		}
+		if err := r.agreed(m, meant, rec); err != nil {
+			return err
 		}
 	} else if mach, err := r.provider.Get(ctx, rec.ID); err == nil {
 		return r.adopt(m, mach)
@@ -155,6 +167,9 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 		return errAgain
 	} else if err := r.stillWanted(ctx, rec.ID); err != nil {
 		return err
+	}
+	if r.unaffordable(m, rec) {
+		return errAgain
 	}
 	if err := r.asking(m, rec); err != nil {
 		return err
@@ -197,6 +212,9 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Ins
 func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definition, error) {
 	r.mu.Lock()
 	def, digest, fresh := m.group.spec.Definition, m.rec.Definition, m.rec.InfraHash == m.group.hash && m.rec.Definition == ""
+	if m.own != nil {
+		def, fresh = *m.own, true
+	}
 	r.mu.Unlock()
 	if digest != "" {
 		def, err := r.records.Definition(ctx, digest)
@@ -292,6 +310,9 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 	}
 	first := m.asked.IsZero()
 	m.asked, m.rec = r.opts.Now(), rec
+	if rec.OnDemand {
+		r.announce() // its intent is durable
+	}
 	if m.state == nstance.Pending {
 		m.state = nstance.Provisioning
 	}

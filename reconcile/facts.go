@@ -31,7 +31,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	switch f := f.(type) {
 	case nstance.Removed:
 		if g := r.groups[f.Key]; g != nil {
-			g.removing = true
+			r.setRemoving(g, true)
 			r.queue.add(g.key, false)
 		}
 	case nstance.Registered:

@@ -141,6 +141,7 @@ func (r *Reconciler) unchoose(g *group) {
 		case m.step != stepCreate || m.hasMach || m.running:
 		case !m.durable:
 			r.forget(m)
+		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
 		case r.freezeOf(g) == nil && m.requested == nil:
 			m.requested, m.noDrain = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"}, true
 		}

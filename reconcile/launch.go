@@ -117,7 +117,11 @@ var errSoldOut error = &nstance.Error{Code: nstance.Capacity, Msg: "every permit
 // launchable takes a create for g from its budget, and returns the pass with the
 // budget that is to hear of its end.
 func (r *Reconciler) launchable(g *group, urgent bool, now time.Time) (pass, *launch) {
-	def := g.spec.Definition
+	return r.launchableAs(g, g.spec.Definition, urgent, now)
+}
+
+// launchableAs is launchable for a definition that need not be the group's.
+func (r *Reconciler) launchableAs(g *group, def nstance.Definition, urgent bool, now time.Time) (pass, *launch) {
 	b := r.launches.of(def, now)
 	_, free := r.shelf.choose(def, def.Subnets, now)
 	p := b.admit(free, urgent, now)

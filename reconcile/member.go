@@ -118,8 +118,8 @@ func (p *planner) doom(m *Member) nstance.CauseKind {
 // a member that this term has not heard of nobody knows whether it was ready:
 // if it stays silent it is unhealthy, which is capped.
 func (p *planner) late(m *Member) bool {
-	if m.OnDemand {
-		return false
+	if m.OnDemand { // what has a machine may take its time: it is not ours to judge
+		return !m.HasMachine && !memberRegistered(m) && p.passed(m.LaunchBy)
 	}
 	if !memberRegistered(m) && p.passed(m.RegisterBy) {
 		return true
@@ -166,6 +166,8 @@ func (p *planner) causes(m *Member) []nstance.Cause {
 	case !p.late(m):
 	case memberRegistered(m):
 		add(nstance.CauseTimeout, "it did not become ready in time")
+	case m.OnDemand:
+		add(nstance.CauseTimeout, "no machine could be had in time")
 	default:
 		add(nstance.CauseTimeout, "it did not register in time")
 	}

@@ -228,7 +228,8 @@ func (p *planPass) checkDoomed() {
 		a, acted := p.acts[m.ID]
 		must := m.Gone || len(m.Notices) > 0 || m.Requested != nil || p.due(m.ExpireAt) ||
 			!m.OnDemand && m.RegisteredAt.IsZero() && p.due(m.RegisterBy) ||
-			!m.OnDemand && m.GoodSince.IsZero() && m.GraceUntil.IsZero() && p.due(m.LaunchBy)
+			!m.OnDemand && m.GoodSince.IsZero() && m.GraceUntil.IsZero() && p.due(m.LaunchBy) ||
+			m.OnDemand && !m.HasMachine && m.RegisteredAt.IsZero() && p.due(m.LaunchBy)
 		switch {
 		case must && !m.State.Leaving() && (!acted || planVoluntary(a.Causes)):
 			p.failf("doomed %s was not acted on", m.ID)

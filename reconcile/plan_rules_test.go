@@ -215,6 +215,10 @@ func TestPlanDoomed(t *testing.T) {
 		{"on-demand, asked to go", "r r r r", planChanges(onDemand(asked(false))), "StartDrain(r4)", nil},
 		{"on-demand, silent", "r r r r", planChanges(onDemand(sick)), "none", nil},
 		{"on-demand, never registered", "r r r t", planChanges(planEach("t", func(m *reconcile.Member) { m.OnDemand = true })), "none", nil},
+		{"on-demand, not ready in time", "r r r b", planChanges(planEach("b", func(m *reconcile.Member) { m.OnDemand, m.HasMachine = true, true; late(m) })), "none", nil},
+		{"on-demand, no machine in time", "r r r b", planChanges(planEach("b", func(m *reconcile.Member) { m.OnDemand, m.HasMachine = true, false; late(m) })), "Delete(b4)", nil},
+		{"on-demand, of a group that goes", "r r r r", planChanges(onDemand(func(*reconcile.Member) {}), func(v *reconcile.View) { v.Removing = true }),
+			"StartDrain(r1) StartDrain(r2) StartDrain(r3)", nil},
 		{"on-demand, drifted", "r r r s", planChanges(planEach("s", func(m *reconcile.Member) { m.OnDemand = true })), "none", nil},
 	})
 }

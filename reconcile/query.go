@@ -53,7 +53,9 @@ func (r *Reconciler) Groups() []GroupView {
 	defer r.mu.Unlock()
 	out := make([]GroupView, 0, len(r.groups))
 	for _, g := range r.groups {
-		out = append(out, r.groupView(g))
+		if !g.vanished() {
+			out = append(out, r.groupView(g))
+		}
 	}
 	slices.SortFunc(out, func(a, b GroupView) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out
@@ -103,7 +105,7 @@ func (r *Reconciler) groupView(g *group) GroupView {
 
 func (r *Reconciler) drifted(m *member) bool {
 	h := r.comparable(m)
-	return m.group.desired && h != "" && h != m.group.hash
+	return m.group.desired && !m.rec.OnDemand && h != "" && h != m.group.hash
 }
 
 // Instances returns every instance, sorted by ID.

@@ -49,6 +49,11 @@ type Options struct {
 	// nobody drains, and deadlines decide.
 	Drains nstance.DrainCoordinator
 
+	// Changed is told of each group whose view has changed, and of each that is
+	// gone, as Groups would show it; several changes may come as one. It is
+	// called under the reconciler's lock: it must not block, nor call back.
+	Changed func(v GroupView, gone bool)
+
 	// Journal receives every decision, in order. It must not block.
 	Journal func(nstance.Event)
 
@@ -87,8 +92,9 @@ type Reconciler struct {
 	members  map[nstance.InstanceID]*member
 	orphans  map[nstance.InstanceID]*orphan
 	broken   []storage.Problem
-	shelf    *shelf   // what is sold out
-	launches launches // how many creates may be under way
+	spent    map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
+	shelf    *shelf                           // what is sold out
+	launches launches                         // how many creates may be under way
 	subnets  subnetCensus
 	changed  chan struct{} // closed and replaced whenever a step ended
 	ledger   ledger
@@ -120,7 +126,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		ledger: newLedger(), absent: map[string]groupState{}, shelf: newShelf(), launches: launches{},
+		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
 		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
@@ -235,9 +241,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 		next = now.Add(time.Second) // an instant that has passed changes nothing any more: never spin on it
 	}
 	r.queue.addAt(key, next)
-	if g.removing && len(g.members) == 0 && g.unreadable == 0 {
-		r.drop(g)
-	}
+	r.conclude(g)
 }
 
 // passes looks at everything now and then, whatever happened or did not.

@@ -29,6 +29,7 @@ type group struct {
 	suspected  bool // most of it is under notice, and that was said
 	holds      []HoldView
 	buffer     []Member // reused for every view
+	fate
 }
 
 // A member is one instance's state in memory.
@@ -67,6 +68,8 @@ type member struct {
 	drain     *nstance.Drain // as planned; durable once step is done
 	drainOver bool
 	why       []nstance.Cause // of the delete
+
+	order // of what was made by request
 
 	step     stepKind // what the executor owes this member
 	planned  int      // grows with every action, so that a step that ends late does not undo a newer one
@@ -133,6 +136,7 @@ func (r *Reconciler) desire(groups []nstance.Group) error {
 	for _, w := range wishes {
 		g := r.groupOf(w.spec.Key)
 		g.configured, g.desired = w, true
+		r.setRemoving(g, w.spec.Removing)
 		r.lay(g)
 		r.queue.add(g.key, false)
 	}
@@ -141,7 +145,7 @@ func (r *Reconciler) desire(groups []nstance.Group) error {
 
 // admit puts a member into the shard's state.
 func (r *Reconciler) admit(g *group, m *member) {
-	m.group = g
+	m.group, g.peopled = g, true
 	r.members[m.id] = m
 	g.members = append(g.members, m)
 }
@@ -152,6 +156,7 @@ func (r *Reconciler) forget(m *member) {
 	r.launched(m, errOutdated) // if it has not been yet
 	delete(r.members, m.id)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
+	r.spend(m)
 	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {
 		r.drop(g)
 	}

@@ -149,7 +149,7 @@ func (r *Reconciler) becameReady(m *member) {
 	m.everReady = true
 	r.timeLaunch(m)
 	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
-	if h := &m.group.history; !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
+	if h := &m.group.history; !m.rec.OnDemand && !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
 		h.forgive()
 		r.saveSoon()
 	}
@@ -164,7 +164,7 @@ const longest = 365 * 24 * time.Hour
 func (r *Reconciler) suspect(g *group) {
 	noticed := 0
 	for _, m := range g.members {
-		if len(m.notices) > 0 {
+		if len(m.notices) > 0 && !m.rec.OnDemand {
 			noticed++
 		}
 	}
@@ -196,6 +196,9 @@ func (r *Reconciler) judgeGroup(g *group, ready int, steady bool) {
 		return
 	}
 	for _, m := range g.members {
+		if m.rec.OnDemand {
+			continue
+		}
 		if m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.noteLastGood(m)
 			r.saveSoon()

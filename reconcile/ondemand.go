@@ -1,0 +1,332 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// An OnDemandRequest asks for one instance outside of its group's size.
+type OnDemandRequest struct {
+	ID         nstance.InstanceID // chosen by the caller: of the definition's kind, its time at most 5 min from now
+	Group      nstance.GroupKey   // that it belongs to
+	Definition nstance.Definition // what it is made from
+	Digest     string             // of what was asked for: the same ID with another digest is another request
+	DryRun     bool               // only check
+
+	// Admit may refuse an instance that is new, knowing how many instances on
+	// demand its tenant has. It is called under the reconciler's lock and must
+	// not block. Nil: it does not.
+	Admit func(tenants int) error
+}
+
+// An order is what an instance on demand needs beyond what others do, until its
+// machine is there.
+type order struct {
+	own     *nstance.Definition // what it is made from
+	unpaid  bool                // its create is not taken from the budgets yet
+	waiting *Hold               // for which of them
+	reshape bool                // another shape may be had by now
+	refusal error               // why its create was definitely refused; also of others
+}
+
+// maxIDAge is how far the time in an ID that a caller has chosen may be from
+// ours.
+const maxIDAge = 5 * time.Minute
+
+// CreateInstance makes one instance on demand, and returns once its intent is
+// durable: from then on it is made, whoever leads. It is never counted in its
+// group's size, nor replaced, nor removed for being silent; it goes when it is
+// reclaimed, gone, old enough (Expiry.OnDemandAge) or asked to.
+//
+// The same request again returns the same instance, in whatever state it is by
+// then. Fails with Conflict when any instance of the shard has the ID for
+// another request, or had it a moment ago, when a record that cannot be read
+// has it, and when the group is frozen or being removed; with NotFound when
+// there is no such group, Invalid for an ID or a definition that does not fit,
+// and Unavailable when ctx ends first: then it may still happen, and the same
+// request finds out.
+//
+// A create that the provider refuses for good makes the instance failed, with a
+// create_failed event, and then it is gone. One for which there is no capacity
+// is repeated, with other shapes, until the definition's launch timeout.
+func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
+	m, err := r.accept(req)
+	if err != nil || m == nil {
+		return InstanceView{}, err
+	}
+	err = r.await(ctx, func() bool {
+		_, durable := r.records.Get(m.id)
+		return durable || m.refusal != nil || r.members[m.id] != m
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, durable := r.records.Get(m.id)
+	switch {
+	case err != nil:
+	case durable:
+		err = m.sameAs(req) // a former leader may have written another one's
+	case m.refusal != nil:
+		err = m.refusal
+	case r.members[m.id] != m && r.spent[m.id].IsZero():
+		err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
+	}
+	return r.instanceView(m), err
+}
+
+// accept returns the member that a request is for: a new one, or the one that an
+// earlier call has made; nil for a dry run of a new one.
+func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
+	if _, err := nstance.ParseInstanceID(string(req.ID)); err != nil {
+		return nil, err
+	}
+	w, err := wishFor(nstance.Group{Definition: req.Definition})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.loaded {
+		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+	}
+	if m := r.members[req.ID]; m != nil {
+		return m, m.sameAs(req)
+	}
+	now := r.opts.Now()
+	g, err := r.mayOrder(req, now)
+	if err != nil || req.DryRun {
+		return nil, err
+	}
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, unpaid: true}, rec: storage.Instance{
+		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(ReasonOnDemand), Request: req.Digest,
+		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime,
+		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
+	}}
+	r.admit(g, m)
+	r.queue.add(g.key, false)
+	return m, nil
+}
+
+// sameAs fails with Conflict unless m is what req asks for. It says nothing
+// about an instance that may be another tenant's.
+func (m *member) sameAs(req OnDemandRequest) error {
+	if m.rec.OnDemand && m.group.key == req.Group && m.rec.Request == req.Digest {
+		return nil
+	}
+	return taken(req.ID)
+}
+
+func taken(id nstance.InstanceID) error {
+	return &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s exists for another request", id), Remedy: "make a new ID"}
+}
+
+// mayOrder returns the group of a request for something new, unless something
+// speaks against it. It needs the lock.
+func (r *Reconciler) mayOrder(req OnDemandRequest, now time.Time) (*group, error) {
+	g := r.groups[req.Group]
+	switch off := req.ID.Time().Sub(now); {
+	case g == nil || !g.desired || g.vanished():
+		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
+	case req.ID.Kind() != req.Definition.Kind:
+		return nil, nstance.FieldError("id", fmt.Sprintf("make one that begins with %s", req.Definition.Kind), "instances of group %s are of kind %s, not %s", req.Group, req.Definition.Kind, req.ID.Kind())
+	case off > maxIDAge || off < -maxIDAge:
+		return nil, nstance.FieldError("id", "make a new one, and check the clock", "its time is %s from now, more than %s", off.Round(time.Second), maxIDAge)
+	case g.removing:
+		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
+	case r.orphans[req.ID] != nil || r.brokenRecord(req.ID):
+		return nil, taken(req.ID)
+	case !r.spent[req.ID].IsZero():
+		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s is gone", req.ID), Remedy: "make a new ID"}
+	}
+	if err := r.thawed(req.Group); err != nil {
+		return nil, err
+	}
+	if req.Admit == nil {
+		return g, nil
+	}
+	return g, req.Admit(r.onDemand(req.Group.Tenant))
+}
+
+func (r *Reconciler) brokenRecord(id nstance.InstanceID) bool {
+	for _, p := range r.broken {
+		if p.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// onDemand counts the instances on demand of a tenant. It needs the lock.
+func (r *Reconciler) onDemand(tenant nstance.TenantID) (n int) {
+	for _, m := range r.members {
+		if m.rec.OnDemand && m.rec.Tenant == tenant && m.state != nstance.Failed {
+			n++
+		}
+	}
+	return n
+}
+
+// spend remembers the ID of an instance on demand that is gone for as long as
+// it could be used again. It needs the lock.
+func (r *Reconciler) spend(m *member) {
+	if !m.rec.OnDemand || !m.durable {
+		return
+	}
+	now := r.opts.Now()
+	for id := range r.spent {
+		if now.Sub(id.Time()) > 2*maxIDAge {
+			delete(r.spent, id)
+		}
+	}
+	r.spent[m.id] = now
+}
+
+// pay takes from the budgets what the creates of instances on demand need, as
+// far as they go. It returns what holds the others up; their intents are written
+// all the same. It needs the lock.
+func (r *Reconciler) pay(g *group, now time.Time) (holds []Hold) {
+	for _, m := range g.members {
+		if !m.unpaid || m.step != stepCreate || m.running || r.freezeOf(g) != nil {
+			continue
+		}
+		if !m.durable || !m.retryAt.After(now) {
+			m.waiting = r.payFor(m, now)
+		}
+		if m.waiting != nil {
+			holds = append(holds, *m.waiting)
+		}
+	}
+	return holds
+}
+
+func (r *Reconciler) payFor(m *member, now time.Time) *Hold {
+	def := m.group.spec.Definition // after a change of leader, in place of its own
+	if m.own != nil {
+		def = *m.own
+	}
+	leave, budget := r.launchableAs(m.group, def, false, now)
+	if !leave.ok {
+		return m.waits(leave.until, launchHold(leave))
+	}
+	if ok, retryAt := r.provider.Reserve(now); !ok {
+		budget.ended()
+		return m.waits(retryAt, budgetHold(retryAt))
+	}
+	m.unpaid, m.launch, m.probe = false, budget, leave.probe
+	return nil
+}
+
+// waits puts off the create of m, once its intent is durable.
+func (m *member) waits(until time.Time, why Hold) *Hold {
+	if m.durable {
+		m.retryAt = until
+	}
+	return &why
+}
+
+func budgetHold(until time.Time) Hold {
+	return Hold{Kind: "budget", Reason: "the create budget is used up", Until: until}
+}
+
+// unaffordable ends the create of m once its intent is durable, if that has to
+// wait for a budget.
+func (r *Reconciler) unaffordable(m *member, rec storage.Instance) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.unpaid {
+		m.rec, m.reshape = rec, true // where there is room may be another place by then
+	}
+	return m.unpaid
+}
+
+// repeatable reports whether the create of m, an instance on demand, is to be
+// repeated although it was refused: there may be capacity later, or for another
+// shape. It arranges for that. It needs the lock.
+func (r *Reconciler) repeatable(m *member, err error) bool {
+	code, now := nstance.CodeOf(err), r.opts.Now()
+	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil {
+		return false
+	}
+	if by := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !by.IsZero() && !now.Before(by) {
+		return false
+	}
+	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
+	if code == nstance.Capacity && !errors.Is(err, errSoldOut) {
+		r.shelf.refused(m.rec.Shape, now)
+	}
+	r.subnets.returned(m.subnet)
+	m.subnet, m.retryAt, m.asked, m.unpaid, m.reshape = "", time.Time{}, time.Time{}, true, true
+	return true
+}
+
+// reshape gives m, an instance on demand whose create was refused or had to
+// wait, the shape to try now. That is durable before the provider is asked for
+// it.
+func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
+	r.mu.Lock()
+	rec, wanted := m.rec, m.reshape && !m.unpaid
+	r.mu.Unlock()
+	if !wanted {
+		return nil
+	}
+	shape, err := r.place(m, def)
+	if err != nil {
+		return err
+	}
+	if shape != rec.Shape {
+		rec.Shape, rec.UserDataDigest = shape, ""
+		rec.Token = token(rec)
+		if rec, err = r.writeShape(ctx, rec, def); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.reshape, m.rec = false, rec
+	return nil
+}
+
+// writeShape makes another shape durable, and the digest of the user data, which
+// may speak of it.
+func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def nstance.Definition) (storage.Instance, error) {
+	out := Rendered{UserData: []byte(def.UserData.Content)}
+	if r.opts.Bootstrap != nil {
+		var err error
+		if out, err = r.opts.Bootstrap.Render(ctx, &next, def); err != nil {
+			return next, err
+		}
+	}
+	sum := sha256.Sum256(out.UserData)
+	rec, err := r.records.Update(ctx, next.ID, func(rec *storage.Instance) error {
+		if rec.Deleting != nil {
+			return errOutdated
+		}
+		rec.Shape, rec.Token, rec.UserDataDigest = next.Shape, next.Token, hex.EncodeToString(sum[:])
+		return nil
+	})
+	return rec, keepTrying(err)
+}
+
+// agreed compares the intent that stands in storage with the one that m was to
+// have. A former leader may have written one for the same ID a moment ago: then
+// that one counts, and what it says is read before it is acted on.
+func (r *Reconciler) agreed(m *member, meant, stands storage.Instance) error {
+	switch {
+	case !meant.OnDemand:
+		return nil
+	case stands.Deleting != nil:
+		return errOutdated
+	case stands.Definition == meant.Definition && stands.Shape == meant.Shape:
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.rec, m.asked = stands, r.opts.Now()
+	return errAgain
+}

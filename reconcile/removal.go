@@ -1,0 +1,99 @@
+package reconcile
+
+import (
+	"reflect"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Desire replaces the desired values of every group, as Observe does with a
+// Desired. It fails with Invalid, and changes nothing, when one of them has no
+// proper name or a definition without a hash.
+func (r *Reconciler) Desire(groups []nstance.Group) error { return r.desire(groups) }
+
+// Remove asks for a group's managed members to be drained and deleted, after
+// which the group is gone. Instances on demand stay until they have reached
+// their age. It holds for this term, until a Desired names the group again:
+// whoever remembers groups says Removing there. Fails with NotFound.
+func (r *Reconciler) Remove(key nstance.GroupKey) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groups[key]
+	if g == nil || g.vanished() {
+		return nstance.Errorf(nstance.NotFound, "no group %s", key)
+	}
+	r.setRemoving(g, true)
+	r.queue.add(key, false)
+	return nil
+}
+
+// A fate is what became of a group, and who knows of it.
+type fate struct {
+	removed bool       // it has vanished, and that was said if anybody was in it
+	peopled bool       // it had a member in this term
+	told    *GroupView // as whoever watches groups was told
+}
+
+// setRemoving begins or ends the removal of a group. One that is wanted again
+// after it was gone begins anew. It needs the lock.
+func (r *Reconciler) setRemoving(g *group, removing bool) {
+	if g.removing && !removing {
+		if g.vanished() && g.history != (groupState{}) {
+			g.history, g.back = groupState{}, nil
+			r.saveSoon()
+		}
+		g.removed = false
+	}
+	g.removing = removing
+}
+
+// vanished reports whether a group that is being removed has no managed member
+// left: only instances on demand may still be in it.
+func (g *group) vanished() bool {
+	if !g.removing || g.unreadable > 0 {
+		return false
+	}
+	for _, m := range g.members {
+		if !m.rec.OnDemand {
+			return false
+		}
+	}
+	return true
+}
+
+// conclude ends the removal of a group that has vanished, and tells whoever
+// watches groups what became of this one. It needs the lock.
+func (r *Reconciler) conclude(g *group) {
+	if g.vanished() && !g.removed {
+		g.removed = true
+		if g.peopled {
+			r.sayGroup(g, nstance.Event{Type: nstance.EventGroupRemoved})
+		}
+	}
+	if g.vanished() && len(g.members) == 0 {
+		r.drop(g)
+		return
+	}
+	r.tell(g)
+}
+
+// tell tells whoever watches groups that this one has changed, if it has. It
+// costs as much as planning the group. It needs the lock.
+func (r *Reconciler) tell(g *group) {
+	if r.opts.Changed == nil {
+		return
+	}
+	v := r.groupView(g)
+	if g.told == nil || !reflect.DeepEqual(*g.told, v) {
+		g.told = &v
+		r.opts.Changed(v, g.vanished())
+	}
+}
+
+// tellGone tells whoever watches groups that this one is no more. It needs the
+// lock.
+func (r *Reconciler) tellGone(g *group) {
+	if r.opts.Changed != nil {
+		r.opts.Changed(GroupView{Group: nstance.Group{Key: g.key}, Removing: g.removing}, true)
+	}
+}
