@@ -115,6 +115,7 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 	}
 	m.retryAt, m.attempts = time.Time{}, 0
 	m.planned++
+	r.rebalance(m.group)
 }
 
 func (r *Reconciler) newDrain(m *member, a Action, now time.Time) *nstance.Drain {

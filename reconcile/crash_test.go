@@ -28,6 +28,15 @@ type story struct {
 	moody bool // a change of mind: which machines are made depends on when it is heard of
 
 	snapshots time.Duration // into a term when one is taken; 0: none is
+	behind    string        // name of the load balancer that the group is behind; empty: none
+}
+
+// group is the group of the story, at a size.
+func (y story) group(size int) nstance.Group {
+	if y.behind == "" {
+		return wanted(size)
+	}
+	return balanced(size, y.behind)
 }
 
 var stories = []story{
@@ -87,6 +96,16 @@ var stories = []story{
 		c.w.passes(2 * time.Second)
 		c.want(wanted(1))
 	}},
+	{name: "a group grows behind a load balancer", size: 1, end: 2, behind: "front", tell: func(c *crash) { c.want(balanced(2, "front")) }},
+	{name: "a group shrinks behind a load balancer", size: 2, end: 1, behind: "front", tell: func(c *crash) {
+		c.keep(c.w.ready()[1])
+		c.want(balanced(1, "front"))
+	}},
+	{name: "a hand-over while a load balancer is left", size: 2, slow: true, end: 2, behind: "front", tell: func(c *crash) {
+		require.NoError(c.w.t, c.w.cloud.Reclaim(c.w.ready()[0], 3*time.Minute))
+		c.w.passes(120 * time.Millisecond) // the call is on its way
+		c.handOver()
+	}},
 	{name: "the cloud is sold out for a while", size: 1, end: 2, tell: func(c *crash) {
 		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 1)
 		c.want(wanted(2))
@@ -124,13 +143,16 @@ type crash struct {
 // told tells a story in a bubble of its own and returns what the seam saw.
 func told(t *testing.T, y story, aim label, with strike) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{})
+		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
 		if y.snapshots > 0 {
 			s.snapshots = y.snapshots
 		}
-		c.begin(wanted(y.size))
+		if y.behind != "" {
+			s.balancers = []nstance.LoadBalancer{front}
+		}
+		c.begin(y.group(y.size))
 		defer c.end()
 		w.passes(time.Minute)
 		w.agrees(y.size)
@@ -270,6 +292,9 @@ func (c *crash) judge(y story, with strike) {
 	r, drains := c.w.leader()
 	require.Empty(t, r.Problems())
 	require.Empty(t, drains.Active())
+	if y.behind != "" {
+		c.w.fronts("lb-1")
+	}
 }
 
 func TestCrashAtEveryCall(t *testing.T) {

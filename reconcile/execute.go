@@ -90,6 +90,7 @@ func (r *Reconciler) believe(m *member) {
 	m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
 	m.planned++
 	m.drain, m.drainOver = m.rec.Drain, false
+	r.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
 		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}

@@ -34,6 +34,8 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 			r.setRemoving(g, true)
 			r.queue.add(g.key, false)
 		}
+	case nstance.Balancing:
+		r.balanceWith(f.LoadBalancers, now)
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.registered(m, now) })
 	case nstance.Connected:
@@ -97,6 +99,7 @@ func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
 	switch good := rep.Good() && m.registered(); {
 	case good && m.goodSince.IsZero():
 		m.goodSince = now
+		r.rebalance(m.group)
 		r.queue.add(m.group.key, false)
 	case !good && !m.goodSince.IsZero():
 		m.goodSince = time.Time{}
@@ -243,7 +246,9 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
 	wasGone := m.gone
 	m.machine, m.absent = mach, time.Time{}
 	r.knowMachine(m, now)
-	m.gone = mach.Status.Dead()
+	if m.gone = mach.Status.Dead(); m.gone && !wasGone {
+		r.rebalance(m.group)
+	}
 	m.track.Answered(now, mach.Status)
 	if m.gone && !wasGone && m.state != nstance.Deleting {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
@@ -279,6 +284,7 @@ func (r *Reconciler) missing(m *member, now time.Time) {
 	}
 	if now.Sub(m.absent) >= r.opts.ConsistencyWindow {
 		m.gone = true
+		r.rebalance(m.group)
 		m.track.Answered(now, nstance.StatusDeleting)
 	}
 	if m.gone && m.state != nstance.Deleting {

@@ -130,6 +130,7 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.rebalanceAll(true)
 	r.loaded, r.unread = true, nil
 	close(r.known)
 	for key := range r.groups {

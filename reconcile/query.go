@@ -151,7 +151,8 @@ func (r *Reconciler) Loaded() bool {
 }
 
 // Problems lists what a person should look at: records that could not be read,
-// machines with our marks that have no record, a snapshot of no use, a freeze.
+// machines with our marks that have no record, a snapshot of no use, a freeze,
+// load balancers that are not up to date.
 func (r *Reconciler) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,6 +179,7 @@ func (r *Reconciler) Problems() []string {
 	if err := r.records.SnapshotTrouble(); err != nil {
 		out = append(out, fmt.Sprintf("the snapshot was not used, every record was read: %v", err))
 	}
+	out = append(out, r.balancerProblems()...)
 	slices.Sort(out)
 	return out
 }

@@ -38,11 +38,12 @@ type Rendered struct {
 
 // Options configure a Reconciler. Zero values mean the defaults given.
 type Options struct {
-	Owner     nstance.Owner   // required: marks every machine; its tenant is ignored
-	Groups    []nstance.Group // desired at the start; Observe(Desired) replaces them
-	Epoch     uint64          // of the leadership term
-	Check     func() error    // says whether the term still stands; asked before every mutation; nil: always
-	Bootstrap Bootstrap       // nil: user data and arguments as the definition has them
+	Owner     nstance.Owner          // required: marks every machine; its tenant is ignored
+	Groups    []nstance.Group        // desired at the start; Observe(Desired) replaces them
+	Balancers []nstance.LoadBalancer // that groups may name; Observe(Balancing) replaces them
+	Epoch     uint64                 // of the leadership term
+	Check     func() error           // says whether the term still stands; asked before every mutation; nil: always
+	Bootstrap Bootstrap              // nil: user data and arguments as the definition has them
 
 	// Drains announces drains and takes acknowledgements. Whoever makes one
 	// routes its accepted acknowledgements to Observe as Drained facts. Nil:
@@ -84,6 +85,8 @@ type Reconciler struct {
 	asks     *asker
 	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known    chan struct{} // closed once members are known
+
+	balancers balancers // guarded by what follows
 
 	mu       sync.Mutex
 	loaded   bool  // members are known; nothing is planned before
@@ -127,11 +130,12 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
 		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
-		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
+		subnets: subnetCensus{wake: make(chan struct{}, 1)}, balancers: newBalancers(), burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
 	}
 	r.asks = newAsker(r)
+	r.balanceWith(o.Balancers, o.Now())
 	return r, r.desire(o.Groups)
 }
 
@@ -210,6 +214,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.countSubnets(ctx) })
+	wg.Go(func() { r.balanceLoads(ctx) })
 	r.passes(ctx)
 	return nil
 }
@@ -256,6 +261,7 @@ func (r *Reconciler) passes(ctx context.Context) {
 		r.survey(ctx)
 		r.subnets.ask()
 		r.mu.Lock()
+		r.rebalanceAll(true)
 		for key := range r.groups {
 			r.queue.add(key, false)
 		}

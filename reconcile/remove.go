@@ -8,8 +8,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// remove takes one step of a deletion: the durable mark, then the provider's
-// delete until it says NotFound, then the record. It returns errAgain until
+// remove takes one step of a deletion: the durable mark, the end of all traffic
+// from load balancers, then the provider's delete until it says NotFound, then
+// the record. It returns errAgain until
 // the record is gone.
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	if err := r.mark(ctx, m); err != nil {
@@ -21,6 +22,9 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	}
 	if err != nil {
 		return err
+	}
+	if !r.released(m) {
+		return errAgain
 	}
 	if err := r.opts.Check(); err != nil {
 		return err

@@ -46,7 +46,7 @@ func (l label) String() string { return fmt.Sprintf("%s #%d", l.what, l.nth) }
 
 // mutates reports whether the call changes anything outside.
 func (l label) mutates() bool {
-	return strings.HasPrefix(l.what, "put") || strings.HasPrefix(l.what, "delete") || strings.HasPrefix(l.what, "create")
+	return l.what == "join balancer" || l.what == "leave balancer" || strings.HasPrefix(l.what, "put") || strings.HasPrefix(l.what, "delete") || strings.HasPrefix(l.what, "create")
 }
 
 // A seam lies between the leaders and the outside, store and cloud. It numbers
@@ -60,6 +60,7 @@ type seam struct {
 	aim       label
 	with      strike
 	snapshots time.Duration // from the beginning of a term to its first one
+	balancers []nstance.LoadBalancer
 
 	wg   sync.WaitGroup // late calls, and terms that end
 	fall chan *office   // leaders that are over, for whoever puts up the next one
@@ -100,6 +101,7 @@ func (s *seam) wrap(o *office) {
 	o.options = func(opts *reconcile.Options) {
 		opts.Width = 8                    // fewer idle goroutines
 		opts.Snapshots = 10 * s.snapshots // the first one comes after a tenth
+		opts.Balancers = s.balancers
 	}
 	o.provider, o.store = theCloud{v}, theStore{v}
 	o.check = func() error {
@@ -370,6 +372,20 @@ func (c theCloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstan
 		})
 		passOn(all, err, yield)
 	}
+}
+
+var _ nstance.Balancer = theCloud{}
+
+func (c theCloud) BalancerMembers(ctx context.Context, lb nstance.LoadBalancer) ([]string, error) {
+	return ask(ctx, c.view, "list balancer", func(ctx context.Context) ([]string, error) { return c.cloud.BalancerMembers(ctx, lb) })
+}
+
+func (c theCloud) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return c.do(ctx, "join balancer", func(ctx context.Context) error { return c.cloud.JoinBalancer(ctx, lb, machines) })
+}
+
+func (c theCloud) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return c.do(ctx, "leave balancer", func(ctx context.Context) error { return c.cloud.LeaveBalancer(ctx, lb, machines) })
 }
 
 // whole takes a listing in.

@@ -80,6 +80,9 @@ type member struct {
 	launch *launch // hears how the first attempt at its create ends; nil: it has, or none needs to
 	probe  bool    // created although every shape was sold out
 	subnet string  // chosen for it in this term
+
+	leaveBy  time.Time // its deletion waits for load balancers until then
+	released bool      // and has waited
 }
 
 // A stepKind names what the executor does next for a member.
@@ -135,8 +138,12 @@ func (r *Reconciler) desire(groups []nstance.Group) error {
 	defer r.mu.Unlock()
 	for _, w := range wishes {
 		g := r.groupOf(w.spec.Key)
+		moved := !g.desired || !slices.Equal(g.configured.spec.Definition.LoadBalancers, w.spec.Definition.LoadBalancers)
 		g.configured, g.desired = w, true
 		r.setRemoving(g, w.spec.Removing)
+		if moved {
+			r.rebalanceAll(false)
+		}
 		r.lay(g)
 		r.queue.add(g.key, false)
 	}
