@@ -54,6 +54,7 @@ const (
 	EventFrozen               EventType = "frozen"          // a group, or the shard where it names none
 	EventThawed               EventType = "thawed"
 	EventRecordUnreadable     EventType = "record_unreadable"
+	EventPreserved            EventType = "preserved" // somebody looks into it
 	EventRecordRepaired       EventType = "record_repaired"
 	EventOrphanSeen           EventType = "orphan_seen"    // a machine of ours without a record
 	EventOrphanAdopted        EventType = "orphan_adopted" // it is a member now, because somebody said so

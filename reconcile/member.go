@@ -11,8 +11,12 @@ import (
 // What Plan asks of one member.
 
 // memberApart reports whether m is no concern of the plan: its create was
-// refused, it is gone already, or it belongs to a warm pool.
+// refused, it is gone already, it belongs to a warm pool, or somebody looks into
+// it.
 func memberApart(m *Member) bool {
+	if m.Preserved && !m.Gone && m.State != nstance.Deleting {
+		return true
+	}
 	switch m.State {
 	case nstance.Failed, nstance.Deleted, nstance.Parking, nstance.Parked, nstance.Waking:
 		return true

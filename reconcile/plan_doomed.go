@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"slices"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -48,6 +49,14 @@ func (d doomedMember) failed() bool {
 // to say so.
 func (p *planner) capSick() {
 	if len(p.sick) == 0 {
+		return
+	}
+	if p.Breaker != "" {
+		for _, m := range p.sick {
+			p.tally(m)
+		}
+		p.sick = nil
+		p.hold(HoldBreaker, p.Breaker, time.Time{})
 		return
 	}
 	slices.SortFunc(p.sick, memberOlder)

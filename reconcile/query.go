@@ -23,6 +23,7 @@ type GroupView struct {
 	Leaving      int
 	Stale        int
 	OnDemand     int // made by request, in none of the numbers above
+	Preserved    int // kept for inspection, in none of the numbers above
 	Paused       bool
 	Halted       string // why the rollout is halted; empty: it is not
 	Frozen       bool   // by itself or with the shard
@@ -44,6 +45,8 @@ type InstanceView struct {
 	Notices    []nstance.Notice
 	Drain      *nstance.Drain
 	Drifted    bool
+	Silent     bool // it has missed reports
+	Expired    bool // it is older than its group permits, or would rather have
 	Gone       bool
 }
 
@@ -88,6 +91,9 @@ func (r *Reconciler) groupView(g *group) GroupView {
 		switch {
 		case m.rec.OnDemand:
 			v.OnDemand++
+			continue
+		case m.preserved(now):
+			v.Preserved++
 			continue
 		case m.state.Leaving():
 			v.Leaving++
@@ -136,9 +142,12 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
 		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone,
 	}
-	if r.isReady(m, m.group, r.opts.Now()) {
+	now := r.opts.Now()
+	if r.isReady(m, m.group, now) {
 		v.State = nstance.Ready
 	}
+	v.Silent = m.state == nstance.Booting && !m.gone && r.health.Misses(m.track, now) > 0
+	v.Expired = r.expired(m, now)
 	return v
 }
 

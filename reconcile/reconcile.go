@@ -58,6 +58,7 @@ type Options struct {
 	// Journal receives every decision, in order. It must not block.
 	Journal func(nstance.Event)
 
+	MaxUnhealthy      nstance.Count // more than that part of the shard silent at once, and than two members, is no reason to replace any; 20%
 	HealthInterval    time.Duration // between two reports of an agent; 60 s
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
 	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
@@ -105,8 +106,9 @@ type Reconciler struct {
 	absent   map[string]groupState // what groups remember that are not in memory, by tenant/group
 	backs    map[string]wish       // what groups were rolled back to when this term began
 	began    time.Time
-	blank    bool // storage held no live record then
-	doubted  bool // orphans are spared for lack of certainty, and that was said
+	blank    bool         // storage held no live record then
+	counted  silenceCount // for the breaker
+	doubted  bool         // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -145,6 +147,9 @@ func withDefaults(opts *Options) Options {
 		o = *opts
 	}
 	o.Owner.Tenant = ""
+	if o.MaxUnhealthy == (nstance.Count{}) {
+		o.MaxUnhealthy = nstance.Count{N: 20, Percent: true}
+	}
 	o.HealthInterval = orElse(o.HealthInterval, time.Minute)
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
 	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
@@ -213,6 +218,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
+	wg.Go(func() { r.watchPauses(ctx) })
 	wg.Go(func() { r.countSubnets(ctx) })
 	wg.Go(func() { r.balanceLoads(ctx) })
 	r.passes(ctx)

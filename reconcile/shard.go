@@ -27,6 +27,7 @@ type group struct {
 	removing   bool
 	full       bool // group_ready was said and still holds
 	suspected  bool // most of it is under notice, and that was said
+	tripped    bool // the breaker holds it, and that was said
 	holds      []HoldView
 	buffer     []Member // reused for every view
 	fate
@@ -63,6 +64,7 @@ type member struct {
 	stale     []string            // event IDs of notices that the cloud did not follow up
 	acks      map[string][]func() // by event ID: owed once the consequence is durable
 	requested *nstance.Cause
+	preserve  *storage.Preserve // as asked for; durable unless that is under way
 	noDrain   bool
 	contested bool           // its machine carries other marks, and that was said
 	drain     *nstance.Drain // as planned; durable once step is done

@@ -12,9 +12,10 @@ type View struct {
 	Hash       string // desired infra hash; "" when the definition could not be read: nothing is planned
 	Members    []Member
 	History    History
-	Unreadable int  // records of this group that could not be read: only P1, P2 and exact replacement
-	Removing   bool // the group itself is being deleted: its size counts as 0
-	Frozen     bool // no mutation except drains already under way
+	Unreadable int    // records of this group that could not be read: only P1, P2 and exact replacement
+	Removing   bool   // the group itself is being deleted: its size counts as 0
+	Frozen     bool   // no mutation except drains already under way
+	Breaker    string // why silent members are not replaced; empty: they are
 }
 
 // A Member is what Plan needs to know of one instance.
@@ -36,6 +37,7 @@ type Member struct {
 	Notices      []nstance.Notice  // standing notices that doom it
 	Silent       bool              // missed reports
 	Unhealthy    bool              // silent past the limit while the provider says running
+	Preserved    bool              // kept for inspection: no part of the plan until the machine is gone
 	Gone         bool              // the provider says it does not exist or does not run
 	Requested    *nstance.Cause    // somebody asked for it to go
 	NoDrain      bool              // the request was to delete at once
@@ -111,6 +113,7 @@ const (
 	HoldPaused       = "paused"        // somebody paused the rollout
 	HoldSettling     = "settling"      // a new leader has not heard from every member yet
 	HoldUnhealthyCap = "unhealthy_cap" // enough members are leaving for being unhealthy
+	HoldBreaker      = "breaker"       // many members fell silent at once: none is replaced for it
 	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned

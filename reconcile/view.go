@@ -13,7 +13,7 @@ import (
 // change it. Members that have become ready are announced on the way.
 func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	var next time.Time
-	ready, steady := 0, true
+	ready, steady, sick := 0, true, false
 	g.buffer = g.buffer[:0]
 	for _, m := range g.members {
 		verdict, at := health.Well, time.Time{}
@@ -26,14 +26,18 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		at = earliest(at, r.lookAgain(m, now))
 		v := r.memberView(m, verdict, now)
 		if r.isReady(m, g, now) {
-			if !m.rec.OnDemand {
+			if !m.rec.OnDemand && !v.Preserved {
 				ready++
 			}
 			r.becameReady(m)
 		} else if m.state == nstance.Booting && !m.goodSince.IsZero() {
 			at = earliest(at, m.goodSince.Add(g.spec.Rollout.MinReady))
 		}
-		steady = steady && (v.State.Leaving() || v.OnDemand || v.Hash == g.hash)
+		steady = steady && (v.State.Leaving() || v.OnDemand || v.Preserved || v.Hash == g.hash)
+		if v.Preserved {
+			at = earliest(at, m.preserve.Until)
+		}
+		sick = sick || v.Unhealthy
 		next = earliest(next, at, m.due())
 		g.buffer = append(g.buffer, v)
 	}
@@ -43,6 +47,12 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
 		Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
 	}
+	if sick {
+		if v.Breaker = r.breaker(g, now); v.Breaker != "" {
+			next = earliest(next, now.Add(r.health.Interval/4)) // others may be heard of again meanwhile
+		}
+	}
+	r.sayBroken(g, v.Breaker)
 	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins
 		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", true, longest
 	}
@@ -73,7 +83,7 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
-		Requested: m.requested, NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
+		Preserved: m.preserved(now), Requested: m.outlived(now), NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
 	}
 	if len(m.why) > 0 && m.drain == nil {
 		v.DeletedFor = m.why[0].Kind
@@ -95,7 +105,9 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 
 // comparable returns the hash that m was made from, or "" where it cannot be
 // compared with the desired one: unknown is not drift.
-func (r *Reconciler) comparable(m *member) string { return comparableWith(m.rec.InfraHash, m.group.hash) }
+func (r *Reconciler) comparable(m *member) string {
+	return comparableWith(m.rec.InfraHash, m.group.hash)
+}
 
 func comparableWith(have, want string) string {
 	if have == want || confighash.Drifted(confighash.Hash(have), confighash.Hash(want)) {
@@ -134,6 +146,19 @@ func age(m *member, limit time.Duration) time.Time {
 	u := m.id.UUID()
 	jitter := limit / 10 * time.Duration(u[15]) / 256
 	return m.rec.CreatedAt.Add(limit - jitter)
+}
+
+// expired reports whether m is to be replaced for its age, now or when there is
+// time for it.
+func (r *Reconciler) expired(m *member, now time.Time) bool {
+	e := m.group.spec.Expiry
+	for _, limit := range []time.Duration{e.EligibleAge, e.ForcedAge} {
+		if at := age(m, limit); !m.rec.OnDemand && !at.IsZero() && !now.Before(at) {
+			return true
+		}
+	}
+	at := age(m, e.OnDemandAge)
+	return m.rec.OnDemand && !at.IsZero() && !now.Before(at)
 }
 
 // isReady reports whether m is ready: registered, well, and for long enough.

@@ -31,7 +31,7 @@ type method struct {
 var coming = map[string]bool{
 	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
 	"Plan":           true,
-	"CreateInstance": true, "PreserveInstance": true, "ListEvents": true, "ListInterruptions": true,
+	"CreateInstance": true, "ListEvents": true, "ListInterruptions": true,
 	"ListKeys": true, "RotateKey": true, "ListOperators": true, "RevokeOperator": true,
 }
 

@@ -145,6 +145,7 @@ func (s *Server) permitted(conf *config.Config) error {
 		{"shard.provider.options", string(own.Shard.Provider.Options), string(conf.Shard.Provider.Options)},
 		{"shard.bind", own.Shard.Bind, conf.Shard.Bind},
 		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},
+		{"shard.breaker", now.Shard.Breaker, conf.Shard.Breaker},
 		{"shard.create_rate", now.Shard.CreateRate, conf.Shard.CreateRate},
 		{"shard.election", own.Shard.Election, conf.Shard.Election},
 		{"shard.leader_address", own.Shard.LeaderAddress, conf.Shard.LeaderAddress},

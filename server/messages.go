@@ -21,6 +21,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		SubnetPool: g.Definition.SubnetPool, DrainTimeout: durationpb.New(g.DrainTimeout), LoadBalancers: g.Definition.LoadBalancers,
 		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
 		Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
+		Preserved: int32(g.Preserved),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
@@ -57,6 +58,15 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	}
 	if v.Gone {
 		m.Conditions = append(m.Conditions, "gone")
+	}
+	if v.Silent {
+		m.Conditions = append(m.Conditions, "silent")
+	}
+	if v.Expired {
+		m.Conditions = append(m.Conditions, "expired")
+	}
+	if r.Preserve != nil {
+		m.Conditions, m.PreservedUntil = append(m.Conditions, "preserved"), wire.Time(r.Preserve.Until)
 	}
 	if !v.ReportedAt.IsZero() {
 		m.LastReport = wire.Report(v.Report)

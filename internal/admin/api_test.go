@@ -168,6 +168,11 @@ func (w *world) ConfirmConfig(_ context.Context, req *apiv1.ConfirmConfigRequest
 	return &apiv1.ConfirmConfigResponse{}, nil
 }
 
+func (w *world) PreserveInstance(_ context.Context, req *apiv1.PreserveInstanceRequest) (*apiv1.PreserveInstanceResponse, error) {
+	w.did(fmt.Sprintf("preserve %s for=%s dry=%t", req.GetId(), req.GetDuration().AsDuration(), req.GetDryRun()))
+	return &apiv1.PreserveInstanceResponse{Instance: &apiv1.Instance{Id: req.GetId(), PreservedUntil: wire.Time(time.Now().Add(req.GetDuration().AsDuration()))}}, nil
+}
+
 func (w *world) GetRecord(_ context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
 	return &apiv1.GetRecordResponse{Key: req.GetKey(), Version: "7", Data: []byte("{\"format\": "), Error: "unexpected end of JSON input"}, nil
 }

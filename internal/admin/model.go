@@ -69,6 +69,8 @@ type Instance struct {
 	LastReportAt time.Time          `json:"last_report_at,omitzero"`
 	LastReport   *nstance.Report    `json:"last_report,omitempty"`
 	Drain        *nstance.Drain     `json:"drain,omitempty"`
+
+	PreservedUntil time.Time `json:"preserved_until,omitzero"`
 }
 
 func instanceOf(w *apiv1.Instance) Instance {
@@ -79,6 +81,7 @@ func instanceOf(w *apiv1.Instance) Instance {
 		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(),
 		InfraHash: w.GetInfraHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
 		LastReportAt: wire.TimeOf(w.GetLastReportAt()), Drain: wire.DrainOf(w.GetDrain()),
+		PreservedUntil: wire.TimeOf(w.GetPreservedUntil()),
 	}
 	if w.GetLastReport() != nil {
 		r := wire.ReportOf(i.ID, 0, w.GetLastReport())
@@ -182,6 +185,13 @@ type OrphanDecision struct {
 	Orphan
 	Action string `json:"action"` // adopt or delete
 	DryRun bool   `json:"dry_run"`
+}
+
+// A Preservation is what instance preserve prints.
+type Preservation struct {
+	Instance nstance.InstanceID `json:"instance"`
+	Until    time.Time          `json:"until,omitzero"` // absent: it is drained and deleted now
+	DryRun   bool               `json:"dry_run"`
 }
 
 // A Record is what record show prints.

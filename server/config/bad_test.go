@@ -57,8 +57,6 @@ func TestBadInput(t *testing.T) {
 		// Settings of later versions.
 		{"images", `{"images": {}, "cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
 			`images: c:1:2: is not supported by this version (remove it)`},
-		{"a breaker", shard(`"breaker": {"max_unhealthy": "20%"}`),
-			`shard.breaker: c:4:1: is not supported by this version (remove it)`},
 		{"a warm pool", group(`"warm_pool": {}`),
 			`groups.default.web.warm_pool: c:6:62: is not supported by this version (remove it)`},
 		{"user data from a URL", template(`"userdata": {"source": "url", "content": "https://x"}`),
@@ -186,9 +184,9 @@ func TestErrorsAreStructured(t *testing.T) {
 }
 
 func TestSeveralErrorsInFileOrder(t *testing.T) {
-	_, err := config.Parse("c", []byte(with(`"breaker": {}`, `"web": {"arch": "amd64"}`, `"web": {"size": "x"}`)))
+	_, err := config.Parse("c", []byte(with(`"spot": {}`, `"web": {"arch": "amd64"}`, `"web": {"size": "x"}`)))
 	require.EqualError(t, err, strings.Join([]string{
-		`shard.breaker: c:4:1: is not supported by this version (remove it)`,
+		`shard.spot: c:4:1: is not supported by this version (remove it)`,
 		`templates.web.kind: c:5:22: is missing (add it)`,
 		`groups.default.web.template: c:6:31: is missing (add it)`,
 		`groups.default.web.size: c:6:40: wants a number, not a string (write a number)`,

@@ -52,6 +52,7 @@ type Shard struct {
 	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
 	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
+	Breaker             Breaker               `name:"breaker"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
 	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it"`
@@ -60,7 +61,6 @@ type Shard struct {
 
 	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
 	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
-	_ later `name:"breaker" doc:"when to stop replacing silent machines"`
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
 }
 
@@ -101,6 +101,12 @@ type Expiry struct {
 	EligibleAge time.Duration `name:"eligible_age" default:"0s" doc:"age from which machines are replaced, oldest first, one at a time; 0 means never"`
 	ForcedAge   time.Duration `name:"forced_age" default:"0s" doc:"age at which machines are replaced whatever else goes on; 0 means never"`
 	OnDemandAge time.Duration `name:"on_demand_age" default:"0s" doc:"age at which instances that were made by request are drained; 0 means never"`
+}
+
+// Breaker keeps silent machines from being replaced when too many fall silent at
+// once: the cause is then more likely the network than each of them.
+type Breaker struct {
+	MaxUnhealthy nstance.Count `name:"max_unhealthy" default:"20%" doc:"members of the shard, a count or a percentage but never less than 2, that may fall silent within one health_interval while the provider says that they run; beyond that, and beyond half of a group of three or more, none of them is replaced for it"`
 }
 
 // Election is about leadership of the shard.

@@ -56,6 +56,7 @@ func TestDefaults(t *testing.T) {
 		HealthInterval:      time.Minute,
 		DefaultDrainTimeout: 5 * time.Minute,
 		ShutdownTimeout:     10 * time.Second,
+		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 20, Percent: true}},
 		Election:            config.Election{TTL: 6 * time.Second},
 		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute},
 	}, c.Shard)
@@ -97,6 +98,7 @@ func TestEverySettingArrives(t *testing.T) {
 		LeaderAddress:       "10.0.0.100",
 		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
+		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 7}},
 	}, c.Shard)
 	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
 	require.Equal(t, []nstance.Group{

@@ -87,7 +87,7 @@ func composite(t reflect.Type) bool {
 
 // literal writes a default as the file would.
 func literal(t reflect.Type, def string) hujson.Literal {
-	if t.Kind() == reflect.String || t == reflect.TypeFor[time.Duration]() {
+	if t.Kind() == reflect.String || t == reflect.TypeFor[time.Duration]() || strings.HasSuffix(def, "%") {
 		return hujson.String(def)
 	}
 	return hujson.Literal(def)

@@ -1,0 +1,68 @@
+package admin
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+func (p *program) instancePreserveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "preserve ID", Short: "Keep an instance for inspection, and replace it meanwhile",
+		Long: `Keep an instance for inspection. It counts no more, so its group replaces it, and
+nothing drains or deletes it before the time is over; then it is drained and
+deleted. Only the cloud may still take it. --end does that now.`,
+		Args: instanceArgument,
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	var keep time.Duration
+	var end, yes, dryRun bool
+	cmd.Flags().DurationVar(&keep, "for", 24*time.Hour, "how long, at most 720h")
+	cmd.Flags().BoolVar(&end, "end", false, "end it instead: drain and delete the instance")
+	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, how := cmd.Context(), "has it replaced and keeps it for "+keep.String()
+		if end {
+			keep, how = 0, "drains it, then deletes it"
+		} else if keep <= 0 {
+			return nstance.FieldError("--for", "use more than 0, or --end", "is %s", keep)
+		}
+		return r.with(ctx, func(c *client) error {
+			s, err := c.story(ctx, nstance.InstanceID(args[0]))
+			if err != nil {
+				return seek(err)
+			}
+			if err := p.confirm(ctx, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", s.ID, s.key(), s.State, how)); err != nil {
+				return err
+			}
+			resp, err := c.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: args[0], Duration: durationpb.New(keep), DryRun: dryRun})
+			if err != nil {
+				return seek(err)
+			}
+			done := Preservation{Instance: s.ID, DryRun: dryRun}
+			if !end {
+				done.Until = wire.TimeOf(resp.GetInstance().GetPreservedUntil())
+			}
+			return out.print(done, func(t *table) { t.preserved(done, end) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) preserved(done Preservation, end bool) {
+	switch {
+	case done.DryRun:
+		t.say("%s: would be accepted", done.Instance)
+	case end:
+		t.say("%s: it is drained, then deleted", done.Instance)
+	default:
+		t.say("%s: kept until %s", done.Instance, stamp(done.Until))
+	}
+}

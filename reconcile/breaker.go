@@ -1,0 +1,87 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// minBreaker is how many silent members never trip the breaker of the shard.
+const minBreaker = 2
+
+// breaker says why silent members are not replaced at present: so many fell
+// silent together, while the provider says that they run, that the cause is
+// more likely between them and this server than in each of them. Empty: they
+// are. It needs the lock.
+func (r *Reconciler) breaker(g *group, now time.Time) string {
+	if mine, all := r.silence(g.members, now); all >= 3 && mine*2 > all {
+		return fmt.Sprintf("%d of the group's %d members fell silent within one interval", mine, all)
+	}
+	silent, all := r.shardSilence(now)
+	if silent > max(minBreaker, r.opts.MaxUnhealthy.Of(all)) {
+		return fmt.Sprintf("%d of the shard's %d members fell silent within one interval", silent, all)
+	}
+	return ""
+}
+
+// shardSilence is silence of all members. Groups that are looked at together
+// share one count.
+func (r *Reconciler) shardSilence(now time.Time) (silent, all int) {
+	if c := &r.counted; now.Sub(c.at) >= time.Second || now.Before(c.at) {
+		members := make([]*member, 0, len(r.members))
+		for _, m := range r.members {
+			members = append(members, m)
+		}
+		c.at = now
+		c.silent, c.all = r.silence(members, now)
+	}
+	return r.counted.silent, r.counted.all
+}
+
+// A silenceCount is how much of a shard was silent at a time.
+type silenceCount struct {
+	at          time.Time
+	silent, all int
+}
+
+// silence counts the members that report, or should, and of them the most that
+// fell silent within one report interval.
+func (r *Reconciler) silence(members []*member, now time.Time) (silent, all int) {
+	var last []time.Time
+	for _, m := range members {
+		if m.rec.OnDemand || !m.registered() || m.gone || m.state != nstance.Booting {
+			continue
+		}
+		all++
+		if r.health.Misses(m.track, now) > 0 {
+			last = append(last, m.heardOf(r.began))
+		}
+	}
+	slices.SortFunc(last, time.Time.Compare)
+	window, from := r.health.Interval+r.health.Jitter, 0
+	for i, t := range last {
+		for t.Sub(last[from]) > window {
+			from++
+		}
+		silent = max(silent, i-from+1)
+	}
+	return silent, all
+}
+
+// heardOf returns when m last reported in this term, which began at began.
+func (m *member) heardOf(began time.Time) time.Time {
+	if m.reportAt.IsZero() {
+		return laterOf(began, m.rec.RegisteredAt)
+	}
+	return m.reportAt
+}
+
+// sayBroken raises an alarm when the breaker begins to hold a group.
+func (r *Reconciler) sayBroken(g *group, why string) {
+	if why != "" && !g.tripped {
+		r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
+	}
+	g.tripped = why != ""
+}

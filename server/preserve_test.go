@@ -1,0 +1,55 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+func TestPreserveInstance(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	api := w.admin()
+	preserve := func(api apiv1.OperatorServiceClient, req *apiv1.PreserveInstanceRequest) (*apiv1.Instance, error) {
+		req.Id = string(id)
+		resp, err := api.PreserveInstance(t.Context(), req)
+		return resp.GetInstance(), wire.ErrorOf(err)
+	}
+	t.Run("refused", func(t *testing.T) {
+		_, err := preserve(w.client(nstance.RoleOperator, "blue").api(), &apiv1.PreserveInstanceRequest{})
+		require.ErrorIs(t, err, nstance.NotFound, "it is another tenant's")
+		for _, d := range []time.Duration{-time.Second, 721 * time.Hour} {
+			_, err = preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(d)})
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "duration")
+		}
+		_, err = preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
+		require.ErrorIs(t, err, nstance.Conflict, "nothing is to be ended")
+	})
+	t.Run("a dry run changes nothing", func(t *testing.T) {
+		i, err := preserve(api, &apiv1.PreserveInstanceRequest{DryRun: true})
+		require.NoError(t, err)
+		require.Nil(t, i.GetPreservedUntil())
+		require.Equal(t, 1, w.machines(nstance.DefaultTenant))
+	})
+	t.Run("it is kept for a day, and replaced", func(t *testing.T) {
+		i, err := preserve(api, &apiv1.PreserveInstanceRequest{})
+		require.NoError(t, err)
+		require.InDelta(t, 24*time.Hour, time.Until(i.GetPreservedUntil().AsTime()), float64(time.Minute))
+		require.Contains(t, i.GetConditions(), "preserved")
+		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond)
+		require.EqualValues(t, 1, w.group(api, "web").GetPreserved())
+	})
+	t.Run("ended, it goes", func(t *testing.T) {
+		_, err := preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
+		require.NoError(t, err)
+		w.await(nstance.EventDrainStarted, id)
+	})
+}
