@@ -2,7 +2,9 @@ package reconcile
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,7 +53,26 @@ func definitionChanges(before, after nstance.Definition) []FieldChange {
 	for _, c := range confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)) {
 		out = append(out, FieldChange{c, EffectPush})
 	}
+	abridge(out)
 	return out
+}
+
+// longest value that is shown as it is, in bytes.
+const shown = 128
+
+// abridge replaces what is long, and templates, which may say more than a person
+// wants on a screen, by what tells them apart.
+func abridge(fields []FieldChange) {
+	for i := range fields {
+		f := &fields[i]
+		template := f.Path == "userdata.content" || strings.HasPrefix(f.Path, "files") && strings.HasSuffix(f.Path, ".source")
+		for _, v := range []*string{&f.Before, &f.After} {
+			if *v != "" && (template || len(*v) > shown) {
+				sum := sha256.Sum256([]byte(*v))
+				*v = fmt.Sprintf("%d bytes, sha256 %x", len(*v), sum[:6])
+			}
+		}
+	}
 }
 
 // plainFields are what neither hash covers.

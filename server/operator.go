@@ -63,16 +63,25 @@ func (operatorService) ListGroups(ctx context.Context, _ *apiv1.ListGroupsReques
 
 // UpdateGroup implements the RPC.
 func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
-	c := callerOf(ctx)
+	spec, err := callerOf(ctx).updateGroup(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.UpdateGroupResponse{Group: groupMessage(reconcile.GroupView{Group: spec})}, nil
+}
+
+// updateGroup changes a group, or only checks that, and returns what it should
+// be then.
+func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (nstance.Group, error) {
 	key := nstance.GroupKey{Tenant: nstance.TenantID(req.GetTenant()), Group: nstance.GroupID(req.GetGroup())}
 	if key.Tenant == "" {
 		key.Tenant = c.Tenant
 	}
 	if err := key.Group.Validate("group"); err != nil {
-		return nil, err
+		return nstance.Group{}, err
 	}
 	if !c.sees(key.Tenant) {
-		return nil, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
 	}
 	var o config.Override
 	if req.Size != nil {
@@ -86,11 +95,7 @@ func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRe
 			o.Vars = map[string]string{}
 		}
 	}
-	spec, err := c.term.groups.change(ctx, key, o, req.GetDryRun())
-	if err != nil {
-		return nil, err
-	}
-	return &apiv1.UpdateGroupResponse{Group: groupMessage(reconcile.GroupView{Group: spec})}, nil
+	return c.term.groups.change(ctx, key, o, req.GetDryRun())
 }
 
 // ListInstances implements the RPC.
@@ -140,6 +145,9 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 	switch {
 	case err == nil:
 		resp.Instance = instanceMessage(v)
+		if fields, derr := c.term.reconciler.Drift(ctx, id); derr == nil { // its definition being out of reach must not hide the rest
+			resp.Instance.Drift = changeMessages(fields)
+		}
 	case len(events) > 0:
 		e := events[len(events)-1]
 		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(nstance.Deleted), CreatedAt: wire.Time(id.Time())}

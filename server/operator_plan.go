@@ -1,0 +1,119 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// Plan implements the RPC. A configuration concerns every tenant: an operator is
+// told only what it does to his own groups, and not what is wrong with it.
+func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
+	c := callerOf(ctx)
+	switch {
+	case req.GetGroup() != nil && len(req.GetConfig()) > 0:
+		return nil, nstance.FieldError("group", "plan with one at a time", "a configuration is given as well")
+	case req.GetGroup() != nil:
+		return c.planGroup(ctx, req.GetGroup())
+	}
+	conf, err := o.s.proposal(ctx, req.GetConfig())
+	if err != nil && c.Role != nstance.RoleAdmin && len(req.GetConfig()) == 0 {
+		err = nstance.Errorf(nstance.CodeOf(err), "the configuration would be refused: an administrator can see why")
+	}
+	if err != nil {
+		return nil, err
+	}
+	plans, err := c.term.groups.whatIf(conf)
+	if err != nil {
+		return nil, err
+	}
+	excess, err := c.term.accepts.excess(conf)
+	resp := &apiv1.PlanResponse{Digest: conf.Digest(), Held: excess != ""}
+	for _, p := range plans {
+		if c.sees(p.Key.Tenant) {
+			resp.Groups = append(resp.Groups, planMessage(p))
+		}
+	}
+	return resp, err
+}
+
+// proposal returns the configuration in data or, if that is empty, the one that
+// a refresh would read. It fails as a refresh with it would.
+func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config, err error) {
+	if len(data) > 0 {
+		conf, err = config.Parse("proposed configuration", data)
+	} else {
+		conf, _, err = s.read(ctx)
+	}
+	if err == nil {
+		err = s.permitted(conf)
+	}
+	return conf, err
+}
+
+// whatIf says what another configuration would do, under the newest overlays.
+func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.read {
+		return nil, nstance.Errorf(nstance.Unavailable, "what the API has changed of the groups is not read yet")
+	}
+	wanted, _ := g.lay(conf)
+	plans, err := g.t.reconciler.WhatIf(wanted, true)
+	configured := map[nstance.GroupKey]bool{}
+	for _, spec := range conf.Groups() {
+		configured[spec.Key] = true
+	}
+	return slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // its overlay makes no sense: it is left as it is
+		return p.Change == reconcile.ChangeReleased && configured[p.Key]
+	}), err
+}
+
+// planGroup says what a change of one group would do.
+func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.PlanResponse, error) {
+	req = proto.CloneOf(req)
+	req.DryRun = true
+	spec, err := c.updateGroup(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := c.term.reconciler.WhatIf([]nstance.Group{spec}, false)
+	resp := &apiv1.PlanResponse{Digest: c.term.server.config().Digest()}
+	for _, p := range plans {
+		resp.Groups = append(resp.Groups, planMessage(p))
+	}
+	return resp, err
+}
+
+func planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
+	m := &apiv1.GroupPlan{
+		Tenant: string(p.Key.Tenant), Group: string(p.Key.Group), SizeBefore: int32(p.SizeBefore), SizeAfter: int32(p.SizeAfter),
+		Fields: changeMessages(p.Fields), Creates: int32(p.Creates), Change: p.Change, EstimateBasis: p.EstimateBasis,
+	}
+	if p.Estimate > 0 {
+		m.Estimate = durationpb.New(p.Estimate)
+	}
+	for _, i := range p.Instances {
+		m.Instances = append(m.Instances, &apiv1.InstancePlan{Id: string(i.ID), Action: i.Action, Reason: i.Reason})
+	}
+	for _, h := range p.Holds {
+		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
+	}
+	return m
+}
+
+func changeMessages(fields []reconcile.FieldChange) []*apiv1.FieldChange {
+	var out []*apiv1.FieldChange
+	for _, f := range fields {
+		out = append(out, &apiv1.FieldChange{Path: f.Path, Before: wire.Text(f.Before), After: wire.Text(f.After), Effect: string(f.Effect)})
+	}
+	return out
+}

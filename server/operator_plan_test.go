@@ -1,0 +1,168 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// plan asks what a configuration would do, and checks that asking does nothing.
+func (w *world) plan(api apiv1.OperatorServiceClient, text string) *apiv1.PlanResponse {
+	w.Helper()
+	before, machines := w.configStatus(api), w.cloud.Machines()
+	resp, err := api.Plan(w.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+	require.NoError(w, err)
+	after := w.configStatus(api)
+	require.True(w, proto.Equal(before, after))
+	require.Equal(w, machines, w.cloud.Machines())
+	return resp
+}
+
+func planned(t *testing.T, resp *apiv1.PlanResponse, group string) *apiv1.GroupPlan {
+	t.Helper()
+	for _, p := range resp.GetGroups() {
+		if p.GetGroup() == group {
+			return p
+		}
+	}
+	require.FailNow(t, "nothing is planned", group)
+	return nil
+}
+
+func TestPlan(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	w.machine("blue")
+	w.await(nstance.EventGroupReady, "")
+	api := w.admin()
+
+	t.Run("the configuration in force", func(t *testing.T) {
+		resp := w.plan(api, ordinary(1))
+		require.Empty(t, resp.GetGroups())
+		require.False(t, resp.GetHeld())
+		require.Equal(t, w.configStatus(api).GetDigest(), resp.GetDigest())
+	})
+	t.Run("another definition", func(t *testing.T) {
+		resp := w.plan(api, replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "new {{.Nonce}}"`))
+		p := planned(t, resp, "web")
+		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
+		require.Len(t, p.GetInstances(), 1)
+		require.Equal(t, string(id), p.GetInstances()[0].GetId())
+		require.Equal(t, "replace", p.GetInstances()[0].GetAction())
+		require.Contains(t, p.GetInstances()[0].GetReason(), "userdata.content")
+		require.EqualValues(t, 1, p.GetCreates())
+		require.Equal(t, "userdata.content", p.GetFields()[0].GetPath())
+		require.Equal(t, "replace", p.GetFields()[0].GetEffect())
+		require.Positive(t, p.GetEstimate().AsDuration())
+		require.Contains(t, p.GetEstimateBasis(), "the slowest of the last 1 launches")
+		require.Len(t, planned(t, resp, "db").GetInstances(), 1)
+	})
+	t.Run("a group more, a group less", func(t *testing.T) {
+		text := replace(t, ordinary(1), `"blue": {"db": {`, `"blue": {"cache": {`)
+		resp := w.plan(api, text)
+		require.Len(t, resp.GetGroups(), 2)
+		require.Equal(t, reconcile.ChangeReleased, planned(t, resp, "db").GetChange())
+		require.Empty(t, planned(t, resp, "db").GetInstances())
+		p := planned(t, resp, "cache")
+		require.Equal(t, reconcile.ChangeAdded, p.GetChange())
+		require.EqualValues(t, 1, p.GetCreates())
+		require.Equal(t, 15*time.Minute, p.GetEstimate().AsDuration())
+		require.Contains(t, p.GetEstimateBasis(), "upper bound")
+	})
+	t.Run("what the API has changed counts", func(t *testing.T) {
+		_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Tenant: "blue", Vars: &apiv1.Vars{Values: map[string]string{"colour": "blue"}}})
+		require.NoError(t, err)
+		resp := w.plan(api, replace(t, ordinary(1), `"colour": "red"`, `"colour": "green"`))
+		require.Len(t, resp.GetGroups(), 1, "the other one's is laid over it")
+		p := planned(t, resp, "web")
+		require.Equal(t, "vars.colour", p.GetFields()[0].GetPath())
+		require.Equal(t, [2]string{"red", "green"}, [2]string{p.GetFields()[0].GetBefore(), p.GetFields()[0].GetAfter()})
+		require.Equal(t, "push", p.GetFields()[0].GetEffect())
+		require.Equal(t, "push", p.GetInstances()[0].GetAction())
+		require.Nil(t, p.GetEstimate())
+	})
+	t.Run("an overlay that makes no sense releases nothing", func(t *testing.T) {
+		store := storage.NewMemory()
+		_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/web": {"size": -1}}}`))
+		require.NoError(t, err)
+		w := newWorld(t, setup{size: 2, store: store})
+		require.Empty(t, w.plan(w.admin(), ordinary(3)).GetGroups())
+	})
+	t.Run("what a refresh would read", func(t *testing.T) {
+		w.conf.set(ordinary(3), nil)
+		defer w.conf.set(ordinary(1), nil)
+		p := planned(t, w.plan(api, ""), "web")
+		require.Equal(t, [2]int32{1, 3}, [2]int32{p.GetSizeBefore(), p.GetSizeAfter()})
+		require.EqualValues(t, 2, p.GetCreates())
+	})
+	t.Run("too much at once", func(t *testing.T) {
+		w := newWorld(t, setup{size: 3, shard: `"max_change": 1,`})
+		require.Eventually(t, func() bool { return w.machines("default") == 3 }, eventually, time.Millisecond)
+		api := w.admin()
+		text := func(size int) string { return fmt.Sprintf(configuration, `"max_change": 1,`, size) }
+		require.True(t, w.plan(api, text(1)).GetHeld())
+		require.False(t, w.plan(api, text(2)).GetHeld())
+	})
+	t.Run("refused as a refresh would be", func(t *testing.T) {
+		for says, text := range map[string]string{
+			"proposed configuration:1:": `{"cluster": `,
+			"shard.provider.kind":       replace(t, ordinary(1), `"kind": "sim"`, `"kind": "local"`),
+		} {
+			_, err := api.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+			require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+			require.ErrorContains(t, err, says)
+		}
+		_, err := api.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte("{}"), Group: &apiv1.UpdateGroupRequest{Group: "web"}})
+		require.ErrorContains(t, err, "one at a time")
+	})
+	t.Run("of one group", func(t *testing.T) {
+		resp, err := api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("large")}})
+		require.NoError(t, err)
+		p := planned(t, resp, "web")
+		require.Equal(t, "instance_types", p.GetFields()[0].GetPath())
+		require.Len(t, p.GetInstances(), 1)
+		require.Equal(t, []string{"small"}, w.group(api, "web").GetInstanceTypes(), "nothing has changed")
+
+		blue := w.client(nstance.RoleOperator, "blue").api()
+		_, err = blue.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)}})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+		resp, err = blue.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "db", Size: proto.Int32(2)}})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, planned(t, resp, "db").GetCreates())
+	})
+	t.Run("an operator is told of his own groups", func(t *testing.T) {
+		blue := w.client(nstance.RoleOperator, "blue").api()
+		text := replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "new {{.Nonce}}"`)
+		resp, err := blue.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+		require.NoError(t, err)
+		require.Len(t, resp.GetGroups(), 1)
+		require.Equal(t, "blue", resp.GetGroups()[0].GetTenant())
+		w.conf.set(replace(t, text, `"web": {`, `"w e b": {`), nil)
+		defer w.conf.set(ordinary(1), nil)
+		_, err = blue.Plan(t.Context(), &apiv1.PlanRequest{})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+		require.NotContains(t, err.Error(), "w e b")
+	})
+	t.Run("an instance's drift", func(t *testing.T) {
+		_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
+		require.NoError(t, err)
+		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("large")})
+		require.NoError(t, err)
+		got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.NoError(t, err)
+		require.True(t, got.GetInstance().GetDrifted())
+		require.Len(t, got.GetInstance().GetDrift(), 1)
+		require.Equal(t, `["small"]`, got.GetInstance().GetDrift()[0].GetBefore())
+		require.Equal(t, `["large"]`, got.GetInstance().GetDrift()[0].GetAfter())
+	})
+}
