@@ -255,7 +255,9 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	r.conclude(g)
 }
 
-// passes looks at everything now and then, whatever happened or did not.
+// passes looks at everything now and then, whatever happened or did not: at the
+// records too, since the intent of a former leader, sent before its term was
+// over, may have landed after this one had read them all.
 func (r *Reconciler) passes(ctx context.Context) {
 	for {
 		jittered := r.opts.FullPass*9/10 + rand.N(r.opts.FullPass/5+1)
@@ -263,6 +265,9 @@ func (r *Reconciler) passes(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(jittered):
+		}
+		if err := r.absorb(ctx); err != nil && ctx.Err() == nil {
+			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
 		r.survey(ctx)
 		r.subnets.ask()

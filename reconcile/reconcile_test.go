@@ -340,6 +340,27 @@ func TestLeaderThatDiesBetweenIntentAndMachine(t *testing.T) {
 	})
 }
 
+// TestIntentThatLandsLate promises that an intent which a former leader sent
+// and which landed after this one had read the records does not stand for ever.
+func TestIntentThatLandsLate(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		before := w.ready()
+		id, err := nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+		intent, ok := w.r.Records().Get(before[0])
+		require.True(t, ok)
+		intent.ID, intent.CreatedAt, intent.RegisteredAt = id, id.Time(), time.Time{}
+		_, err = former.Create(w.ctx, intent)
+		require.NoError(t, err)
+		w.passes(15 * time.Minute)
+		_, err = w.store.Get(w.ctx, keyIn(web.Group, id))
+		require.ErrorIs(t, err, nstance.NotFound)
+		require.Equal(t, before, w.ready())
+		require.Len(t, w.cloud.Machines(), 3)
+	})
+}
+
 func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		victim := w.ready()[0]
