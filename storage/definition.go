@@ -57,6 +57,9 @@ func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (dige
 	}
 	_, err = r.store.PutIfAbsent(ctx, key, data)
 	if errors.Is(err, nstance.Ambiguous) {
+		if err := r.fence.allow(key, 0); err != nil { // the answer may have been long in not coming
+			return "", err
+		}
 		_, err = r.store.PutIfAbsent(ctx, key, data) // the same bytes again harm nothing
 	}
 	if err != nil && !errors.Is(err, nstance.Conflict) {

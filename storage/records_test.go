@@ -608,6 +608,20 @@ func TestDefinitions(t *testing.T) {
 		_, err := b.recs.PutDefinition(t.Context(), d)
 		require.NoError(t, err)
 	})
+	t.Run("are not sent again after the term", func(t *testing.T) {
+		var dead atomic.Bool
+		f := storagetest.NewFaulty(storage.NewMemory())
+		f.Inject(storagetest.Fault{Mode: storagetest.Lose, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
+		recs := storage.NewRecords(f, shard, &storage.RecordsOptions{Check: func() error {
+			if dead.Load() {
+				return nstance.Errorf(nstance.Unavailable, "over")
+			}
+			return nil
+		}})
+		_, err := recs.PutDefinition(t.Context(), d)
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.Equal(t, 1, f.Count(storagetest.PutIfAbsent))
+	})
 	t.Run("that were damaged are refused", func(t *testing.T) {
 		b := newBed()
 		digest := strings.Repeat("ab", 32)
