@@ -37,6 +37,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_GetConfigStatus_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_RefreshConfig_FullMethodName:       {nstance.RoleAdmin},
 	apiv1.OperatorService_ConfirmConfig_FullMethodName:       {nstance.RoleAdmin},
+	apiv1.OperatorService_PreserveInstance_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetRecord_FullMethodName:           {nstance.RoleAdmin},
 	apiv1.OperatorService_RepairRecord_FullMethodName:        {nstance.RoleAdmin},
 	apiv1.OperatorService_GetShardStatus_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},
