@@ -134,12 +134,9 @@ func (k *addressKeeper) try(ctx context.Context) error {
 		return err
 	}
 	for began := time.Now(); ; {
-		held, err := k.held(ctx)
 		switch {
-		case held:
+		case !k.missing(ctx):
 			return nil
-		case err != nil:
-			return nil // no answer: it was accepted, and will be looked for again
 		case time.Since(began) >= k.ttl:
 			return nstance.Errorf(nstance.Unavailable, "the cloud has accepted it, and it is not here after %s", k.ttl)
 		case !pause(ctx, k.ttl/6):
@@ -165,6 +162,13 @@ func (k *addressKeeper) watch(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// missing reports whether the address is definitely not here. What was accepted
+// and cannot be read is taken to be, and looked for again later.
+func (k *addressKeeper) missing(ctx context.Context) bool {
+	held, err := k.held(ctx)
+	return err == nil && !held
 }
 
 func (k *addressKeeper) held(ctx context.Context) (bool, error) {

@@ -81,7 +81,7 @@ func wait(t *testing.T, d time.Duration) {
 func TestAddressKeeper(t *testing.T) {
 	addressTest(t, "takes the address, and looks every ttl", func(t *testing.T, c *simcloud.Cloud) {
 		k := keep(t, c, nil)
-		wait(t, time.Minute + time.Second)
+		wait(t, time.Minute+time.Second)
 		require.True(t, k.here())
 		require.Equal(t, 1, k.calls(simcloud.OpTakeAddress))
 		require.Equal(t, 1+10, k.calls(simcloud.OpHoldsAddress))
@@ -90,9 +90,9 @@ func TestAddressKeeper(t *testing.T) {
 	})
 	addressTest(t, "takes it again when it has moved, within a ttl", func(t *testing.T, c *simcloud.Cloud) {
 		k := keep(t, c, nil)
-		wait(t, 20 * time.Second)
+		wait(t, 20*time.Second)
 		require.NoError(t, c.At("b").TakeAddress(t.Context(), leaderAddress)) // a deposed leader, late
-		wait(t, 6 * time.Second)
+		wait(t, 6*time.Second)
 		require.True(t, k.here())
 		require.Len(t, k.alarms, 1)
 		require.Zero(t, k.failed)
@@ -106,7 +106,7 @@ func TestAddressKeeper(t *testing.T) {
 		require.Len(t, k.problems(), 1)
 		require.Zero(t, k.failed)
 		c.Heal()
-		wait(t, 10 * time.Second)
+		wait(t, 10*time.Second)
 		require.Empty(t, k.problems())
 	})
 	addressTest(t, "tries again with backoff, alarms once, and is well when it has it", func(t *testing.T, c *simcloud.Cloud) {
@@ -118,7 +118,7 @@ func TestAddressKeeper(t *testing.T) {
 		require.Contains(t, k.problems()[0], "injected fault")
 		require.Equal(t, 14, k.failed)
 		c.Heal()
-		wait(t, 6 * time.Second)
+		wait(t, 6*time.Second)
 		require.True(t, k.here())
 		require.Empty(t, k.problems())
 	})
@@ -146,7 +146,7 @@ func TestAddressKeeper(t *testing.T) {
 	addressTest(t, "waits for a slow cloud without alarm", func(t *testing.T, c *simcloud.Cloud) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, When: simcloud.Late, Delay: 3 * time.Second})
 		k := keep(t, c, func(k *keeping) { k.mover = accepting{c.At("a")} })
-		wait(t, 7 * time.Second)
+		wait(t, 7*time.Second)
 		require.True(t, k.here())
 		require.Empty(t, k.alarms)
 	})

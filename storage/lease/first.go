@@ -85,14 +85,10 @@ func (c *campaign) mark(ctx context.Context) (mine bool, err error) {
 		obj, err = c.store.Get(ctx, key)
 		return err
 	})
-	var have mark
-	switch {
-	case errors.Is(err, nstance.NotFound):
+	if errors.Is(err, nstance.NotFound) {
 		return false, perr
-	case err != nil:
-		return false, err
-	case json.Unmarshal(obj.Data, &have) != nil:
-		return false, nil // somebody's, whatever it says
 	}
-	return have.Holder == c.id, nil
+	var have mark
+	damaged := json.Unmarshal(obj.Data, &have) // then it is somebody's, whatever it says
+	return err == nil && damaged == nil && have.Holder == c.id, err
 }
