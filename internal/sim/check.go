@@ -43,14 +43,14 @@ type checker struct {
 	withdrawn  map[string]bool                  // notices that the cloud took back
 	created    map[nstance.InstanceID]bool
 	late       map[nstance.InstanceID]bool // records with a write that landed after its term
-	halted     map[string]time.Time        // since when the rollout to a hash is durably halted
-	journal    []string                    // the latest events, for a violation
+	halt       halt
+	journal    []string // the latest events, for a violation
 }
 
 func newChecker(w *World) *checker {
 	return &checker{
 		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
-		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, halted: map[string]time.Time{}, late: map[nstance.InstanceID]bool{},
+		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
 	}
 }
 

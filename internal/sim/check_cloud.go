@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -70,37 +69,57 @@ func (c *checker) deleting(m nstance.Machine) {
 		return // it was not ready when this was decided
 	}
 	switch {
-	case c.w.wanted().DrainTimeout <= 0:
+	case c.w.undrained(rec.Deleting.At):
 	case d == nil:
 		c.note("I3", "ready machine %s deleted without a drain (%s)", m.ID, why)
-	case !c.drained[m.ID][d.Generation] && time.Now().Before(d.Deadline):
+	case !c.drained[m.ID][d.Generation] && time.Now().Before(d.Deadline.Add(-maxStep)):
 		c.note("I3", "machine %s deleted %v before the deadline of drain %d, not emptied", m.ID, time.Until(d.Deadline), d.Generation)
 	}
 }
 
-// chosen checks a new intent: while a rollout is halted, nothing is made from
-// what it was halted for.
-func (c *checker) chosen(rec storage.Instance) {
+// A halt is what a group's rollout was halted for.
+type halt struct {
+	since time.Time // since when that has been durable
+	hash  string
+}
+
+// judged notes a group's history as it became durable.
+func (c *checker) judged(data []byte) {
 	var state struct {
 		Groups map[string]struct {
 			HaltedHash   string `json:"halted_hash"`
 			LastGoodHash string `json:"last_good_hash"`
 		} `json:"groups"`
 	}
-	obj, err := c.w.store.Get(context.Background(), storage.StateKey(shard))
-	if err != nil || json.Unmarshal(obj.Data, &state) != nil {
-		return // nothing is halted
+	if err := json.Unmarshal(data, &state); err != nil {
+		c.violated("I7", "the groups' histories cannot be read: %v", err)
+		return
 	}
 	g := state.Groups[web.String()]
-	if g.HaltedHash == "" || g.LastGoodHash == "" || g.LastGoodHash == g.HaltedHash {
-		return
+	if g.LastGoodHash == "" || g.LastGoodHash == g.HaltedHash {
+		g.HaltedHash = "" // there is nothing else to make members from
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.halted[g.HaltedHash].IsZero() {
-		c.halted[g.HaltedHash] = time.Now() // at the first create since: soon enough
+	if c.halt.hash != g.HaltedHash {
+		c.halt = halt{since: time.Now(), hash: g.HaltedHash}
 	}
-	if rec.InfraHash == g.HaltedHash && rec.CreatedAt.After(c.halted[g.HaltedHash].Add(time.Second)) {
+}
+
+// resuming notes that somebody asks for the end of a halt: it is in force with
+// the leader at once, and durable a little later.
+func (c *checker) resuming() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.halt = halt{}
+}
+
+// chosen checks a new intent: while a rollout is halted, nothing is made from
+// what it was halted for.
+func (c *checker) chosen(rec storage.Instance) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.halt.hash != "" && rec.InfraHash == c.halt.hash && rec.CreatedAt.After(c.halt.since.Add(maxStep+time.Second)) {
 		c.note("P6", "%s is made from the definition whose rollout is halted", rec.ID)
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -14,6 +15,59 @@ func (d *driver) drill() {
 	d.drillRefusal(size)
 	d.pass(10 * time.Minute)
 	d.check.settled(size)
+	d.drillStray()
+	d.drillSuccession(size)
+	d.pass(10 * time.Minute)
+	d.check.settled(size)
+}
+
+// drillStray makes a machine without a record. It goes by the rule for orphans
+// alone, and soon: the leader has led for a while, and there is one only.
+func (d *driver) drillStray() {
+	id, err := d.makeStray()
+	if err != nil {
+		d.check.violated("I1", "the cloud refuses a machine: %v", err)
+		return
+	}
+	d.pass(4 * time.Minute)
+	if _, err := d.cloud.Truth(id); err != nil {
+		d.check.violated("I10", "machine %s without a record was collected before it was old enough", id)
+	}
+	d.pass(8 * time.Minute)
+	if _, err := d.cloud.Truth(id); err == nil {
+		d.check.violated("I1", "machine %s without a record is still there after 12m", id)
+	}
+}
+
+// drillSuccession takes a machine whose hooks hang while one leader crashes and
+// the next one retires: neither does the drain begin again nor is the notice
+// acted on twice, and the third leader deletes the machine in time.
+func (d *driver) drillSuccession(size int) {
+	d.hang.Add(1)
+	defer d.hang.Add(-1)
+	id := d.cloud.Machines()[0].ID
+	if d.cloud.Reclaim(id, 2*time.Minute) != nil {
+		d.check.violated("I8", "machine %s does not run", id)
+		return
+	}
+	d.pass(8 * time.Second)
+	before, _ := d.store.record(id)
+	for _, end := range []func(*process){(*process).crash, (*process).retire} {
+		d.acts.Go(func() { act{d, rand.New(rand.NewPCG(d.cfg.Seed, 8))}.succeedLeader(end) })
+		d.pass(30 * time.Second)
+	}
+	after, ok := d.store.record(id)
+	if before.Drain == nil || !ok || after.Drain == nil || after.Drain.Generation != before.Drain.Generation {
+		d.check.violated("I9", "the drain of %s was %v and is %v after two leaders", id, before.Drain, after.Drain)
+	}
+	if n := d.others(id); n != size {
+		d.check.violated("I9", "after two leaders there are %d other machines beside %s, of %d wanted", n, id, size)
+	}
+	d.pass(2*time.Minute - 68*time.Second - 3*time.Second)
+	if rec, ok := d.store.record(id); ok && rec.Deleting == nil {
+		d.check.violated("I3", "%s is not being deleted although its deadline has passed", id)
+	}
+	d.acts.Wait()
 }
 
 // drillReclaim takes a machine whose hooks hang. The replacement does not wait

@@ -46,6 +46,8 @@ var kinds = []struct {
 	{"lose messages", 2, act.loseMessages}, {"separate", 2, act.separateSome}, {"blackout", 2, act.blackout},
 	{"resize", 2, act.resize}, {"redefine", 2, act.redefine}, {"bad image", 1, act.badImage}, {"shortage", 2, act.shortage},
 	{"stillborn", 2, act.stillbornOnes}, {"fault", 2, act.fault}, {"hang hooks", 2, act.hangHooks},
+	{"retire", 2, act.retireOne}, {"succession", 2, act.succession}, {"stray", 2, act.strayOne}, {"throttle", 2, act.throttle},
+	{"operator", 3, act.attend}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
 }
 
 // play goes through the schedule until the time for faults is over and the last
@@ -150,7 +152,10 @@ func (a act) wolf() {
 func (a act) crashOne() { a.crash(a.rng.IntN(a.cfg.Servers)) }
 
 // crash kills a server; another life of it begins a little later.
-func (a act) crash(i int) {
+func (a act) crash(i int) { a.succeed(i, (*process).crash) }
+
+// succeed ends a server's life; the next one begins a little later.
+func (a act) succeed(i int, end func(*process)) {
 	away := a.seconds(0, 20)
 	a.chosen.Lock()
 	if a.crashed[i] {
@@ -160,7 +165,7 @@ func (a act) crash(i int) {
 	a.crashed[i] = true
 	a.chosen.Unlock()
 	was := a.all()[i]
-	was.crash()
+	end(was)
 	a.sleep(away)
 	next := a.start(string(rune('a' + i)))
 	a.mu.Lock()
@@ -173,10 +178,12 @@ func (a act) crash(i int) {
 }
 
 // crashLeader kills whoever leads.
-func (a act) crashLeader() {
+func (a act) crashLeader() { a.succeedLeader((*process).crash) }
+
+func (a act) succeedLeader(end func(*process)) {
 	for i, p := range a.all() {
 		if r, _ := p.leading(); r != nil {
-			a.crash(i)
+			a.succeed(i, end)
 			return
 		}
 	}
@@ -327,11 +334,15 @@ func (d *driver) heal() {
 	d.cloud.Heal()
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
 	for _, p := range d.all() {
-		p.link.set(func(l *link) { l.cut, l.lose = false, 0 })
+		p.link.set(func(l *link) { l.cut, l.lose, l.refuse = false, 0, 0 })
+		p.wall.Store(0)
 	}
+	d.resume()
 	d.mu.Lock()
 	d.stillborn = 0
 	d.mu.Unlock()
 	version := d.version()
-	d.want(func(g *nstance.Group) { g.Size, g.Definition.UserData.Content = d.cfg.Size, version })
+	d.want(func(g *nstance.Group) {
+		g.Size, g.DrainTimeout, g.Definition.UserData.Content = d.cfg.Size, drainTimeout, version
+	})
 }

@@ -17,6 +17,7 @@ type link struct {
 	cut    bool          // no call gets through
 	frozen chan struct{} // closed when the process goes on; nil while it runs
 	lose   float64       // share of answers lost after the deed
+	refuse float64       // share of calls that are throttled
 	repeat float64       // share of lost answers to writes that the client library repeats by itself
 	slow   time.Duration // longest latency
 }
@@ -41,6 +42,7 @@ func (l *link) broken() bool {
 // verdict is what becomes of one call.
 type verdict struct {
 	dead, cut, lost bool
+	throttled       bool
 	frozen          chan struct{}
 	before, after   time.Duration
 }
@@ -49,7 +51,7 @@ func (l *link) judge() verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return verdict{
-		dead: l.dead, cut: l.cut, frozen: l.frozen, lost: l.rng.Float64() < l.lose,
+		dead: l.dead, cut: l.cut, frozen: l.frozen, lost: l.rng.Float64() < l.lose, throttled: l.rng.Float64() < l.refuse,
 		before: time.Duration(l.rng.Int64N(int64(l.slow) + 1)), after: time.Duration(l.rng.Int64N(int64(l.slow) + 1)),
 	}
 }
@@ -64,6 +66,9 @@ func (l *link) carry(ctx context.Context, deed func()) error {
 	if v = l.thawed(v); v.dead || v.cut {
 		wait(ctx, 2*time.Second)
 		return lost(ctx, nstance.Unavailable)
+	}
+	if v.throttled {
+		return nstance.Errorf(nstance.Throttled, "slow down")
 	}
 	deed()
 	if !wait(ctx, v.after) || l.judge().dead {

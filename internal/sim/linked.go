@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"strings"
 
@@ -95,6 +96,9 @@ func (s linkedStore) List(ctx context.Context, prefix, after string) iter.Seq2[s
 
 // readLost is an error of a call that changes nothing: it is never ambiguous.
 func readLost(err error) error {
+	if errors.Is(err, nstance.Throttled) {
+		return err
+	}
 	return &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Err: err}
 }
 

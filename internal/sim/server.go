@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -21,6 +22,7 @@ type process struct {
 	name   string
 	link   *link
 	clock  lease.Clock
+	wall   atomic.Int64 // how far its wall clock is ahead
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -59,6 +61,12 @@ func (p *process) crash() {
 	})
 	p.cancel()
 }
+
+// retire ends a life in an orderly way: it gives back the lease if it has it.
+func (p *process) retire() { p.cancel() }
+
+// now is the time by the process's own wall clock.
+func (p *process) now() time.Time { return time.Now().Add(time.Duration(p.wall.Load())) }
 
 func (p *process) isOver() bool {
 	select {
@@ -104,7 +112,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
 		Owner: owner, Groups: []nstance.Group{p.w.wanted()}, Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
-		Provider: &provider.Options{Timeout: 10 * time.Second},
+		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.now,
 	})
 	if err != nil {
 		panic(err) // a mistake in this package

@@ -86,6 +86,9 @@ func (s *witness) put(t *lease.Term, key string, data []byte, had storage.Versio
 	}
 	old, now, ok := s.note(key, data)
 	s.mu.Unlock()
+	if key == storage.StateKey(shard) {
+		s.w.check.judged(data)
+	}
 	if ok {
 		s.w.check.written(t, old, now)
 	}
@@ -211,7 +214,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 		}
 	}
 	floor := c.w.smallest()
-	if c.w.wanted().Rollout.MaxSurge.N == 0 {
+	if c.w.surgeless() {
 		floor--
 	}
 	if others < floor {

@@ -20,6 +20,8 @@ import (
 const (
 	shard    = nstance.ShardID("s1")
 	badImage = "bad"
+
+	drainTimeout = 3 * time.Minute
 )
 
 var (
@@ -51,16 +53,17 @@ type Result struct {
 
 // World is one run.
 type World struct {
-	cfg    Config
-	rng    *rand.Rand
-	began  time.Time
-	idled  time.Time // when cfg.Idle was last called
-	store  *witness
-	cloud  truthCloud
-	check  *checker
-	hang   atomic.Int32  // drain hooks do not end while it is positive
-	loss   atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
-	agents sync.WaitGroup
+	cfg      Config
+	rng      *rand.Rand
+	began    time.Time
+	idled    time.Time // when cfg.Idle was last called
+	store    *witness
+	cloud    truthCloud
+	check    *checker
+	hang     atomic.Int32  // drain hooks do not end while it is positive
+	loss     atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
+	agents   sync.WaitGroup
+	operator *operator
 
 	mu        sync.Mutex
 	lives     int
@@ -69,7 +72,8 @@ type World struct {
 	processes []*process // one for each server
 	dying     []*process // crashed, and something of them may be left
 	group     nstance.Group
-	sizes     []sized // recent wishes, for what may be under way
+	sizes     []sized            // every wish, for what may be under way
+	stray     nstance.InstanceID // the latest machine that was made without a record
 	mute      map[nstance.InstanceID]bool
 	noticed   map[nstance.InstanceID]bool
 	apart     map[nstance.InstanceID]int // cut off from the servers, how many times over
@@ -77,9 +81,11 @@ type World struct {
 }
 
 type sized struct {
-	at   time.Time
-	size int
-	room int // size and surge
+	at    time.Time
+	size  int
+	room  int           // size and surge
+	drain time.Duration // timeout
+	surge int
 }
 
 // truthCloud is the cloud with a look at the truth.
@@ -118,6 +124,8 @@ func Run(cfg Config) Result {
 	w := newWorld(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	go w.check.always(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { w.operator.run(ctx) })
 	for i := range cfg.Servers {
 		p := w.start(string(rune('a' + i)))
 		w.mu.Lock()
@@ -132,6 +140,7 @@ func Run(cfg Config) Result {
 	w.check.settled(w.wanted().Size)
 	d.drill()
 	stop()
+	beside.Wait()
 	w.check.mu.Lock()
 	defer w.check.mu.Unlock()
 	res := Result{
@@ -151,7 +160,7 @@ func newWorld(cfg Config) *World {
 	w.check, w.store = newChecker(w), newWitness(w)
 	w.want(func(g *nstance.Group) {
 		*g = nstance.Group{
-			Key: web, Size: cfg.Size, DrainTimeout: 3 * time.Minute,
+			Key: web, Size: cfg.Size, DrainTimeout: drainTimeout,
 			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: w.rng.IntN(3)}, HaltAfter: 2},
 			Definition: nstance.Definition{
 				Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}, Market: nstance.Market{Type: nstance.Spot},
@@ -162,8 +171,10 @@ func newWorld(cfg Config) *World {
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
 		Seed: cfg.Seed, Latency: simcloud.Between(10*time.Millisecond, 200*time.Millisecond),
 		Boot: simcloud.Between(5*time.Second, 40*time.Second), Shutdown: simcloud.Between(time.Second, 20*time.Second),
-		Lag: simcloud.Between(0, 10*time.Second), OnStart: w.booted, OnStop: w.stopped,
+		Lag: simcloud.Between(0, 10*time.Second), Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size), Burst: 4 * cfg.Size}},
+		OnStart: w.booted, OnStop: w.stopped,
 	})}
+	w.operator = newOperator(w)
 	return w
 }
 
@@ -240,7 +251,8 @@ func (w *World) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 func (w *World) want(change func(*nstance.Group)) {
 	w.mu.Lock()
 	change(&w.group)
-	w.sizes = append(w.sizes, sized{time.Now(), w.group.Size, w.group.Size + max(1, w.group.Rollout.MaxSurge.Of(w.group.Size))})
+	surge := w.group.Rollout.MaxSurge.Of(w.group.Size)
+	w.sizes = append(w.sizes, sized{time.Now(), w.group.Size, w.group.Size + max(1, surge), w.group.DrainTimeout, surge})
 	g := w.group
 	w.mu.Unlock()
 	for _, p := range w.all() {
@@ -282,6 +294,26 @@ func (w *World) smallest() int {
 	least := math.MaxInt
 	w.wishes(func(s sized) { least = min(least, s.size) })
 	return least
+}
+
+// surgeless reports whether any of them permits no surge.
+func (w *World) surgeless() (yes bool) {
+	w.wishes(func(s sized) { yes = yes || s.surge == 0 })
+	return yes
+}
+
+// undrained reports whether a deletion that was decided at an instant may have
+// been decided while nothing was to be drained.
+func (w *World) undrained(at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, s := range w.sizes {
+		ended := i < len(w.sizes)-1 && at.Sub(w.sizes[i+1].at) > 5*time.Minute
+		if s.drain <= 0 && !ended && !s.at.After(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // lossy is the share of messages that are lost.

@@ -1,0 +1,120 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// maxStep is how far a server's wall clock is off at most. Servers are wrong by
+// so much without knowing it.
+const maxStep = 20 * time.Second
+
+// retireOne ends a server in an orderly way: it gives back the lease.
+func (a act) retireOne() { a.succeed(a.rng.IntN(a.cfg.Servers), (*process).retire) }
+
+// succession reclaims a machine whose hooks hang, and lets one leader after
+// another find its drain.
+func (a act) succession() {
+	a.hang.Add(1)
+	defer a.hang.Add(-1)
+	a.reclaim()
+	for range 1 + a.rng.IntN(4) {
+		a.sleep(a.seconds(0, 15))
+		if a.rng.IntN(2) == 0 {
+			a.crashLeader()
+		} else {
+			a.succeedLeader((*process).retire)
+		}
+	}
+	a.sleep(a.seconds(0, 60))
+}
+
+// strayOne makes a machine with our marks and without a record, unless there
+// is one already: several are kept until a person decides.
+func (a act) strayOne() {
+	a.mu.Lock()
+	last := a.stray
+	a.mu.Unlock()
+	if _, err := a.cloud.Truth(last); last != "" && err == nil {
+		return
+	}
+	_, _ = a.makeStray() // the cloud may refuse
+}
+
+func (d *driver) makeStray() (nstance.InstanceID, error) {
+	id, err := nstance.NewInstanceID("web", time.Now())
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.stray = id
+	d.mu.Unlock()
+	marks := owner
+	marks.Tenant = web.Tenant
+	_, err = d.cloud.Create(context.Background(), nstance.MachineSpec{
+		ID: id, Owner: marks, Group: web.Group, CreatedAt: time.Now().UTC(), Epoch: 1, Arch: nstance.AMD64,
+		InstanceType: "small", Market: nstance.Spot, Token: string(id), UserData: []byte("stray"),
+	})
+	return id, err
+}
+
+// throttle refuses a share of all calls, to storage and to the cloud.
+func (a act) throttle() {
+	share := 0.2 + a.rng.Float64()*0.6
+	for _, p := range a.all() {
+		p.link.set(func(l *link) { l.refuse = share })
+	}
+	a.sleep(a.seconds(5, 90))
+	for _, p := range a.all() {
+		p.link.set(func(l *link) { l.refuse = 0 })
+	}
+}
+
+// attend lets the operator come, go, or never acknowledge.
+func (a act) attend() { a.operator.become(manner(a.rng.IntN(int(manners)))) }
+
+// reconfigure changes how the group is rolled out and emptied.
+func (a act) reconfigure() {
+	surge, timeouts := nstance.Count{N: a.rng.IntN(4)}, []time.Duration{0, time.Minute, drainTimeout, 8 * time.Minute}
+	timeout := timeouts[a.rng.IntN(len(timeouts))]
+	a.want(func(g *nstance.Group) { g.Rollout.MaxSurge, g.DrainTimeout = surge, timeout })
+}
+
+// step sets a server's wall clock forward or back.
+func (a act) step() {
+	off := time.Duration(a.rng.Int64N(int64(2*maxStep))) - maxStep
+	a.one().wall.Store(int64(off))
+}
+
+// pause stops the rollout for a while.
+func (a act) pause() {
+	a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Pause(ctx, web, "drill") })
+	a.sleep(a.seconds(10, 300))
+	a.resume()
+}
+
+// resume ends a pause, and whatever halted the rollout.
+func (d *driver) resume() {
+	d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+		d.check.resuming()
+		return r.Resume(ctx, web)
+	})
+}
+
+// ask asks whoever leads, again and again until it is done.
+func (d *driver) ask(what func(context.Context, *reconcile.Reconciler) error) {
+	for range 100 {
+		if r, _ := d.leader(); r != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			err := what(ctx, r)
+			cancel()
+			if err == nil {
+				return
+			}
+		}
+		d.sleep(3 * time.Second)
+	}
+}
