@@ -59,4 +59,6 @@ const (
 	EventOrphanSeen           EventType = "orphan_seen"    // a machine of ours without a record
 	EventOrphanAdopted        EventType = "orphan_adopted" // it is a member now, because somebody said so
 	EventAlarm                EventType = "alarm"          // a person should look
+	EventKeysRotated          EventType = "keys_rotated"   // a step of a rotation of the cluster's keys
+	EventOperatorRevoked      EventType = "operator_revoked"
 )

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
 func TestRegistration(t *testing.T) {
@@ -66,6 +68,36 @@ func TestRegistration(t *testing.T) {
 			defer stop()
 			require.Equal(t, first.id.Serial, s.next().id.Serial)
 			require.Equal(t, 1, s.count("register"))
+		})
+	})
+	t.Run("sooner when the server asks, at a moment of its own", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+			_, stop := m.start()
+			defer stop()
+			first := s.next()
+			ask := &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
+				Renewal: &apiv1.RenewalRequest{Within: durationpb.New(5 * time.Minute)},
+			}}
+			for range 3 { // it may be asked again
+				first.send(ask)
+			}
+			second := s.next()
+			require.Less(t, second.at.Sub(first.at), 5*time.Minute+2*time.Second)
+			require.NotEqual(t, first.id.Serial, second.id.Serial)
+			require.Equal(t, 1, s.count("renew"))
+		})
+	})
+	t.Run("a request of the server delays nothing", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+			_, stop := m.start()
+			defer stop()
+			first := s.next()
+			after(lifetime / 2)
+			first.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
+				Renewal: &apiv1.RenewalRequest{Within: durationpb.New(1000 * time.Hour)},
+			}})
+			second := s.next()
+			require.Less(t, second.at.Sub(first.at), lifetime*2/3+2*time.Second)
 		})
 	})
 	t.Run("a lost reply heals itself with the same key", func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ const (
 	goodbyeTimeout = time.Second
 	// renewRetry is the longest pause between attempts to renew.
 	renewRetry = time.Minute
+	// maxHurry bounds the time that a server may give for renewing.
+	maxHurry = time.Hour
 )
 
 // errRenewed ends a session whose certificate has a successor.
@@ -53,6 +56,8 @@ type stream struct {
 	hello   chan *apiv1.Welcome
 	over    chan error    // why the session ends; the first reason counts
 	closed  chan struct{} // nothing more will be received
+
+	hurry chan time.Duration // the server wants the certificate renewed within that time
 }
 
 // run connects, talks until something ends the session, and returns what. It
@@ -90,6 +95,7 @@ func (s *stream) connect(ctx, life context.Context, end context.CancelCauseFunc,
 	}
 	s.life, s.answers = life, make(chan *apiv1.ConnectRequest)
 	s.hello, s.over, s.closed = make(chan *apiv1.Welcome, 1), make(chan error, 1), make(chan struct{})
+	s.hurry = make(chan time.Duration, 1)
 	workers.Go(s.receive)
 	select {
 	case err := <-s.over:
@@ -233,6 +239,11 @@ func (s *stream) take(whole *apiv1.ConnectResponse) {
 		s.drains.command(s.drain(m.Drain))
 	case *apiv1.ConnectResponse_DrainCancel:
 		s.drains.cancel(m.DrainCancel.GetGeneration())
+	case *apiv1.ConnectResponse_Renewal:
+		select {
+		case s.hurry <- m.Renewal.GetWithin().AsDuration():
+		default: // asked already
+		}
 	case *apiv1.ConnectResponse_GoAway:
 		s.stop(&goAway{m.GoAway.GetAddresses()})
 	case *apiv1.ConnectResponse_FilesBegin, *apiv1.ConnectResponse_FileChunk, *apiv1.ConnectResponse_FilesCommit, *apiv1.ConnectResponse_FileKeysRequest:
@@ -248,16 +259,15 @@ func (s *stream) drain(c *apiv1.DrainCommand) nstance.Drain {
 	}
 }
 
-// keepCertificate renews the certificate when it is time, however often that
-// takes, and ends the session so that the next one shows the new certificate.
+// keepCertificate renews the certificate when it is time, or soon after the
+// server has asked for it, however often that takes, and ends the session so
+// that the next one shows the new certificate.
 func (s *stream) keepCertificate(life context.Context) {
 	timer := time.NewTimer(time.Until(s.renewAt))
 	defer timer.Stop()
 	for failures := 0; ; failures++ {
-		select {
-		case <-life.Done():
+		if !s.waitToRenew(life, timer) {
 			return
-		case <-timer.C:
 		}
 		err := s.renew(life, s.conn)
 		if err == nil {
@@ -268,5 +278,25 @@ func (s *stream) keepCertificate(life context.Context) {
 			s.log.Warn("certificate not renewed", "code", nstance.CodeOf(err), "err", err)
 		}
 		timer.Reset(firstBackoff + backoff(failures, renewRetry))
+	}
+}
+
+// waitToRenew waits for the timer, which a request of the server brings forward
+// to a random moment in the time it gives: all machines are asked at once. It
+// returns false when the session is over.
+func (s *stream) waitToRenew(life context.Context, timer *time.Timer) bool {
+	hurry := s.hurry
+	for {
+		select {
+		case <-life.Done():
+			return false
+		case within := <-hurry:
+			hurry = nil // once is enough
+			if soon := rand.N(min(max(within, 1), maxHurry)); time.Now().Add(soon).Before(s.renewAt) {
+				timer.Reset(soon)
+			}
+		case <-timer.C:
+			return true
+		}
 	}
 }

@@ -171,6 +171,18 @@ func (a *Authority) Certificates() [][]byte {
 // CertPEM returns Certificates as PEM, for agents and for storage.
 func (a *Authority) CertPEM() []byte { return pki.MarshalCertificates(a.Certificates()...) }
 
+// CertPEMOf returns the certificates of the keys with those IDs as PEM, from the
+// oldest to the newest. Keys that are not trusted any more are left out.
+func (a *Authority) CertPEMOf(ids []string) []byte {
+	var ders [][]byte
+	for _, s := range a.now.Load().trusted {
+		if slices.Contains(ids, s.id()) {
+			ders = append(ders, s.cert.Raw)
+		}
+	}
+	return pki.MarshalCertificates(ders...)
+}
+
 // KeyPEM returns the private key that signs, to be kept in a Vault.
 func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.now.Load().current.key) }
 

@@ -25,6 +25,7 @@ type Keyring struct {
 	known  map[object]material // under turn: what has been loaded
 	seen   atomic.Pointer[Catalogue]
 	lookAt atomic.Pointer[time.Time] // when the vault was last read
+	turns  atomic.Uint64             // how often the keys have changed
 }
 
 // An object is one generation of a key set.
@@ -75,6 +76,9 @@ func (r *Keyring) Set(name string) KeySet { return r.seen.Load().Sets[name].clon
 
 // ReadAt returns when the vault was last read.
 func (r *Keyring) ReadAt() time.Time { return *r.lookAt.Load() }
+
+// Changes returns how often the keys have changed, by whatever call.
+func (r *Keyring) Changes() uint64 { return r.turns.Load() }
 
 // Refresh reads the catalogue, which is one small object, and if it has changed
 // the keys that are new. It reports whether anything changed. After an error the
@@ -180,6 +184,7 @@ func (r *Keyring) use(c Catalogue, loaded map[object]material, at time.Time) {
 	r.keys.Nonces.now.Store(&nonces)
 	maps.DeleteFunc(r.known, func(o object, _ material) bool { _, ok := loaded[o]; return !ok })
 	r.seen.Store(&c)
+	r.turns.Add(1)
 	r.lookAt.Store(&at)
 }
 

@@ -59,13 +59,15 @@ type Registration struct {
 
 // An OperatorRegistration is the record of an operator or administrator.
 type OperatorRegistration struct {
-	Name         string           `json:"name"` // subject of its certificates
-	Role         nstance.Role     `json:"role"` // operator or admin
-	Tenant       nstance.TenantID `json:"tenant"`
-	JTI          string           `json:"jti"` // of the nonce it registered with
-	Hostname     string           `json:"hostname,omitempty"`
-	RegisteredAt time.Time        `json:"registered_at"`
-	Revoked      bool             `json:"revoked,omitempty"`
+	Name          string           `json:"name"` // subject of its certificates
+	Role          nstance.Role     `json:"role"` // operator or admin
+	Tenant        nstance.TenantID `json:"tenant"`
+	JTI           string           `json:"jti"` // of the nonce it registered with
+	Hostname      string           `json:"hostname,omitempty"`
+	RegisteredAt  time.Time        `json:"registered_at"`
+	Revoked       bool             `json:"revoked,omitempty"`
+	RevokedAt     time.Time        `json:"revoked_at,omitzero"`
+	RevokedReason string           `json:"revoked_reason,omitempty"`
 	Succession
 }
 

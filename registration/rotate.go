@@ -170,18 +170,18 @@ func (r *Keyring) destroy(ctx context.Context, set string) error {
 	return err
 }
 
-// UseUntil notes that something signed with the current nonce key is good until
-// then, so that finish waits for it. Nothing is written if that is known.
-func (r *Keyring) UseUntil(ctx context.Context, keyID string, until time.Time) error {
+// UseUntil notes that something signed with a key is good until then, so that
+// finish waits for it. Nothing is written if that is known, or the key is gone.
+func (r *Keyring) UseUntil(ctx context.Context, set, id string, until time.Time) error {
 	until = until.UTC().Truncate(time.Second)
 	_, err := r.vault.UpdateCatalogue(ctx, func(c *Catalogue) error {
-		s := c.Sets[Nonces].clone()
+		s := c.Sets[set].clone()
 		for i, k := range s.Keys {
-			if k.ID == keyID && k.UsedUntil.Before(until) {
+			if k.ID == id && k.UsedUntil.Before(until) {
 				s.Keys[i].UsedUntil = until
 			}
 		}
-		*c = c.with(Nonces, s)
+		*c = c.with(set, s)
 		return nil
 	})
 	return err

@@ -228,8 +228,8 @@ func TestStepsThatAreNotNext(t *testing.T) {
 func TestNoncesOfOperatorsHoldTheirKey(t *testing.T) {
 	w := newWorld(t, nil)
 	until := epoch.Add(3 * time.Hour)
-	require.NoError(t, w.ring.UseUntil(t.Context(), w.keys.Nonces.KeyID(), until))
-	require.NoError(t, w.ring.UseUntil(t.Context(), w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
+	require.NoError(t, w.ring.UseUntil(t.Context(), registration.Nonces, w.keys.Nonces.KeyID(), until))
+	require.NoError(t, w.ring.UseUntil(t.Context(), registration.Nonces, w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
 	w.mustStep(registration.Nonces, registration.StepBegin)
 	w.pass(registration.Settle)
 	w.mustStep(registration.Nonces, registration.StepActivate)

@@ -44,6 +44,10 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_ListOrphans_FullMethodName:         {nstance.RoleAdmin},
 	apiv1.OperatorService_AdoptOrphan_FullMethodName:         {nstance.RoleAdmin},
 	apiv1.OperatorService_DeleteOrphan_FullMethodName:        {nstance.RoleAdmin},
+	apiv1.OperatorService_ListKeys_FullMethodName:            {nstance.RoleAdmin},
+	apiv1.OperatorService_RotateKey_FullMethodName:           {nstance.RoleAdmin},
+	apiv1.OperatorService_ListOperators_FullMethodName:       {nstance.RoleAdmin},
+	apiv1.OperatorService_RevokeOperator_FullMethodName:      {nstance.RoleAdmin},
 	apiv1.OperatorService_RenewCertificate_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
 }
 
@@ -81,6 +85,9 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 	if err != nil {
 		return nil, err
 	}
+	if !s.keys.Identity.Trusts(id.Issuer) { // it was when the connection was made
+		return nil, errUntrusted
+	}
 	promote, err := t.registrar.Verify(ctx, id)
 	if err != nil {
 		return nil, err
@@ -115,7 +122,11 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if err != nil {
 		return wire.Status(err)
 	}
-	return wire.Status(next(srv, &calledStream{ss, ctx}))
+	serve := func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }
+	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
+		return wire.Status(c.guarded(ss, serve))
+	}
+	return wire.Status(serve(ctx)) // the session sees to it
 }
 
 // calledStream is a stream whose context knows the caller.

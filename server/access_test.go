@@ -31,7 +31,6 @@ type method struct {
 var coming = map[string]bool{
 	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
 	"CreateInstance": true, "ListEvents": true, "ListInterruptions": true,
-	"ListKeys": true, "RotateKey": true, "ListOperators": true, "RevokeOperator": true,
 }
 
 // methods returns every RPC that needs a certificate.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"text/template"
 	"time"
 
@@ -37,7 +38,7 @@ type bootInstance struct {
 
 type bootCluster struct {
 	ID     nstance.ClusterID
-	CACert string // PEM of the identity authority
+	CACert string // PEM of the identity authority: several certificates while its key is being rotated
 }
 
 type bootServer struct {
@@ -127,18 +128,39 @@ func (b bootstrap) nonce(rec *storage.Instance) (string, error) {
 		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
 	}
 	conf := b.s.config()
-	return b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
+	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
 		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: rec.RuntimeHash,
-		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout),
+		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: expiryOf(*rec),
 	})
+	if errors.Is(err, nstance.NotFound) { // its key was finished by force: these bytes cannot be made again
+		return "", nstance.Errorf(nstance.Conflict, "user data of %s cannot be made again: %v", rec.ID, err)
+	}
+	return nonce, err
+}
+
+// expiryOf is when an instance's nonce expires.
+func expiryOf(rec storage.Instance) time.Time {
+	return rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout)
+}
+
+// authorities returns the certificates that the machine is told to trust. The
+// record says which, so that user data is the same whenever it is made again.
+func (b bootstrap) authorities(rec *storage.Instance) string {
+	identity := b.s.keys.Identity
+	if len(rec.Authorities) == 0 {
+		if rec.Authorities = identity.Issuers(); rec.UserDataDigest != "" {
+			rec.Authorities = rec.Authorities[:1] // an intent by a version that knew of one only
+		}
+	}
+	return string(identity.CertPEMOf(rec.Authorities))
 }
 
 func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) bootData {
 	conf, addrs := b.s.config(), b.s.advertised()
 	return bootData{
 		Instance: bootInstance{ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType},
-		Cluster:  bootCluster{ID: conf.Cluster.ID, CACert: string(b.s.keys.Identity.CertPEM())},
+		Cluster:  bootCluster{ID: conf.Cluster.ID, CACert: b.authorities(rec)},
 		Server:   bootServer{conf.Shard.ID, addrs.Registration, addrs.Agent, addrs.Operator},
 		Provider: bootProvider{conf.Shard.Provider.Kind, conf.Shard.Provider.Region, conf.Shard.Provider.Zone},
 		Vars:     def.Vars, Image: rec.Image,

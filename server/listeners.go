@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -103,7 +104,6 @@ func listenError(field, addr string, err error) error {
 }
 
 func (s *Server) grpcServers(l *listeners) {
-	clients := s.keys.Identity.Pool()
 	common := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO),
@@ -118,7 +118,9 @@ func (s *Server) grpcServers(l *listeners) {
 
 	guarded := append(common, grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
 	mutual := func(roles ...nstance.Role) grpc.ServerOption {
-		return grpc.Creds(closable{credentials.NewTLS(pki.ServerTLS(s.cert.get, clients, roles...))})
+		return grpc.Creds(closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
+			return pki.ServerTLS(s.cert.get, s.keys.Identity.Pool(), roles...)
+		}))})
 	}
 	l.agent.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleAgent))...)
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"io"
 	"iter"
@@ -241,7 +242,9 @@ const peerDial = 5 * time.Second
 // peerPort returns what serves the other servers of the shard.
 func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
 	conf := s.config()
-	creds := closable{credentials.NewTLS(pki.PeerTLS(s.cert.get, s.keys.Identity.Pool(), conf.Shard.ID, conf.Cluster.ID))}
+	creds := closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
+		return pki.PeerTLS(s.cert.get, s.keys.Identity.Pool(), conf.Shard.ID, conf.Cluster.ID)
+	}))}
 	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.StreamInterceptor(s.peerStream))...)
 	apiv1.RegisterPeerServiceServer(g, peerService{s: s})
 	return g

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -41,6 +40,10 @@ type Options struct {
 	Now     func() time.Time    // nil: time.Now
 	Log     *slog.Logger        // nil: discarded
 
+	// KeyInterval is between two looks whether the cluster's keys have changed,
+	// jittered; 1 min, which is the longest.
+	KeyInterval time.Duration
+
 	// Where this server listens, and where others reach it, as far as that
 	// differs from what the configuration says: empty fields are as there.
 	Bind      config.Bind
@@ -65,6 +68,9 @@ type Server struct {
 	ports   *listeners
 	peers   *peers
 	started chan struct{} // closed when the listeners are open
+
+	ring     *registration.Keyring // whose keys are keys
+	followed atomic.Uint64         // changes of the keys that have been acted on
 
 	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
 
@@ -98,6 +104,9 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	s.log = s.opts.Log
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keyInterval {
+		s.opts.KeyInterval = keyInterval
 	}
 	if s.opts.Reread <= 0 {
 		s.opts.Reread = 5 * time.Minute
@@ -152,13 +161,8 @@ func (s *Server) closeCache() {
 // listener cannot be opened.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.closeCache()
-	keys, err := registration.Bootstrap(ctx, vault.New(s.store, s.opts.Secrets), s.opts.Now())
+	err := s.openKeys(ctx)
 	if err != nil {
-		return err
-	}
-	s.keys = keys
-	s.cert = &serverCert{s: s}
-	if _, err := s.cert.get(); err != nil {
 		return err
 	}
 	if s.ports, err = s.listen(ctx); err != nil {
@@ -175,6 +179,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { s.cacheLoop(work) })
+	wg.Go(func() { s.keepKeys(work) })
 	wg.Go(s.ports.serve)
 	s.campaign(ctx)
 	s.ports.shutdown(s.config().Shard.ShutdownTimeout)
@@ -216,7 +221,11 @@ func (s *Server) campaign(ctx context.Context) {
 // before it tidies up: that ends everything that the term began, and whatever
 // takes its time to stop then keeps no successor waiting.
 func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
-	t, err := s.newTerm(granted)
+	var t *term
+	err := s.freshKeys(granted.Context())
+	if err == nil {
+		t, err = s.newTerm(granted)
+	}
 	if err == nil {
 		s.term.Store(t)
 		over := make(chan error, 1)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,8 +104,9 @@ func (s *session) welcome() {
 	}}})
 }
 
-// catchUp tells the agent how its drain stands.
+// catchUp tells the agent how its drain stands, and its certificate.
 func (s *session) catchUp() {
+	s.askRenewal()
 	if d, ok := s.term.drainFor(s.id); ok {
 		s.command(d)
 	} else if v, err := s.term.reconciler.Instance(s.id); err == nil && v.Record.Drain == nil && v.Record.Generation > 0 {
@@ -322,6 +325,12 @@ func (l *sessions) get(id nstance.InstanceID) *session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byID[id]
+}
+
+func (l *sessions) all() []*session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.byID))
 }
 
 func (l *sessions) count() int {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strings"
 	"sync"
 
 	"github.com/nstance-go/nstance"
@@ -45,6 +46,27 @@ func (u *successors) promote(holder string, s *registration.Succession) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s.Promote(u.shown[holder])
+}
+
+// has reports whether the holder's certificate with that serial has been shown
+// as a successor.
+func (u *successors) has(holder, serial string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.shown[holder] == serial
+}
+
+// operators returns which operators and administrators have shown a successor.
+func (u *successors) operators() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var out []string
+	for holder := range u.shown {
+		if strings.Contains(holder, "/") {
+			out = append(out, holder)
+		}
+	}
+	return out
 }
 
 func (u *successors) forget(holder string) {

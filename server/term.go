@@ -37,6 +37,7 @@ type term struct {
 	address    *addressKeeper // nil: the shard has no movable address
 	quit       chan error     // why this server should not lead any more
 	done       chan struct{}  // closed when run has returned
+	streams    streams
 }
 
 // watched is one thing that watchers of instances are told.
@@ -135,7 +136,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems(), t.server.keyProblems())
 }
 
 // goAway ends the agents' sessions.

@@ -30,6 +30,7 @@ type Instance struct {
 	Image               string             `json:"image,omitempty"` // resolved
 	UserDataDigest      string             `json:"userdata_digest,omitempty"`
 	NonceKeyID          string             `json:"nonce_key_id,omitempty"`
+	Authorities         []string           `json:"authorities,omitempty"` // IDs of the keys that its user data says to trust
 	RegistrationTimeout time.Duration      `json:"registration_timeout_ns,omitempty"`
 	LaunchTimeout       time.Duration      `json:"launch_timeout_ns,omitempty"`
 	Shape               Shape              `json:"shape"`

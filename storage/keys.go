@@ -44,9 +44,12 @@ func SecretKey(name string) string { return "secret/" + name }
 // NonceKey proves that an operator's nonce has been used.
 func NonceKey(jti string) string { return "nonce/" + jti }
 
+// OperatorPrefix begins the keys of all operators' registrations.
+const OperatorPrefix = "operator/"
+
 // OperatorKey holds an operator's registration.
 func OperatorKey(tenant nstance.TenantID, id string) string {
-	return "operator/" + string(tenant) + "." + id + ".json"
+	return OperatorPrefix + string(tenant) + "." + id + ".json"
 }
 
 // InstancePrefix begins the keys of all instance records of a shard.

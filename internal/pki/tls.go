@@ -65,6 +65,21 @@ func PeerTLS(cert func() (*tls.Certificate, error), roots *x509.CertPool, shard 
 	return cfg
 }
 
+// Changing returns a listener's configuration that is asked for at each
+// handshake, so that other authorities, too, take effect at once. now must be
+// cheap and safe for concurrent use. gRPC's protocol is the only one offered.
+func Changing(now func() *tls.Config) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		SessionTicketsDisabled: true,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			cfg := now()
+			cfg.NextProtos = []string{"h2"} // what gRPC adds to the configuration that it is given
+			return cfg, nil
+		},
+	}
+}
+
 // RegistrationTLS returns how the registration listener accepts clients, which
 // have no certificate yet.
 func RegistrationTLS(cert func() (*tls.Certificate, error)) *tls.Config {

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// Agents that are asked to renew do so at different moments, about so many a
+// second of a large fleet: each renewal is a signature, a write and a reconnect.
+const (
+	renewalsPerSecond = 20
+	leastSpread       = 5 * time.Second
+	mostSpread        = 15 * time.Minute
+)
+
+// keysObject is where the catalogue of keys stands.
+const keysObject = storage.ClusterLeaseKey
+
+// errUntrusted ends what rests on a certificate whose authority is gone.
+var errUntrusted error = &nstance.Error{
+	Code: nstance.Denied, Msg: "the key that signed this certificate is not trusted any more", Remedy: "register again",
+}
+
+// keysChanged ends the sessions and streams of certificates whose authority is
+// gone, and asks agents to renew those whose authority is being retired.
+func (t *term) keysChanged() {
+	identity := t.server.keys.Identity
+	for _, s := range t.sessions.all() {
+		if !identity.Trusts(s.issuer()) {
+			s.finish(errUntrusted)
+			continue
+		}
+		s.askRenewal()
+	}
+	t.streams.end(func(id nstance.Identity) error {
+		if identity.Trusts(id.Issuer) {
+			return nil
+		}
+		return errUntrusted
+	})
+}
+
+// tendKeys does what takes its time while keys are being rotated. What it does
+// not get done is done at its next call.
+func (t *term) tendKeys(ctx context.Context) {
+	ctx, cancel := t.bound(ctx)
+	defer cancel()
+	t.recheckStreams(ctx)
+	if _, rotating := t.server.retired(registration.Identity); rotating {
+		t.settleSuccessors(ctx)
+	}
+	if k, rotating := t.server.retired(registration.Workload); rotating {
+		t.claimWorkload(ctx, k)
+	}
+}
+
+// claimWorkload keeps a retired workload key trusted for as long as a
+// certificate for a file that this shard may have been given lasts.
+func (t *term) claimWorkload(ctx context.Context, k registration.KeyEntry) {
+	until := k.Since.Add(registration.Settle + longestValidity(t.server.config()))
+	if !k.UsedUntil.Before(until.Truncate(time.Second)) {
+		return
+	}
+	if err := t.server.ring.UseUntil(ctx, registration.Workload, k.ID, until); err != nil {
+		t.log.Warn("not noted how long the workload key is in use", "code", nstance.CodeOf(err), "err", err)
+	}
+}
+
+// settleSuccessors makes durable that renewed certificates have been shown.
+// Ordinarily that waits for the record's next write; during a rotation it is how
+// the servers of other shards know that nobody needs the old key.
+func (t *term) settleSuccessors(ctx context.Context) {
+	for _, rec := range t.reconciler.Records().All() {
+		if rec.Pending == nil || !t.used.has(string(rec.ID), rec.Pending.Serial) {
+			continue
+		}
+		unchanged := func(*registration.Registration) error { return nil } // but for the promotion
+		if _, err := (records{t}).UpdateRegistration(ctx, rec.ID, unchanged); err != nil {
+			t.log.Warn("renewal not settled", "instance_id", rec.ID, "code", nstance.CodeOf(err), "err", err)
+			return
+		}
+	}
+	for _, op := range t.used.operators() {
+		tenant, name, _ := strings.Cut(op, "/")
+		unchanged := func(*registration.OperatorRegistration) error { return nil }
+		if _, err := (records{t}).UpdateOperator(ctx, nstance.TenantID(tenant), name, unchanged); err != nil {
+			t.log.Warn("renewal not settled", "subject", name, "tenant", tenant, "code", nstance.CodeOf(err), "err", err)
+		}
+	}
+}
+
+// issuer returns which key signed the certificate that the session showed.
+func (s *session) issuer() string { return callerOf(s.stream.Context()).Issuer }
+
+// askRenewal asks an agent to renew a certificate whose authority is being
+// retired.
+func (s *session) askRenewal() {
+	if s.issuer() == s.term.server.keys.Identity.Issuer() {
+		return
+	}
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
+		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(s.term.spread())},
+	}})
+}
+
+// spread is how long the agents of this shard may take to do what all of them
+// are asked to.
+func (t *term) spread() time.Duration {
+	return min(max(leastSpread, time.Duration(t.sessions.count())*time.Second/renewalsPerSecond), mostSpread)
+}
