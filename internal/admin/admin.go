@@ -56,6 +56,7 @@ func (p *program) root() *cobra.Command {
 	root.AddCommand(
 		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(),
 		p.interruptCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.recordCommand(),
+		p.planCommand(), p.freezeCommand(), p.thawCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	section(root)

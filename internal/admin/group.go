@@ -15,7 +15,10 @@ import (
 
 func (p *program) groupCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "group", Short: "Groups and their sizes"}
-	cmd.AddCommand(p.groupListCommand(), p.groupScaleCommand())
+	cmd.AddCommand(
+		p.groupListCommand(), p.groupScaleCommand(),
+		p.groupPauseCommand(), p.groupResumeCommand(), p.groupRollbackCommand(), p.groupRolloutCommand(),
+	)
 	return cmd
 }
 

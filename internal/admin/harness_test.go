@@ -69,6 +69,7 @@ type world struct {
 	onInject  func(id, eventID string)
 	config    *apiv1.GetConfigStatusResponse
 	problems  []string
+	plan      func(*apiv1.PlanRequest) *apiv1.PlanResponse
 	standby   bool
 	hang      chan struct{} // not nil: calls wait for it
 	onStatus  func()        // before GetShardStatus answers

@@ -115,6 +115,9 @@ func (t *table) story(s Story) {
 	if d := s.Drain; d != nil {
 		t.row("Drain:", drainText(*d))
 	}
+	for _, f := range s.Drift {
+		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.Path, f.Before, f.After, f.Effect))
+	}
 	if len(s.Events) == 0 {
 		return
 	}

@@ -22,6 +22,12 @@ type Group struct {
 	InfraHash     string            `json:"infra_hash,omitempty"`
 	InstanceTypes []string          `json:"instance_types,omitempty"`
 	Vars          map[string]string `json:"vars,omitempty"`
+	Paused        bool              `json:"paused,omitempty"`
+	Halted        string            `json:"halted,omitempty"` // why the rollout stopped
+	Frozen        bool              `json:"frozen,omitempty"`
+	RolledBack    bool              `json:"rolled_back,omitempty"` // the last good definition is the desired one
+	LastGoodHash  string            `json:"last_good_hash,omitempty"`
+	Failures      int               `json:"failures,omitempty"` // consecutive creations that did not become ready
 	Holds         []Hold            `json:"holds,omitempty"`
 }
 
@@ -39,6 +45,8 @@ func groupOf(w *apiv1.Group) Group {
 		Size: int(w.GetSize()), Ready: int(w.GetReady()), Booting: int(w.GetBooting()), Leaving: int(w.GetLeaving()),
 		Stale: int(w.GetStale()), Static: w.GetIsStatic(), InfraHash: w.GetInfraHash(),
 		InstanceTypes: w.GetInstanceTypes(), Vars: w.GetVars(),
+		Paused: w.GetPaused(), Halted: w.GetHalted(), Frozen: w.GetFrozen(), RolledBack: w.GetRolledBack(),
+		LastGoodHash: w.GetLastGoodHash(), Failures: int(w.GetFailures()),
 	}
 	for _, h := range w.GetHolds() {
 		g.Holds = append(g.Holds, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})
@@ -70,7 +78,8 @@ type Instance struct {
 	LastReport   *nstance.Report    `json:"last_report,omitempty"`
 	Drain        *nstance.Drain     `json:"drain,omitempty"`
 
-	PreservedUntil time.Time `json:"preserved_until,omitzero"`
+	PreservedUntil time.Time      `json:"preserved_until,omitzero"`
+	Drift          []PlannedField `json:"drift,omitempty"` // instance get: where it differs from what its group desires
 }
 
 func instanceOf(w *apiv1.Instance) Instance {
@@ -81,7 +90,7 @@ func instanceOf(w *apiv1.Instance) Instance {
 		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(),
 		InfraHash: w.GetInfraHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
 		LastReportAt: wire.TimeOf(w.GetLastReportAt()), Drain: wire.DrainOf(w.GetDrain()),
-		PreservedUntil: wire.TimeOf(w.GetPreservedUntil()),
+		PreservedUntil: wire.TimeOf(w.GetPreservedUntil()), Drift: fieldsOf(w.GetDrift()),
 	}
 	if w.GetLastReport() != nil {
 		r := wire.ReportOf(i.ID, 0, w.GetLastReport())
@@ -111,6 +120,8 @@ type ShardStatus struct {
 	Groups          int               `json:"groups"`
 	Instances       int               `json:"instances"`
 	AgentsConnected int               `json:"agents_connected"`
+	Frozen          string            `json:"frozen,omitempty"` // why the whole shard is; absent: it is not
+	FrozenAt        time.Time         `json:"frozen_at,omitzero"`
 	Problems        []string          `json:"problems"`
 }
 
@@ -153,6 +164,69 @@ type Scaling struct {
 	Size         int              `json:"size"`
 	PreviousSize int              `json:"previous_size"`
 	DryRun       bool             `json:"dry_run"`
+}
+
+// A Rollout is what group rollout prints: how far a group is.
+type Rollout struct {
+	Time       time.Time        `json:"time"`
+	Tenant     nstance.TenantID `json:"tenant"`
+	Group      nstance.GroupID  `json:"group"`
+	State      string           `json:"state"`            // moving, held, halted or done
+	Reason     string           `json:"reason,omitempty"` // why it is held or halted
+	Size       int              `json:"size"`
+	Fresh      int              `json:"fresh"` // ready members of the desired definition
+	Ready      int              `json:"ready"`
+	Booting    int              `json:"booting"`
+	Leaving    int              `json:"leaving"`
+	Stale      int              `json:"stale"` // members of an older definition
+	RolledBack bool             `json:"rolled_back,omitempty"`
+	Holds      []Hold           `json:"holds,omitempty"`
+}
+
+// A Freeze is what freeze and thaw print.
+type Freeze struct {
+	Action string           `json:"action"` // freeze or thaw
+	Shard  nstance.ShardID  `json:"shard"`
+	Tenant nstance.TenantID `json:"tenant,omitempty"` // absent: the whole shard
+	Group  nstance.GroupID  `json:"group,omitempty"`
+	DryRun bool             `json:"dry_run"`
+}
+
+// A Plan is what plan prints: what would happen.
+type Plan struct {
+	Digest string      `json:"digest"` // of the configuration
+	Held   bool        `json:"held"`   // it would wait until it is confirmed
+	Groups []GroupPlan `json:"groups"` // only those that something would happen to
+}
+
+// A GroupPlan is what would happen to one group.
+type GroupPlan struct {
+	Tenant          nstance.TenantID  `json:"tenant"`
+	Group           nstance.GroupID   `json:"group"`
+	Change          string            `json:"change"` // added, changed or released
+	SizeBefore      int               `json:"size_before"`
+	SizeAfter       int               `json:"size_after"`
+	Creates         int               `json:"creates"`
+	Fields          []PlannedField    `json:"fields,omitempty"`
+	Instances       []PlannedInstance `json:"instances,omitempty"`
+	EstimateSeconds float64           `json:"estimate_seconds,omitempty"` // at most
+	EstimateBasis   string            `json:"estimate_basis,omitempty"`
+	Holds           []Hold            `json:"holds,omitempty"` // what would keep it from happening
+}
+
+// A PlannedField is one field that differs.
+type PlannedField struct {
+	Path   string `json:"path"`
+	Before string `json:"before"`
+	After  string `json:"after"`
+	Effect string `json:"effect"` // replace, push or none
+}
+
+// A PlannedInstance is what would happen to one instance.
+type PlannedInstance struct {
+	ID     nstance.InstanceID `json:"id"`
+	Action string             `json:"action"` // replace, drain, delete or push
+	Reason string             `json:"reason"`
 }
 
 // A Removal is what instance delete and instance drain print.

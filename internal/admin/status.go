@@ -31,6 +31,7 @@ func statusOf(w *apiv1.GetShardStatusResponse, server string) ShardStatus {
 		Cluster: nstance.ClusterID(w.GetCluster()), Shard: nstance.ShardID(w.GetShard()), Server: server,
 		Version: w.GetVersion(), Leader: w.GetLeader(), Epoch: w.GetEpoch(), TermStartedAt: wire.TimeOf(w.GetTermStartedAt()),
 		Groups: int(w.GetGroups()), Instances: int(w.GetInstances()), AgentsConnected: int(w.GetAgentsConnected()),
+		Frozen: w.GetFrozen(), FrozenAt: wire.TimeOf(w.GetFrozenAt()),
 		Problems: append([]string{}, w.GetProblems()...),
 	}
 }
@@ -40,6 +41,9 @@ func (t *table) status(s ShardStatus) {
 	t.row("Cluster:", string(s.Cluster))
 	t.row("Server:", s.Server+", version "+s.Version)
 	t.row("Leader:", yesNo(s.Leader)+", epoch "+strconv.FormatUint(s.Epoch, 10)+", "+t.since("", stamp(s.TermStartedAt), t.age(s.TermStartedAt)))
+	if s.Frozen != "" {
+		t.row("Frozen:", t.since(s.Frozen, stamp(s.FrozenAt), t.age(s.FrozenAt)))
+	}
 	t.row("Groups:", strconv.Itoa(s.Groups))
 	t.row("Instances:", strconv.Itoa(s.Instances))
 	t.row("Agents:", strconv.Itoa(s.AgentsConnected)+" connected")

@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// A chill is a freeze or a thaw.
+type chill struct {
+	name, short, long string
+	give              func(ctx context.Context, c *client, f chillFlags) error
+}
+
+type chillFlags struct {
+	tenant, group, reason string
+	dryRun                bool
+}
+
+func (p *program) freezeCommand() *cobra.Command {
+	return p.chillCommand(chill{
+		name: "freeze", short: "Change no machine any more, but let drains under way end",
+		long: "Change no machine of the shard or of a group any more, durably: nothing is made, drained or deleted, except what is\n" +
+			"leaving already. Agents report and renew as ever. Notices are recorded, and acted on after the thaw.",
+		give: func(ctx context.Context, c *client, f chillFlags) error {
+			_, err := c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
+			return err
+		},
+	})
+}
+
+func (p *program) thawCommand() *cobra.Command {
+	return p.chillCommand(chill{
+		name: "thaw", short: "End a freeze", long: "End a freeze. That of the shard and that of a group do not end each other.",
+		give: func(ctx context.Context, c *client, f chillFlags) error {
+			_, err := c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
+			return err
+		},
+	})
+}
+
+func (p *program) chillCommand(ch chill) *cobra.Command {
+	cmd := &cobra.Command{Use: ch.name, Short: ch.short, Long: ch.long}
+	cmd.AddCommand(p.chillShardCommand(ch), p.chillGroupCommand(ch))
+	return cmd
+}
+
+func (f *chillFlags) add(cmd *cobra.Command, ch chill) {
+	dryRunFlag(cmd, &f.dryRun)
+	if ch.name == "freeze" {
+		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for whoever looks next")
+	}
+}
+
+func (p *program) chillShardCommand(ch chill) *cobra.Command {
+	var f chillFlags
+	cmd := &cobra.Command{Use: "shard", Short: ch.short + ", in the whole shard", Long: ch.long, Args: arguments()}
+	f.add(cmd, ch)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			if err := ch.give(cmd.Context(), c, f); err != nil {
+				return err
+			}
+			d := Freeze{Action: ch.name, Shard: c.id.Shard, DryRun: f.dryRun}
+			return out.print(d, func(t *table) { t.chilled(d) })
+		})
+	}
+	return cmd
+}
+
+func (p *program) chillGroupCommand(ch chill) *cobra.Command {
+	var f chillFlags
+	cmd := &cobra.Command{Use: "group GROUP", Short: ch.short + ", in one group", Long: ch.long, Args: arguments("GROUP")}
+	tenantFlag(cmd, &f.tenant)
+	f.add(cmd, ch)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			g, err := c.group(cmd.Context(), nstance.TenantID(f.tenant), args[0])
+			if err != nil {
+				return err
+			}
+			f.tenant, f.group = string(g.Tenant), string(g.Group)
+			if err := ch.give(cmd.Context(), c, f); err != nil {
+				return err
+			}
+			d := Freeze{Action: ch.name, Shard: c.id.Shard, Tenant: g.Tenant, Group: g.Group, DryRun: f.dryRun}
+			return out.print(d, func(t *table) { t.chilled(d) })
+		})
+	}
+	return cmd
+}
+
+func (t *table) chilled(d Freeze) {
+	what := "shard " + string(d.Shard)
+	if d.Group != "" {
+		what = "group " + (nstance.GroupKey{Tenant: d.Tenant, Group: d.Group}).String()
+	}
+	switch {
+	case d.DryRun:
+		t.say("%s: %s would be accepted", what, d.Action)
+	case d.Action == "freeze":
+		t.say("%s is frozen", what)
+	default:
+		t.say("%s is thawed", what)
+	}
+}

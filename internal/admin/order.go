@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// An order is what a person says about a group's rollout.
+type order struct {
+	use, short, long string
+	done             string // what is said afterwards
+	reasoned         bool   // it takes a reason
+	undoable         bool   // it can be undone
+	asks             func(g Group) string
+	give             func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error)
+}
+
+type orderFlags struct {
+	tenant, reason    string
+	undo, yes, dryRun bool
+}
+
+func (p *program) groupPauseCommand() *cobra.Command {
+	return p.orderCommand(order{
+		use: "pause GROUP", short: "Stop a group's rollout", done: "is paused", reasoned: true,
+		long: "Stop a group's rollout until it is resumed, whoever leads. Members that are lost meanwhile are replaced, from\n" +
+			"the last definition with which all of them were ready. What is more than the group's size goes all the same.",
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+			resp, err := c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Reason: f.reason, DryRun: f.dryRun})
+			return resp.GetGroup(), err
+		},
+	})
+}
+
+func (p *program) groupResumeCommand() *cobra.Command {
+	return p.orderCommand(order{
+		use: "resume GROUP", short: "End a pause or a halt", done: "goes on",
+		long: "End a group's pause or halt. Failures that led to a halt are forgotten: it takes as many again to halt anew.",
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+			resp, err := c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
+			return resp.GetGroup(), err
+		},
+	})
+}
+
+func (p *program) groupRollbackCommand() *cobra.Command {
+	return p.orderCommand(order{
+		use: "rollback GROUP", short: "Go back to the last good definition", done: "is rolled back", undoable: true,
+		long: "Make the last definition with which all members were ready the desired one, in place of the configured one.\n" +
+			"Members made from another one are replaced like in any rollout. It ends when another definition is configured, or\n" +
+			"with --undo.",
+		asks: func(g Group) string {
+			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", g.key())
+		},
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+			resp, err := c.RollbackGroup(ctx, &apiv1.RollbackGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Undo: f.undo, DryRun: f.dryRun})
+			return resp.GetGroup(), err
+		},
+	})
+}
+
+func (p *program) orderCommand(o order) *cobra.Command {
+	var f orderFlags
+	cmd := &cobra.Command{Use: o.use, Short: o.short, Long: o.long, Args: arguments("GROUP")}
+	tenantFlag(cmd, &f.tenant)
+	dryRunFlag(cmd, &f.dryRun)
+	if o.reasoned {
+		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for whoever looks next")
+	}
+	if o.undoable {
+		cmd.Flags().BoolVar(&f.undo, "undo", false, "back to the configured definition")
+	}
+	if o.asks != nil {
+		yesFlag(cmd, &f.yes)
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			g, err := p.order(cmd.Context(), c, o, f, args[0])
+			if err != nil {
+				return err
+			}
+			return out.print(g, func(t *table) { t.ordered(g, o, f) })
+		})
+	}
+	return cmd
+}
+
+func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, name string) (Group, error) {
+	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
+	if err != nil {
+		return Group{}, err
+	}
+	if o.asks != nil && !f.undo && !f.dryRun {
+		pretended := f
+		pretended.dryRun = true
+		if _, err := o.give(ctx, c, g, pretended); err != nil { // nobody is asked about what cannot be
+			return Group{}, err
+		}
+		if err := p.confirm(ctx, f.yes, o.asks(g)); err != nil {
+			return Group{}, err
+		}
+	}
+	w, err := o.give(ctx, c, g, f)
+	if err != nil {
+		return Group{}, err
+	}
+	return groupOf(w), nil
+}
+
+func (t *table) ordered(g Group, o order, f orderFlags) {
+	what := o.done
+	if f.undo {
+		what = "is wanted as it is configured"
+	}
+	if f.dryRun {
+		t.say("group %s: %s would be accepted", g.key(), o.use[:len(o.use)-len(" GROUP")])
+		return
+	}
+	t.say("group %s %s", g.key(), what)
+	if len(g.Holds) > 0 {
+		t.say("held: %s", holds(g.Holds))
+	}
+}

@@ -1,0 +1,305 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// order changes a group, as an order to the server does.
+func (w *world) order(what, tenant, group string, dryRun bool, change func(*apiv1.Group)) (*apiv1.Group, error) {
+	w.did(fmt.Sprintf("%s %s/%s dry=%t", what, tenant, group, dryRun))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, g := range w.groups {
+		if g.GetTenant() == tenant && g.GetGroup() == group {
+			g = proto.CloneOf(g)
+			if !dryRun {
+				change(g)
+			}
+			return g, nil
+		}
+	}
+	return nil, nstance.Errorf(nstance.NotFound, "no group %s", group)
+}
+
+func (w *world) PauseGroup(_ context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
+	g, err := w.order(fmt.Sprintf("pause %q", req.GetReason()), req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(g *apiv1.Group) {
+		g.Paused, g.Holds = true, []*apiv1.Hold{{Kind: "paused", Reason: "somebody paused the rollout: " + req.GetReason()}}
+	})
+	return &apiv1.PauseGroupResponse{Group: g}, err
+}
+
+func (w *world) ResumeGroup(_ context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
+	g, err := w.order("resume", req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(g *apiv1.Group) { g.Paused = false })
+	return &apiv1.ResumeGroupResponse{Group: g}, err
+}
+
+func (w *world) RollbackGroup(_ context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
+	g, err := w.order(fmt.Sprintf("rollback undo=%t", req.GetUndo()), req.GetTenant(), req.GetGroup(), req.GetDryRun(),
+		func(g *apiv1.Group) { g.RolledBack = !req.GetUndo() })
+	return &apiv1.RollbackGroupResponse{Group: g}, err
+}
+
+func (w *world) Freeze(_ context.Context, req *apiv1.FreezeRequest) (*apiv1.FreezeResponse, error) {
+	w.did(fmt.Sprintf("freeze %s/%s %q dry=%t", req.GetTenant(), req.GetGroup(), req.GetReason(), req.GetDryRun()))
+	return &apiv1.FreezeResponse{}, nil
+}
+
+func (w *world) Thaw(_ context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
+	w.did(fmt.Sprintf("thaw %s/%s dry=%t", req.GetTenant(), req.GetGroup(), req.GetDryRun()))
+	return &apiv1.ThawResponse{}, nil
+}
+
+func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
+	return w.plan(req), nil
+}
+
+func TestOrders(t *testing.T) {
+	w := newWorld(t).populate()
+	for _, c := range []struct {
+		args, does []string
+		says       string
+	}{
+		{[]string{"group", "pause", "web", "--reason", "busy"}, []string{`pause "busy" default/web dry=false`},
+			"group default/web is paused\nheld: paused: somebody paused the rollout: busy\n"},
+		{[]string{"group", "pause", "web", "--dry-run"}, []string{`pause "" default/web dry=true`}, "group default/web: pause would be accepted\n"},
+		{[]string{"group", "resume", "web"}, []string{"resume default/web dry=false"}, "group default/web goes on"},
+		{[]string{"group", "rollback", "web", "--yes"}, []string{"rollback undo=false default/web dry=true", "rollback undo=false default/web dry=false"},
+			"group default/web is rolled back"},
+		{[]string{"group", "rollback", "web", "--undo"}, []string{"rollback undo=true default/web dry=false"}, "group default/web is wanted as it is configured"},
+		{[]string{"freeze", "shard", "--reason", "audit"}, []string{`freeze / "audit" dry=false`}, "shard eu1a is frozen\n"},
+		{[]string{"freeze", "group", "db", "--dry-run"}, []string{`freeze blue/db "" dry=true`}, "group blue/db: freeze would be accepted\n"},
+		{[]string{"thaw", "group", "db"}, []string{"thaw blue/db dry=false"}, "group blue/db is thawed\n"},
+		{[]string{"thaw", "shard"}, []string{"thaw / dry=false"}, "shard eu1a is thawed\n"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			r := w.run(c.args...)
+			require.Equal(t, 0, r.code, r.errors)
+			require.Equal(t, c.does, w.done())
+			require.Contains(t, r.out, c.says)
+		})
+	}
+	t.Run("what destroys asks", func(t *testing.T) {
+		r := w.run("group", "rollback", "web")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "--yes")
+		require.Equal(t, []string{"rollback undo=false default/web dry=true"}, w.done())
+	})
+	t.Run("nobody is asked about what cannot be", func(t *testing.T) {
+		w.set(func() {
+			w.fail["RollbackGroup"] = &nstance.Error{Code: nstance.Conflict, Msg: "it is the last good one", Remedy: "configure the definition that you want"}
+		})
+		r := w.run("group", "rollback", "web")
+		require.Equal(t, 6, r.code)
+		require.Contains(t, r.errors, "configure the definition")
+	})
+	t.Run("no such group", func(t *testing.T) {
+		require.Equal(t, 3, w.run("group", "pause", "nobody").code)
+		require.Equal(t, 3, w.run("freeze", "group", "nobody").code)
+		require.Equal(t, 3, w.run("group", "rollout", "nobody").code)
+		require.Equal(t, 2, w.run("freeze").code)
+	})
+	t.Run("for programs", func(t *testing.T) {
+		var f admin.Freeze
+		require.NoError(t, json.Unmarshal([]byte(w.run("freeze", "group", "db", "-o", "json").out), &f))
+		require.Equal(t, admin.Freeze{Action: "freeze", Shard: shard, Tenant: "blue", Group: "db"}, f)
+	})
+}
+
+// A tape is an output that somebody reads while it is written.
+type tape struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	wake chan struct{}
+}
+
+func (b *tape) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer func() { b.wake <- struct{}{} }()
+	return b.buf.Write(p)
+}
+
+func (b *tape) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// until waits for text.
+func (b *tape) until(t *testing.T, text string) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for !strings.Contains(b.text(), text) {
+		select {
+		case <-b.wake:
+		case <-limit:
+			require.FailNow(t, "not said", "%q in %q", text, b.text())
+		}
+	}
+}
+
+// watched runs group rollout web while do changes the world.
+func (w *world) watched(do func(out *tape), args ...string) (code int, out, errs string) {
+	o, e := &tape{wake: make(chan struct{}, 1000)}, &tape{wake: make(chan struct{}, 1000)}
+	ended := make(chan int, 1)
+	go func() {
+		ended <- admin.Main(w.t.Context(), append([]string{"group", "rollout", "web", "--interval", "50ms"}, args...), strings.NewReader(""), o, e,
+			func(k string) string { return map[string]string{"NSTANCE_ADMIN_DIR": w.dir}[k] })
+	}()
+	do(o)
+	select {
+	case code = <-ended:
+	case <-time.After(20 * time.Second):
+		require.FailNow(w.t, "it does not end")
+	}
+	return code, o.text(), e.text()
+}
+
+func (w *world) web(change func(*apiv1.Group)) {
+	w.set(func() { change(w.groups[1]) })
+}
+
+func TestGroupRollout(t *testing.T) {
+	fresh := func(w *world) {
+		w.set(func() { delete(w.instances, string(webB)) })
+		w.web(func(g *apiv1.Group) { g.Size, g.Stale, g.Booting, g.Leaving, g.Holds = 1, 0, 0, 0, nil })
+	}
+	t.Run("until it is done", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, out, _ := w.watched(func(out *tape) {
+			out.until(t, "moving  1 of 3 fresh and ready, 1 stale, 1 booting, 1 leaving  budget: 1 create a second")
+			w.web(func(g *apiv1.Group) { g.Booting = 0 })
+			out.until(t, "0 booting")
+			fresh(w)
+		})
+		require.Equal(t, 0, code)
+		require.Contains(t, out, "done  1 of 1 fresh and ready")
+		require.Equal(t, 3, strings.Count(out, "\n"), "a line for each change: %s", out)
+		require.NotContains(t, out, "\x1b")
+	})
+	t.Run("until it is halted", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, out, errs := w.watched(func(out *tape) {
+			out.until(t, "moving")
+			w.web(func(g *apiv1.Group) { g.Halted = "2 replacements in a row did not become ready" })
+		}, "-o", "json")
+		require.Equal(t, 6, code)
+		require.Contains(t, errs, "2 replacements in a row")
+		require.Contains(t, errs, "nstance-admin group rollback web")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		var last admin.Rollout
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+		require.Equal(t, "halted", last.State)
+		require.Equal(t, 1, last.Fresh)
+	})
+	t.Run("held, then lost sight of, then done", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, _, errs := w.watched(func(out *tape) {
+			w.web(func(g *apiv1.Group) {
+				g.Paused, g.Holds = true, []*apiv1.Hold{{Kind: "paused", Reason: "busy"}}
+			})
+			out.until(t, "held ")
+			w.set(func() { w.standby = true })
+			fresh(w)
+			w.web(func(g *apiv1.Group) { g.Paused = false })
+			w.set(func() { w.standby = false })
+		})
+		require.Equal(t, 0, code, errs)
+	})
+	t.Run("for so long only", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, _, errs := w.watched(func(*tape) {}, "--wait", "100ms")
+		require.Equal(t, 5, code)
+		require.Contains(t, errs, "not done after 100ms")
+	})
+	t.Run("on a terminal it is drawn again", func(t *testing.T) {
+		w := newWorld(t).populate()
+		w.web(func(g *apiv1.Group) { g.Halted = "bad image" })
+		tty, err := os.OpenFile("/dev/null", os.O_WRONLY, 0) // looks like one
+		require.NoError(t, err)
+		defer tty.Close()
+		code := admin.Main(t.Context(), []string{"group", "rollout", "web"}, strings.NewReader(""), tty, &bytes.Buffer{},
+			func(k string) string { return map[string]string{"NSTANCE_ADMIN_DIR": w.dir}[k] })
+		require.Equal(t, 6, code)
+	})
+}
+
+func TestPlan(t *testing.T) {
+	w := newWorld(t).populate()
+	var asked *apiv1.PlanRequest
+	w.plan = func(req *apiv1.PlanRequest) *apiv1.PlanResponse {
+		asked = proto.CloneOf(req)
+		return &apiv1.PlanResponse{Digest: "abc", Held: true, Groups: []*apiv1.GroupPlan{
+			{Tenant: "blue", Group: "db", Change: "released", SizeBefore: 1, SizeAfter: 1},
+			{
+				Tenant: "default", Group: "web", Change: "changed", SizeBefore: 3, SizeAfter: 2, Creates: 2,
+				Fields: []*apiv1.FieldChange{
+					{Path: "instance_types", Before: `["t4g.small"]`, After: `["t4g.large"]`, Effect: "replace"},
+					{Path: "size", Before: "3", After: "2", Effect: "none"},
+				},
+				Instances: []*apiv1.InstancePlan{
+					{Id: string(webA), Action: "replace", Reason: "its definition changes: instance_types"},
+					{Id: string(webB), Action: "drain", Reason: "the group would have more members than it wants"},
+				},
+				Estimate: durationpb.New(11 * time.Minute), EstimateBasis: "the slowest of the last 3 launches took 1m0s",
+				Holds: []*apiv1.Hold{{Kind: "paused", Reason: "busy", Since: wire.Time(time.Now())}},
+			},
+		}}
+	}
+	t.Run("for people", func(t *testing.T) {
+		r := w.run("plan")
+		require.Equal(t, 0, r.code, r.errors)
+		w.golden("plan", r.out)
+		require.Empty(t, asked.GetConfig())
+		require.Nil(t, asked.GetGroup())
+	})
+	t.Run("for programs", func(t *testing.T) {
+		w.golden("plan.json", w.run("plan", "-o", "json").out)
+	})
+	t.Run("a file", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "next.jsonc")
+		require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
+		require.Equal(t, 0, w.run("plan", "-f", path).code)
+		require.Equal(t, "{}", string(asked.GetConfig()))
+		require.Equal(t, 0, w.runWith(`{"a":1}`, "plan", "-f", "-").code)
+		require.Equal(t, `{"a":1}`, string(asked.GetConfig()))
+		require.Equal(t, 2, w.run("plan", "-f", path+".not").code)
+		require.Equal(t, 2, w.run("plan", "-f", "-").code, "nothing is no configuration")
+		r := w.runWith(strings.Repeat(" ", 300<<10), "plan", "-f", "-")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "put it in place")
+	})
+	t.Run("a group", func(t *testing.T) {
+		require.Equal(t, 0, w.run("plan", "--group", "web", "--size", "0", "--var", "a=b", "--instance-type", "large").code)
+		require.Equal(t, "default", asked.GetGroup().GetTenant())
+		require.NotNil(t, asked.GetGroup().Size)
+		require.Zero(t, asked.GetGroup().GetSize())
+		require.Equal(t, map[string]string{"a": "b"}, asked.GetGroup().GetVars().GetValues())
+		require.Equal(t, "large", asked.GetGroup().GetInstanceType())
+		require.Equal(t, 3, w.run("plan", "--group", "nobody").code)
+		require.Equal(t, 2, w.run("plan", "--size", "3").code)
+		require.Equal(t, 2, w.run("plan", "--group", "web", "-f", "x").code)
+	})
+	t.Run("nothing", func(t *testing.T) {
+		w.plan = func(*apiv1.PlanRequest) *apiv1.PlanResponse { return &apiv1.PlanResponse{Digest: "abc"} }
+		require.Equal(t, "nothing would happen\n", w.run("plan").out)
+	})
+}
