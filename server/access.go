@@ -38,6 +38,8 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_RefreshConfig_FullMethodName:       {nstance.RoleAdmin},
 	apiv1.OperatorService_ConfirmConfig_FullMethodName:       {nstance.RoleAdmin},
 	apiv1.OperatorService_PreserveInstance_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ListEvents_FullMethodName:          {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ListInterruptions_FullMethodName:   {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetRecord_FullMethodName:           {nstance.RoleAdmin},
 	apiv1.OperatorService_RepairRecord_FullMethodName:        {nstance.RoleAdmin},
 	apiv1.OperatorService_GetShardStatus_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},

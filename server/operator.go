@@ -212,7 +212,7 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 	}
 	now := o.s.opts.Now().UTC()
 	n := nstance.Notice{
-		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(lead), Source: "rehearsal/" + c.Subject,
+		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(lead), Source: rehearsalSource + c.Subject,
 		EventID: "rehearsal-" + now.Format("20060102T150405.000000000"), DetectedAt: now,
 	}
 	resp := &apiv1.InterruptResponse{EventId: n.EventID}

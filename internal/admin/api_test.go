@@ -1,15 +1,18 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -171,6 +174,50 @@ func (w *world) ConfirmConfig(_ context.Context, req *apiv1.ConfirmConfigRequest
 func (w *world) PreserveInstance(_ context.Context, req *apiv1.PreserveInstanceRequest) (*apiv1.PreserveInstanceResponse, error) {
 	w.did(fmt.Sprintf("preserve %s for=%s dry=%t", req.GetId(), req.GetDuration().AsDuration(), req.GetDryRun()))
 	return &apiv1.PreserveInstanceResponse{Instance: &apiv1.Instance{Id: req.GetId(), PreservedUntil: wire.Time(time.Now().Add(req.GetDuration().AsDuration()))}}, nil
+}
+
+// ListEvents serves one page, the newest or oldest first as asked.
+func (w *world) ListEvents(_ context.Context, req *apiv1.ListEventsRequest) (*apiv1.ListEventsResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*apiv1.Event
+	for _, story := range w.stories {
+		all = append(all, story...)
+	}
+	slices.SortFunc(all, func(a, b *apiv1.Event) int { return cmp.Compare(a.GetSeq(), b.GetSeq()) })
+	if req.GetNewest() {
+		slices.Reverse(all)
+	}
+	after, _ := strconv.ParseUint(req.GetPage(), 10, 64)
+	resp := &apiv1.ListEventsResponse{}
+	for _, e := range all {
+		seen := req.GetPage() != "" && (e.GetSeq() <= after) != req.GetNewest() && e.GetSeq() != after || req.GetPage() != "" && e.GetSeq() == after
+		other := req.GetInstance() != "" && e.GetInstance() != req.GetInstance() || req.GetTenant() != "" && e.GetTenant() != req.GetTenant() ||
+			req.GetGroup() != "" && e.GetGroup() != req.GetGroup() || len(req.GetTypes()) > 0 && !slices.Contains(req.GetTypes(), e.GetType())
+		switch {
+		case seen || other:
+		case len(resp.Events) == min(int(req.GetLimit()), w.pageSize):
+			resp.NextPage = strconv.FormatUint(resp.Events[len(resp.Events)-1].GetSeq(), 10)
+			return resp, nil
+		default:
+			resp.Events = append(resp.Events, proto.CloneOf(e))
+		}
+	}
+	return resp, nil
+}
+
+func (w *world) ListInterruptions(_ context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
+	if req.GetEventId() != "" && req.GetEventId() != "e1" {
+		return &apiv1.ListInterruptionsResponse{}, nil
+	}
+	at := func(s int) *timestamppb.Timestamp {
+		return wire.Time(time.Now().Add(time.Duration(s-3600) * time.Second))
+	}
+	return &apiv1.ListInterruptionsResponse{Interruptions: []*apiv1.Interruption{{
+		EventId: "e1", Tenant: "default", Group: "web", Instance: string(webB), Notice: &apiv1.Notice{Kind: "reclaim", Source: "aws/spot", Deadline: at(120)},
+		DetectedAt: at(0), ReceivedAt: at(0), ReplacementRequestedAt: at(0), Replacement: string(webA), DrainStartedAt: at(1), DrainedAt: at(30),
+		DrainOutcome: "failed",
+	}}}, nil
 }
 
 func (w *world) GetRecord(_ context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {

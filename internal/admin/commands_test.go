@@ -122,6 +122,9 @@ func TestWhatIsPrinted(t *testing.T) {
 		"config-refresh":      {"config", "refresh"},
 		"config-confirm":      {"config", "confirm", "0123456789", "--yes"},
 		"config-confirm-dry":  {"config", "confirm", "01234567", "--dry-run"},
+		"events-type":         {"events", "--type", "ready,deleted", "--since", "24h"},
+		"interruption-list":   {"interruption", "list"},
+		"interruption-show":   {"interruption", "show", "e1"},
 		"preserve":            {"instance", "preserve", string(webA), "--for", "2h", "--yes"},
 		"preserve-end":        {"instance", "preserve", string(webA), "--end", "--yes"},
 		"preserve-dry-run":    {"instance", "preserve", string(webA), "--dry-run"},
@@ -267,7 +270,7 @@ func TestRemovals(t *testing.T) {
 	}
 }
 
-func TestStoriesReachBackToWhatWasReplaced(t *testing.T) {
+func TestEventsPageByPage(t *testing.T) {
 	w := newWorld(t).populate()
 	r := w.run("events", "--group", "web", "-o", "json")
 	require.Zero(t, r.code, r.errors)
@@ -277,4 +280,20 @@ func TestStoriesReachBackToWhatWasReplaced(t *testing.T) {
 	require.Equal(t, webA, events[1].Instance)
 	require.Len(t, events, 4)
 	require.Equal(t, 3, w.run("events", "--group", "nope").code)
+
+	w.set(func() { w.pageSize = 3 })
+	r = w.run("events", "--limit", "2", "-o", "json")
+	require.NoError(t, json.Unmarshal([]byte(r.out), &events))
+	require.Equal(t, []nstance.InstanceID{webA, webB}, []nstance.InstanceID{events[0].Instance, events[1].Instance}, "the newest, oldest first")
+	r = w.run("events", "--all", "-o", "json")
+	lines := strings.Split(strings.TrimSpace(r.out), "\n")
+	require.Len(t, lines, 4, "over both pages")
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &events[0]))
+	require.Equal(t, gone, events[0].Instance)
+	for flag, bad := range map[string]string{"--since": "yesterday", "--until": "-5m", "--limit": "0"} {
+		r = w.run("events", flag, bad)
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, flag)
+	}
+	require.Equal(t, 3, w.run("interruption", "show", "e9").code)
 }

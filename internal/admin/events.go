@@ -3,22 +3,18 @@ package admin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-)
-
-const (
-	maxStories = 500 // instances whose stories are fetched for one list of events
-	width      = 8   // of them at the same time
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // eventQuery says which events are wanted.
@@ -27,6 +23,11 @@ type eventQuery struct {
 	group    string
 	instance string
 	after    uint64
+	types    []string
+	since    string
+	until    string
+	limit    int
+	all      bool
 }
 
 func (p *program) eventsCommand() *cobra.Command {
@@ -36,14 +37,23 @@ func (p *program) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened, or what happens",
-		Long: "Show what happened to the instances that exist, and to those that they replaced. With --follow, show\n" +
-			"what happens from now on, or after the given number, until interrupted; a broken connection resumes.",
+		Long: `Show what happened, as far as the server's journal reaches back: the newest --limit
+events, oldest first. --all shows everything, from the oldest on, as it comes:
+with -o json one object a line, which is how the journal is exported.
+
+With --follow, show what happens from now on, or after the given number, until
+interrupted; a broken connection resumes.`,
 		Args: arguments(),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens")
 	f.StringVar(&q.group, "group", "", "only of this group")
 	f.StringVar(&q.instance, "instance", "", "only of this instance")
+	f.StringSliceVar(&q.types, "type", nil, "only of these types, such as ready or alarm")
+	f.StringVar(&q.since, "since", "", "only since then: how long ago, or a time")
+	f.StringVar(&q.until, "until", "", "only until then: how long ago, or a time")
+	f.IntVar(&q.limit, "limit", 1000, "at most so many, the newest")
+	f.BoolVar(&q.all, "all", false, "all of them, as they come")
 	f.Uint64Var(&q.after, "after", 0, "only those after the one with this number (seq)")
 	tenantFlag(cmd, &tenant)
 	r, out := p.remote(cmd), p.output(cmd)
@@ -58,9 +68,12 @@ func (p *program) eventsCommand() *cobra.Command {
 			return p.followEvents(cmd.Context(), r, out, q)
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			events, err := c.events(cmd.Context(), q)
+			if q.all {
+				return p.exportEvents(cmd.Context(), c, out, q)
+			}
+			events, err := c.events(cmd.Context(), q, p.now())
 			if err != nil {
-				return seek(err)
+				return err
 			}
 			return out.print(events, func(t *table) { t.events(events) })
 		})
@@ -87,6 +100,15 @@ func (p *program) followEvents(ctx context.Context, r *remote, out *output, q ev
 		first = false
 	}
 	return nil
+}
+
+// exportEvents prints the whole journal as it comes.
+func (p *program) exportEvents(ctx context.Context, c *client, out *output, q eventQuery) error {
+	first := true
+	return c.pages(ctx, q, p.now(), func(e nstance.Event) error {
+		defer func() { first = false }()
+		return p.printEvent(out, e, first)
+	})
 }
 
 func (p *program) printEvent(out *output, e nstance.Event, first bool) error {
@@ -155,86 +177,84 @@ func details(e nstance.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// events returns what the journal holds about the instances that q selects.
-func (c *client) events(ctx context.Context, q eventQuery) ([]nstance.Event, error) {
-	var events []nstance.Event
-	if q.instance != "" {
-		s, err := c.story(ctx, nstance.InstanceID(q.instance))
+// request returns what to ask the journal for.
+func (q eventQuery) request(now time.Time) (*apiv1.ListEventsRequest, error) {
+	req := &apiv1.ListEventsRequest{
+		Tenant: string(q.tenant), Group: q.group, Instance: q.instance, Types: q.types, Limit: int32(q.limit), Newest: !q.all,
+	}
+	for _, t := range []struct {
+		flag, text string
+		to         **timestamppb.Timestamp
+	}{{"--since", q.since, &req.Since}, {"--until", q.until, &req.Until}} {
+		at, err := instant(t.flag, t.text, now)
 		if err != nil {
 			return nil, err
 		}
-		events = s.Events
-	} else {
-		list, err := c.instances(ctx, q.tenant, q.group)
-		if err != nil {
-			return nil, err
-		}
-		if events, err = c.stories(ctx, list); err != nil {
-			return nil, err
-		}
+		*t.to = wire.Time(at)
 	}
-	if q.after != 0 {
-		events = slices.DeleteFunc(events, func(e nstance.Event) bool { return uint64(e.Seq) <= q.after })
+	if q.limit < 1 || q.limit > maxEvents {
+		return nil, nstance.FieldError("--limit", "use 1 to 10000, or --all", "%d is out of range", q.limit)
 	}
-	return append([]nstance.Event{}, events...), nil
+	if q.after != 0 { // everything after a number, from there on
+		req.Page, req.Newest = strconv.FormatUint(q.after, 10), false
+	}
+	return req, nil
 }
 
-// stories returns the events of the given instances and of those that they
-// replaced, in order.
-func (c *client) stories(ctx context.Context, list []Instance) ([]nstance.Event, error) {
-	slices.SortFunc(list, func(a, b Instance) int { return b.CreatedAt.Compare(a.CreatedAt) }) // the latest first
-	var ids []nstance.InstanceID
-	for _, i := range list {
-		ids = append(ids, i.ID)
+// maxEvents is how many events are asked for at most.
+const maxEvents = 10_000
+
+// instant reads a time, or how long ago it was; empty is the zero time.
+func instant(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
 	}
-	seen := map[nstance.InstanceID]bool{}
-	var all []nstance.Event
-	for len(ids) > 0 && len(seen) < maxStories {
-		ids = ids[:min(len(ids), maxStories-len(seen))]
-		for _, id := range ids {
-			seen[id] = true
-		}
-		events, err := c.storiesOf(ctx, ids)
-		if err != nil {
-			return nil, err
-		}
-		all, ids = append(all, events...), replacedBy(events, seen)
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
 	}
-	slices.SortStableFunc(all, func(a, b nstance.Event) int {
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Seq, b.Seq))
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, nstance.FieldError(flag, "write how long ago, such as 30m, or a time, such as 2026-01-31T12:00:00Z", "%.64q is neither", text)
+	}
+	return at, nil
+}
+
+// events returns what the journal holds, oldest first.
+func (c *client) events(ctx context.Context, q eventQuery, now time.Time) ([]nstance.Event, error) {
+	out := []nstance.Event{}
+	err := c.pages(ctx, q, now, func(e nstance.Event) error {
+		out = append(out, e)
+		return nil
 	})
-	return all, nil
-}
-
-// storiesOf fetches stories side by side. An instance that has gone meanwhile
-// has none.
-func (c *client) storiesOf(ctx context.Context, ids []nstance.InstanceID) ([]nstance.Event, error) {
-	var mu sync.Mutex
-	var all []nstance.Event
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(width)
-	for _, id := range ids {
-		g.Go(func() error {
-			s, err := c.story(ctx, id)
-			if errors.Is(err, nstance.NotFound) {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, s.Events...)
-			return err
-		})
+	slices.SortStableFunc(out, func(a, b nstance.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	if err == nil && len(out) == 0 && q.group != "" { // nothing must not hide a mistyped name
+		_, err = c.group(ctx, q.tenant, q.group)
 	}
-	err := g.Wait()
-	return all, err
+	return out, err
 }
 
-func replacedBy(events []nstance.Event, seen map[nstance.InstanceID]bool) []nstance.InstanceID {
-	var ids []nstance.InstanceID
-	for _, e := range events {
-		if e.Replaces != "" && !seen[e.Replaces] && !slices.Contains(ids, e.Replaces) {
-			ids = append(ids, e.Replaces)
+// pages calls do with each event that q asks for, page by page.
+func (c *client) pages(ctx context.Context, q eventQuery, now time.Time, do func(nstance.Event) error) error {
+	req, err := q.request(now)
+	if err != nil {
+		return err
+	}
+	for left := q.limit; ; {
+		resp, err := c.ListEvents(ctx, req)
+		if err != nil {
+			return err
+		}
+		for _, e := range resp.GetEvents() {
+			if err := do(wire.EventOf(e)); err != nil {
+				return err
+			}
+		}
+		left -= len(resp.GetEvents())
+		if req.Page = resp.GetNextPage(); req.Page == "" || !q.all && left <= 0 {
+			return nil
+		}
+		if !q.all {
+			req.Limit = int32(left)
 		}
 	}
-	return ids
 }

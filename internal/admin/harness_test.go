@@ -61,6 +61,7 @@ type world struct {
 	instances map[string]*apiv1.Instance
 	orphans   []*apiv1.Orphan
 	stories   map[string][]*apiv1.Event
+	pageSize  int              // of events
 	fail      map[string]error // by method
 	calls     []string         // what changes things
 	callers   []string         // serials of the certificates that were shown
@@ -84,7 +85,7 @@ func newWorld(t testing.TB) *world {
 func newWorldWith(t testing.TB, keys *registration.Keys) *world {
 	w := &world{
 		t: t, keys: keys, hub: feed.New[*apiv1.Event](64), instances: map[string]*apiv1.Instance{},
-		stories: map[string][]*apiv1.Event{}, fail: map[string]error{}, used: map[string]string{}, kick: make(chan struct{}),
+		stories: map[string][]*apiv1.Event{}, pageSize: 1000, fail: map[string]error{}, used: map[string]string{}, kick: make(chan struct{}),
 		config: &apiv1.GetConfigStatusResponse{Digest: "sha256:abc"},
 	}
 	cert, err := keys.Identity.Server(shard, cluster, time.Hour, time.Now())

@@ -154,11 +154,8 @@ func (x *rehearsal) observe(ctx context.Context) error {
 
 // catchUp reads from the journal what the stream did not tell.
 func (x *rehearsal) catchUp(ctx context.Context) error {
-	list, err := x.c.instances(ctx, x.of.Tenant, string(x.of.Group))
-	if err != nil {
-		return err
-	}
-	events, err := x.c.stories(ctx, append(list, x.of))
+	q := eventQuery{tenant: x.of.Tenant, group: string(x.of.Group), limit: maxEvents}
+	events, err := x.c.events(ctx, q, x.p.now())
 	for _, e := range events {
 		x.take(e)
 	}

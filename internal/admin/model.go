@@ -282,3 +282,26 @@ type RecordRepair struct {
 	Action string `json:"action"` // replace or remove
 	DryRun bool   `json:"dry_run"`
 }
+
+// An Interruption is one notice and what became of it, as interruption list and
+// interruption show print it. Absent times have not come.
+type Interruption struct {
+	EventID                string             `json:"event_id"`
+	Tenant                 nstance.TenantID   `json:"tenant"`
+	Group                  nstance.GroupID    `json:"group"`
+	Instance               nstance.InstanceID `json:"instance"`
+	Kind                   nstance.NoticeKind `json:"kind"`
+	Source                 string             `json:"source"`
+	Deadline               time.Time          `json:"deadline,omitzero"`
+	Rehearsal              bool               `json:"rehearsal"`
+	Withdrawn              bool               `json:"withdrawn"`
+	DetectedAt             time.Time          `json:"detected_at,omitzero"` // by the agent
+	ReceivedAt             time.Time          `json:"received_at,omitzero"` // by the server
+	ReplacementRequestedAt time.Time          `json:"replacement_requested_at,omitzero"`
+	Replacement            nstance.InstanceID `json:"replacement,omitempty"`
+	ReplacementReadyAt     time.Time          `json:"replacement_ready_at,omitzero"`
+	DrainStartedAt         time.Time          `json:"drain_started_at,omitzero"`
+	DrainedAt              time.Time          `json:"drained_at,omitzero"`
+	DrainOutcome           string             `json:"drain_outcome,omitempty"` // drained, failed, cut short, cancelled
+	DeletedAt              time.Time          `json:"deleted_at,omitzero"`
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -16,7 +17,11 @@ type Filter struct {
 	Tenant   nstance.TenantID
 	Group    nstance.GroupID
 	Instance nstance.InstanceID
+	Types    []nstance.EventType
+	Since    time.Time   // only those of this second or later
+	Until    time.Time   // only those of an earlier second
 	After    nstance.Seq // only later ones, by the journal's own numbers
+	Before   nstance.Seq // only earlier ones; 0 means no limit
 	Limit    int         // at most so many; 0 means 100, more than 10,000 means 10,000
 	Newest   bool        // of more than Limit matches the newest, not the oldest
 }
@@ -40,6 +45,22 @@ func (f Filter) query() (string, []any) {
 		where = append(where, "instance <> ''") // lets the index be used
 	}
 	add("instance", string(f.Instance))
+	if f.Before > 0 {
+		where, args = append(where, "seq < ?"), append(args, int64(f.Before))
+	}
+	if len(f.Types) > 0 {
+		where = append(where, "json_extract(body, '$.event') IN (?"+strings.Repeat(", ?", len(f.Types)-1)+")")
+		for _, t := range f.Types {
+			args = append(args, string(t))
+		}
+	}
+	second := func(condition string, t time.Time) {
+		if !t.IsZero() { // the text of a time has as many digits after the second as it needs
+			where, args = append(where, "substr(json_extract(body, '$.time'), 1, 19) "+condition+" ?"), append(args, t.UTC().Format("2006-01-02T15:04:05"))
+		}
+	}
+	second(">=", f.Since)
+	second("<", f.Until)
 	order, limit := "ASC", f.Limit
 	if f.Newest {
 		order = "DESC"

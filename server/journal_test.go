@@ -1,0 +1,130 @@
+package server_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// journalled waits until the journal's file holds an event, which takes a moment.
+func (w *world) journalled(api apiv1.OperatorServiceClient, typ nstance.EventType, id nstance.InstanceID) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		resp, err := api.ListEvents(w.Context(), &apiv1.ListEventsRequest{Types: []string{string(typ)}, Instance: string(id)})
+		return err == nil && len(resp.GetEvents()) > 0
+	}, eventually, 5*time.Millisecond)
+}
+
+func TestListEvents(t *testing.T) {
+	w := newWorld(t, setup{size: 3})
+	id, other := w.machine(nstance.DefaultTenant), w.machine("blue")
+	w.ready(id)
+	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
+	w.journalled(api, nstance.EventReady, id)
+	w.journalled(api, nstance.EventCreated, other)
+	list := func(api apiv1.OperatorServiceClient, req *apiv1.ListEventsRequest) []*apiv1.Event {
+		t.Helper()
+		resp, err := api.ListEvents(t.Context(), req)
+		require.NoError(t, err)
+		return resp.GetEvents()
+	}
+	t.Run("of one instance, in order", func(t *testing.T) {
+		var types []string
+		for _, e := range list(api, &apiv1.ListEventsRequest{Instance: string(id)}) {
+			require.Equal(t, string(id), e.GetInstance())
+			types = append(types, e.GetType())
+		}
+		require.Equal(t, []string{"create_requested", "created", "registered", "ready"}, types)
+	})
+	t.Run("of some types", func(t *testing.T) {
+		got := list(api, &apiv1.ListEventsRequest{Types: []string{"created", "ready"}, Tenant: "default"})
+		require.Len(t, got, 4)
+		for _, e := range got {
+			require.Contains(t, []string{"created", "ready"}, e.GetType())
+		}
+	})
+	t.Run("of a time", func(t *testing.T) {
+		now := time.Now()
+		require.Empty(t, list(api, &apiv1.ListEventsRequest{Since: timestamppb.New(now.Add(time.Hour))}))
+		require.Empty(t, list(api, &apiv1.ListEventsRequest{Until: timestamppb.New(now.Add(-time.Hour))}))
+		all := list(api, &apiv1.ListEventsRequest{Since: timestamppb.New(now.Add(-time.Hour)), Until: timestamppb.New(now.Add(time.Hour))})
+		require.NotEmpty(t, all)
+	})
+	t.Run("page by page, both ways", func(t *testing.T) {
+		whole := list(api, &apiv1.ListEventsRequest{Tenant: "default"})
+		for _, newest := range []bool{false, true} {
+			var seqs []uint64
+			req := &apiv1.ListEventsRequest{Tenant: "default", Limit: 3, Newest: newest}
+			for {
+				resp, err := api.ListEvents(t.Context(), req)
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(resp.GetEvents()), 3)
+				for _, e := range resp.GetEvents() {
+					seqs = append(seqs, e.GetSeq())
+				}
+				if req.Page = resp.GetNextPage(); req.Page == "" {
+					break
+				}
+			}
+			if newest {
+				slices.Reverse(seqs)
+			}
+			require.Len(t, seqs, len(whole))
+			require.True(t, slices.IsSorted(seqs))
+		}
+	})
+	t.Run("a tenant sees its own", func(t *testing.T) {
+		for _, e := range list(blue, &apiv1.ListEventsRequest{}) {
+			require.Equal(t, "blue", e.GetTenant())
+		}
+		require.Empty(t, list(blue, &apiv1.ListEventsRequest{Instance: string(id)}))
+		_, err := blue.ListEvents(t.Context(), &apiv1.ListEventsRequest{Tenant: "default"})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+	})
+	t.Run("bad requests name the field", func(t *testing.T) {
+		for field, req := range map[string]*apiv1.ListEventsRequest{
+			"limit": {Limit: -1}, "page": {Page: "x"}, "types": {Types: make([]string, 65)},
+		} {
+			_, err := api.ListEvents(t.Context(), req)
+			require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+			require.ErrorContains(t, err, field)
+		}
+		_, err := api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Instance: "x"})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+	})
+}
+
+func TestListInterruptions(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
+	k.acked(k.notice(reclaim("e1", time.Minute)))
+	next := w.await(nstance.EventReplacementRequested, "").Instance
+	w.journalled(api, nstance.EventDrainStarted, id)
+	w.journalled(api, nstance.EventReplacementRequested, next)
+	list := func(api apiv1.OperatorServiceClient, req *apiv1.ListInterruptionsRequest) []*apiv1.Interruption {
+		t.Helper()
+		resp, err := api.ListInterruptions(t.Context(), req)
+		require.NoError(t, err)
+		return resp.GetInterruptions()
+	}
+	got := list(api, &apiv1.ListInterruptionsRequest{})
+	require.Len(t, got, 1)
+	require.Equal(t, []string{"e1", string(id), string(next), "web"}, []string{got[0].GetEventId(), got[0].GetInstance(), got[0].GetReplacement(), got[0].GetGroup()})
+	require.NotNil(t, got[0].GetReceivedAt())
+	require.NotNil(t, got[0].GetDrainStartedAt())
+	require.Len(t, list(api, &apiv1.ListInterruptionsRequest{Instance: string(id), EventId: "e1"}), 1)
+	require.Empty(t, list(api, &apiv1.ListInterruptionsRequest{EventId: "e2"}))
+	require.Empty(t, list(api, &apiv1.ListInterruptionsRequest{Group: "db"}))
+	require.Empty(t, list(blue, &apiv1.ListInterruptionsRequest{}))
+	_, err := api.ListInterruptions(t.Context(), &apiv1.ListInterruptionsRequest{Limit: 1001})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+}
