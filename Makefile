@@ -73,7 +73,7 @@ servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSIO
 
 test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
-		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server/dev
+		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
 
 # Go's scheduler is built to make its random choices from the seed.
 sim-build:

@@ -51,6 +51,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	faults []*Fault
 	seen   map[string]int // requests by method
+	spoilt int
 }
 
 // New returns a proxy, without faults at first, in front of the service at a
@@ -90,6 +91,13 @@ func (p *Proxy) Count(method string) int {
 	return p.seen[method]
 }
 
+// Spoilt returns how many requests a fault has met.
+func (p *Proxy) Spoilt() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spoilt
+}
+
 // Close ends connections to the service that nobody uses.
 func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
 
@@ -105,6 +113,7 @@ func (p *Proxy) hit(r *http.Request) *Fault {
 			f.Skip--
 		default:
 			f.Times--
+			p.spoilt++
 			return f
 		}
 	}

@@ -79,6 +79,7 @@ func TestModes(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprintf("200 %d againtag", c.landed+1), got, "only one was spoilt")
 			require.Equal(t, 2, p.Count(http.MethodPut))
+			require.Equal(t, 1, p.Spoilt())
 		})
 	}
 }

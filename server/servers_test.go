@@ -1,0 +1,16 @@
+//go:build servers
+
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nstance-go/nstance/internal/realserver"
+)
+
+// The same as TestSpoiltStorage, over a real S3 server and for longer.
+func TestServersSpoilt(t *testing.T) {
+	s3 := realserver.NewS3(t)
+	liveThrough(t, 2, s3.Bucket(t), s3.Endpoint, 30*time.Second)
+}
