@@ -30,7 +30,7 @@ type method struct {
 // coming are the RPCs of the contract that are not served yet.
 var coming = map[string]bool{
 	"WatchGroups": true, "CreateGroup": true, "DeleteGroup": true,
-	"CreateInstance": true, 
+	"CreateInstance": true,
 }
 
 // methods returns every RPC that needs a certificate.
