@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"encoding/base64"
 	"maps"
 	"slices"
 	"strings"
@@ -22,6 +21,12 @@ func (d *decoder) check(c *Config) {
 	}
 	if c.Shard.LeaderAddress != "" && c.Shard.Provider.Kind == "local" {
 		d.wrong("shard.leader_address", "leave it out, and give clients the addresses of all servers", "provider local has no addresses that move")
+	}
+	for name, image := range c.Images {
+		d.image(c, join("images", string(name)), image)
+	}
+	for name := range c.LoadBalancers {
+		d.balancer(c, join("load_balancers", string(name)))
 	}
 	for name, t := range c.Templates {
 		d.template(c, join("templates", string(name)), t)
@@ -58,18 +63,10 @@ func (d *decoder) wrong(path, remedy, format string, args ...any) {
 func (d *decoder) template(c *Config, path string, t Template) {
 	d.shape(c, path, t.Shape)
 	d.files(c, path, t)
+	d.provisioning(c, path, t)
 	if t.Market.spot() && t.Role == controlPlane {
 		d.controlPlaneOnSpot(path)
 	}
-	if t.UserData == nil {
-		return
-	}
-	content, err := t.UserData.text()
-	if err == nil {
-		err = renderable(content)
-	}
-	path = join(join(path, "userdata"), "content")
-	d.adopt(path, d.at[path], err)
 }
 
 func (d *decoder) group(c *Config, path string, g Group) {
@@ -96,6 +93,7 @@ func (d *decoder) shape(c *Config, path string, s Shape) {
 		names := slices.Sorted(maps.Keys(c.Shard.SubnetPools))
 		d.wrong(join(path, "subnet_pool"), suggest(string(s.SubnetPool), plain(names)), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
 	}
+	d.balancers(c, path, s.LoadBalancers)
 	if s.Market != nil {
 		d.market(join(path, "market"), s.Market)
 	}
@@ -121,18 +119,6 @@ const (
 
 func (d *decoder) controlPlaneOnSpot(path string) {
 	d.wrong(join(join(path, "market"), "type"), "use on-demand, or another template", "spot is refused for role control-plane")
-}
-
-// text returns the template within u.
-func (u *UserData) text() (string, error) {
-	if u.Encoding != "base64" {
-		return u.Content, nil
-	}
-	b, err := base64.StdEncoding.DecodeString(u.Content)
-	if err != nil {
-		return "", nstance.FieldError("content", "encode it again, with padding", "%s", err)
-	}
-	return string(b), nil
 }
 
 // renderable checks that text is a template. What it may call is known only to

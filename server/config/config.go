@@ -18,8 +18,9 @@ type Config struct {
 	Templates    map[TemplateName]Template                      `name:"templates" key:"template"`
 	Declared     map[nstance.TenantID]map[nstance.GroupID]Group `name:"groups" key:"tenant,group"` // as written; Groups returns them merged
 
-	_ later `name:"load_balancers" doc:"load balancers that groups may name"`
-	_ later `name:"images" doc:"machine images, resolved by name"`
+	Images        map[ImageName]Image           `name:"images" key:"image"`
+	LoadBalancers map[BalancerName]LoadBalancer `name:"load_balancers" key:"load_balancer"`
+
 	_ later `name:"tenants" doc:"what each tenant may name through the API"`
 
 	groups []nstance.Group
@@ -56,11 +57,11 @@ type Shard struct {
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
 	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it"`
+	ImageRefresh        time.Duration         `name:"image_refresh" default:"6h" min:"1m" doc:"how often images are looked for again, and user data is fetched again that has no sha256"`
 	GC                  GC                    `name:"gc"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
 	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
-	_ later `name:"image_refresh" doc:"how often image names are resolved again"`
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
 }
 
@@ -137,10 +138,10 @@ type Template struct {
 	LaunchTimeout       time.Duration     `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
 	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
 	Files               map[FilePath]File `name:"files" key:"path"`
+	Image               ImageName         `name:"image" absent:"what args or the provider say" doc:"name of its image"`
+	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata" later:"secrets" doc:"what else counts as a change of the machine, so that it is replaced: variables that user data or args name, another image under the same name, other user data at the same URL"`
 	PostApply           Command           `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
-
-	_ later `name:"track" doc:"what else counts as a change of the machine"`
 }
 
 // A Group is a named set of machines, as written.
@@ -151,7 +152,6 @@ type Group struct {
 	Protect      bool           `name:"protect" default:"false" doc:"refuse deletion of the group"`
 	Shape
 
-	_ later `name:"load_balancers" doc:"load balancers that its machines join"`
 	_ later `name:"warm_pool" doc:"stand-by machines"`
 }
 
@@ -161,6 +161,7 @@ type Shape struct {
 	InstanceType  string            `name:"instance_type" inherits:"the template's" doc:"the cloud's machine type"`
 	InstanceTypes []string          `name:"instance_types" inherits:"the template's" doc:"machine types in order of preference, instead of instance_type"`
 	SubnetPool    PoolName          `name:"subnet_pool" inherits:"the template's" doc:"name of the subnet pool"`
+	LoadBalancers []string          `name:"load_balancers" inherits:"the template's" doc:"names of the load balancers that its machines join; a change concerns machines that run, and replaces none"`
 	Args          json.RawMessage   `name:"args" rendered:"true" doc:"arguments of the provider for one machine, which checks them itself; objects merge, anything else replaces"` // canonical JSON or nil
 	Vars          map[string]string `name:"vars" doc:"variables for userdata, files and args; merge"`
 	Market        *Market           `name:"market" absent:"on-demand" inherits:"the template's" doc:"how capacity is bought; a group's replaces the template's as a whole"`
@@ -168,11 +169,10 @@ type Shape struct {
 
 // UserData is the template of what a machine is told at its first boot.
 type UserData struct {
-	Source   string `name:"source" default:"inline" enum:"inline" later:"url" doc:"where the content is"`
-	Encoding string `name:"encoding" default:"plain" enum:"plain|base64" later:"gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
-	Content  string `name:"content" required:"true" doc:"template (Go text/template) of the user data"`
-
-	_ later `name:"sha256" doc:"digest that fetched content must have"`
+	Source   string `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
+	Encoding string `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
+	Content  string `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
+	SHA256   Digest `name:"sha256" absent:"whatever is there" doc:"digest that fetched content must have, before it is decoded"`
 }
 
 // Market is how capacity is bought.

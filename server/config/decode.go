@@ -109,7 +109,7 @@ func (d *decoder) kind(path string, v *hujson.Value, dst reflect.Value, tag refl
 	case reflect.Map:
 		d.entries(path, v, dst)
 	case reflect.Slice:
-		d.list(path, v, dst)
+		d.list(path, v, dst, tag)
 	case reflect.String:
 		dst.SetString(d.text(path, v, tag))
 	case reflect.Bool:
@@ -202,7 +202,7 @@ func (d *decoder) entries(path string, v *hujson.Value, dst reflect.Value) {
 }
 
 // list decodes a list of words, none empty, none twice.
-func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value) {
+func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value, tag reflect.StructTag) {
 	if !d.wants(path, v, "a list of strings", '[') {
 		return
 	}
@@ -218,7 +218,7 @@ func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value) {
 			d.value(index(path, i), &elements[i], dst.Index(i), `empty:"true"`)
 			continue
 		}
-		d.value(index(path, i), &elements[i], dst.Index(i), "")
+		d.value(index(path, i), &elements[i], dst.Index(i), wordsOnly(tag))
 		if s := dst.Index(i).String(); s != "" && seen[s] {
 			d.fail(index(path, i), elements[i].StartOffset, "keep one of them", "%q is listed twice", clip(s))
 		} else {

@@ -82,6 +82,8 @@ func clone(g nstance.Group) nstance.Group {
 	d := &g.Definition
 	d.InstanceTypes = slices.Clone(d.InstanceTypes)
 	d.Subnets = slices.Clone(d.Subnets)
+	d.LoadBalancers = slices.Clone(d.LoadBalancers)
+	d.Track = slices.Clone(d.Track)
 	d.Args = slices.Clone(d.Args)
 	d.Vars = maps.Clone(d.Vars)
 	cloneFiles(d)
@@ -120,8 +122,10 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	}
 	merged.Definition.Files, merged.Definition.Certificates = t.definitions(c)
 	merged.Definition.PostApply = t.PostApply
-	if u := t.UserData; u != nil {
-		merged.Definition.UserData = nstance.UserData{Source: u.Source, Encoding: u.Encoding, Content: u.Content}
+	merged.Definition.Image, merged.Definition.Track = c.Images[t.Image].ID, t.Track
+	merged.Definition.LoadBalancers = shape.LoadBalancers
+	if t.UserData != nil {
+		merged.Definition.UserData = t.UserData.definition()
 	}
 	return clone(merged)
 }
@@ -140,6 +144,9 @@ func (s Shape) over(base Shape) Shape {
 	}
 	if s.Market == nil {
 		s.Market = base.Market
+	}
+	if s.LoadBalancers == nil {
+		s.LoadBalancers = base.LoadBalancers
 	}
 	return s
 }

@@ -58,6 +58,7 @@ func TestDefaults(t *testing.T) {
 		ShutdownTimeout:     10 * time.Second,
 		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 20, Percent: true}},
 		Election:            config.Election{TTL: 6 * time.Second},
+		ImageRefresh:        6 * time.Hour,
 		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute},
 	}, c.Shard)
 	require.Empty(t, c.Groups())
@@ -96,6 +97,7 @@ func TestEverySettingArrives(t *testing.T) {
 		Expiry:              config.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
 		Election:            config.Election{TTL: 10 * time.Second},
 		LeaderAddress:       "10.0.0.100",
+		ImageRefresh:        3 * time.Hour,
 		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
 		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 7}},
@@ -121,6 +123,7 @@ func TestEverySettingArrives(t *testing.T) {
 			Definition: nstance.Definition{
 				Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"t4g.small", "t4g.medium"},
 				SubnetPool: "edge", Subnets: []string{"subnet-3"},
+				LoadBalancers: []string{"front", "back"}, Track: []string{"vars", "image"},
 				Args:     json.RawMessage(`{"disk":{"size":50,"type":"gp3"},"name":"{{.Instance.ID}}","tags":["web"]}`),
 				UserData: nstance.UserData{Source: "inline", Encoding: "plain", Content: "#!/bin/sh\necho {{.Vars.color}}\n"},
 				Vars:     map[string]string{"region": "eu", "color": "green", "level": "group"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"time"
@@ -49,6 +50,15 @@ func names(all []setting) []string {
 		}
 	}
 	return out
+}
+
+// wordsOnly returns what of a list's tag holds for each of its elements: which
+// words there are.
+func wordsOnly(tag reflect.StructTag) reflect.StructTag {
+	if tag.Get("enum") == "" {
+		return ""
+	}
+	return reflect.StructTag(fmt.Sprintf("enum:%q later:%q", tag.Get("enum"), tag.Get("later")))
 }
 
 func alternatives(tag string) []string {
@@ -160,6 +170,9 @@ func typeName(t reflect.Type, tag reflect.StructTag) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice:
+		if words := alternatives(tag.Get("enum")); len(words) > 0 {
+			return "list of " + strings.Join(words, ", ")
+		}
 		return "list of strings"
 	case reflect.Map:
 		return "object of strings"

@@ -1,0 +1,170 @@
+package config
+
+import (
+	"encoding/json"
+	"maps"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// ImageName names an entry of images, BalancerName one of load_balancers.
+type (
+	ImageName    string
+	BalancerName string
+)
+
+// Validate returns nil or an Invalid error that names field.
+func (n ImageName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// Validate returns nil or an Invalid error that names field.
+func (n BalancerName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+
+// An Image is what machines are made from: one that is known by its ID, or the
+// newest that fits.
+type Image struct {
+	ID    string `name:"id" absent:"looked for" doc:"the provider's ID of the image"`
+	Owner string `name:"owner" absent:"anybody" doc:"account or project that publishes it, as the provider spells it"`
+	Name  string `name:"name" absent:"any" doc:"its name; * stands for any run of characters. Of those that fit owner, name and the template's arch the newest is taken, at leadership and every image_refresh"`
+}
+
+// Query returns what to look for, for a template of that architecture; ok is
+// false when there is nothing to look for.
+func (i Image) Query(arch nstance.Arch) (q nstance.ImageQuery, ok bool) {
+	return nstance.ImageQuery{Owner: i.Owner, Name: i.Name, Arch: arch}, i.ID == ""
+}
+
+// A LoadBalancer is what machines join to be sent traffic.
+type LoadBalancer struct {
+	ID   string          `name:"id" required:"true" doc:"the provider's ID of the load balancer, target group or backend"`
+	Args json.RawMessage `name:"args" doc:"further arguments of the provider, which checks them itself"` // canonical JSON or nil
+}
+
+// Balancers returns the load balancers that groups may name, sorted by name.
+func (c *Config) Balancers() []nstance.LoadBalancer {
+	var out []nstance.LoadBalancer
+	for _, name := range slices.Sorted(maps.Keys(c.LoadBalancers)) {
+		lb := c.LoadBalancers[name]
+		out = append(out, nstance.LoadBalancer{Name: string(name), ID: lb.ID, Args: slices.Clone(lb.Args)})
+	}
+	return out
+}
+
+// Image returns the image that a template names; ok is false if it names none.
+func (c *Config) Image(template TemplateName) (name ImageName, image Image, ok bool) {
+	name = c.Templates[template].Image
+	image, ok = c.Images[name]
+	return name, image, ok
+}
+
+// A Digest is a SHA-256 in hexadecimal digits.
+type Digest string
+
+// Validate returns nil or an Invalid error that names field.
+func (s Digest) Validate(field string) error {
+	if len(s) != 64 || strings.Trim(string(s), "0123456789abcdef") != "" {
+		return nstance.FieldError(field, "write what sha256sum prints: 64 digits, lower case", "%q is no SHA-256", clip(string(s)))
+	}
+	return nil
+}
+
+// UserDataPrefix begins the storage keys that user data may be read from.
+const UserDataPrefix = "userdata/"
+
+// UserDataURL takes the address of user data apart: http, https, or
+// storage:userdata/... for an object of the shard's own store. It returns nil
+// and an Invalid error if it is none of these.
+func UserDataURL(text string) (*url.URL, error) {
+	const remedy = "write https://host/path, http://host/path or storage:" + UserDataPrefix + "name"
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, nstance.FieldError("content", remedy, "%q is no URL", clip(text))
+	case u.Scheme == "storage":
+		if key := u.Opaque; !strings.HasPrefix(key, UserDataPrefix) || path.Clean(key) != key || u.RawQuery != "" || u.Fragment != "" {
+			return nil, nstance.FieldError("content", remedy, "%q names no object below %s", clip(text), UserDataPrefix)
+		}
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+		return nil, nstance.FieldError("content", remedy, "%q is no address that user data can be fetched from", clip(text))
+	case u.User != nil:
+		return nil, nstance.FieldError("content", "leave it out: the address is stored and shown", "holds a user name or password")
+	case u.Fragment != "":
+		return nil, nstance.FieldError("content", remedy, "holds a #fragment, which no server is sent")
+	}
+	return u, nil
+}
+
+// unable reports whether a kind of provider is known to find no images and to
+// have no load balancers: what can be said offline.
+func unable(kind string) bool { return kind == "local" }
+
+func (d *decoder) image(c *Config, at string, i Image) {
+	switch {
+	case i.ID != "" && i.Owner+i.Name != "":
+		d.wrong(join(at, "id"), "keep one of them", "is given beside owner or name")
+	case i.ID == "" && i.Name == "":
+		d.wrong(join(at, "name"), "name it, or give its id", "is missing")
+	case i.ID == "" && unable(c.Shard.Provider.Kind):
+		d.wrong(join(at, "name"), "give its id", "provider %s cannot look for images", c.Shard.Provider.Kind)
+	}
+}
+
+func (d *decoder) balancer(c *Config, at string) {
+	if unable(c.Shard.Provider.Kind) {
+		d.wrong(at, "remove it", "provider %s has no load balancers", c.Shard.Provider.Kind)
+	}
+}
+
+func (d *decoder) provisioning(c *Config, at string, t Template) {
+	if _, ok := c.Images[t.Image]; t.Image != "" && !ok {
+		d.wrong(join(at, "image"), suggest(string(t.Image), plain(slices.Sorted(maps.Keys(c.Images)))), "image %q is not in images", t.Image)
+	}
+	for i, word := range t.Track {
+		switch {
+		case word == nstance.TrackImage && t.Image == "":
+			d.wrong(index(join(at, "track"), i), "name an image, or remove it", "the template names no image")
+		case word == nstance.TrackUserData && (t.UserData == nil || t.UserData.Source != nstance.SourceURL):
+			d.wrong(index(join(at, "track"), i), "remove it", "user data that is not fetched is tracked anyway")
+		}
+	}
+	if t.UserData != nil {
+		d.userData(join(at, "userdata"), t.UserData)
+	}
+}
+
+// userData checks what can be checked without fetching anything.
+func (d *decoder) userData(at string, u *UserData) {
+	content := join(at, "content")
+	if u.Source == nstance.SourceURL {
+		_, err := UserDataURL(u.Content)
+		d.adopt(content, d.at[content], err)
+		return
+	}
+	if u.Encoding == "gzip" {
+		d.wrong(join(at, "encoding"), "use base64+gzip", "gzip cannot be written into this file as it is")
+		return
+	}
+	if u.SHA256 != "" {
+		d.wrong(join(at, "sha256"), "remove it", "means nothing for content that is not fetched")
+	}
+	text, err := u.definition().Template()
+	if err == nil {
+		err = renderable(text)
+	}
+	d.adopt(content, d.at[content], err)
+}
+
+func (u *UserData) definition() nstance.UserData {
+	return nstance.UserData{Source: u.Source, Encoding: u.Encoding, Content: u.Content, SHA256: string(u.SHA256)}
+}
+
+func (d *decoder) balancers(c *Config, at string, names []string) {
+	for i, name := range names {
+		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
+			d.wrong(index(join(at, "load_balancers"), i), suggest(name, plain(slices.Sorted(maps.Keys(c.LoadBalancers)))), "load balancer %q is not in load_balancers", clip(name))
+		}
+	}
+}
