@@ -240,7 +240,7 @@ func (a *acceptance) follow(ctx context.Context) {
 	}
 	for {
 		wait := a.t.server.opts.Reread*9/10 + rand.N(a.t.server.opts.Reread/5+1)
-		if _, err := a.t.server.Refresh(ctx); errors.Is(err, nstance.Unavailable) {
+		if _, err := a.t.server.reread(ctx); errors.Is(err, nstance.Unavailable) {
 			wait = min(wait, 5*time.Second)
 		}
 		select {

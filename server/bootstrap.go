@@ -67,11 +67,9 @@ func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
-	content := []byte(def.UserData.Content)
-	if def.UserData.Encoding == "base64" {
-		if content, err = base64.StdEncoding.DecodeString(def.UserData.Content); err != nil {
-			return reconcile.Rendered{}, nstance.FieldError("userdata.content", "encode it again", "is not base64: %v", err)
-		}
+	content, err := def.UserData.Template() // as the definition has it: nothing is fetched here
+	if err != nil {
+		return reconcile.Rendered{}, err
 	}
 	data := b.data(rec, def)
 	args, err := renderArgs(def.Args, data)
@@ -79,7 +77,7 @@ func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.
 		return reconcile.Rendered{}, err
 	}
 	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
-	userData, err := render("userdata.content", string(content), data)
+	userData, err := render("userdata.content", content, data)
 	return reconcile.Rendered{UserData: userData, Args: args}, err
 }
 

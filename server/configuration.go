@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -71,14 +72,24 @@ func (s *Server) force(conf *config.Config, p proposal) {
 // by name. One that would change more than shard.max_change permits is held:
 // that fails with Conflict and says how to confirm it. One call works at a time,
 // so that the newest configuration stays.
+//
+// Images are looked for and user data is fetched again too, after it returns.
 func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
+	changed, err = s.reread(ctx)
+	if t := s.term.Load(); err == nil && t != nil {
+		t.resolver.again()
+	}
+	return changed, err
+}
+
+func (s *Server) reread(ctx context.Context) (changed bool, err error) {
 	if err := s.turn(ctx); err != nil {
 		return false, err
 	}
 	defer func() { <-s.refreshing }()
 	conf, p, err := s.read(ctx)
 	if err == nil {
-		err = s.permitted(conf)
+		err = errors.Join(s.permitted(conf), able(conf, provider.AbilitiesOf(s.provider)))
 	}
 	if t := s.term.Load(); err == nil && t != nil {
 		if changed, err = t.accepts.consider(ctx, conf, p); t.granted.Err() != nil {

@@ -27,6 +27,8 @@ type groups struct {
 	mu       sync.Mutex // orders publications; held only in memory work
 	read     bool       // doc says what is durable: before, nothing is wanted
 	problems []string   // overlays that make no sense
+
+	published *config.Config // whose load balancers the reconciler has
 }
 
 func newGroups(t *term) *groups {
@@ -74,9 +76,30 @@ func (g *groups) publish() {
 	if !g.read {
 		return
 	}
-	var wanted []nstance.Group
-	wanted, g.problems = g.lay(g.t.server.config())
+	conf := g.t.server.config()
+	laid, problems := g.lay(conf)
+	wanted, _, more := g.complete(conf, laid)
+	g.problems = append(problems, more...)
+	if g.published != conf {
+		g.published = conf
+		g.t.resolver.consider(conf)
+		g.t.reconciler.Observe(nstance.Balancing{LoadBalancers: conf.Balancers()})
+	}
 	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
+}
+
+// complete puts into groups what names and addresses in conf stand for. Those
+// that cannot be had that way are returned apart: they are left as they are.
+func (g *groups) complete(conf *config.Config, laid []nstance.Group) (done, open []nstance.Group, problems []string) {
+	for _, spec := range laid {
+		if err := g.t.resolver.complete(conf, &spec); err != nil {
+			problems = append(problems, fmt.Sprintf("group %s is left as it is: %v", spec.Key, err))
+			open = append(open, spec)
+			continue
+		}
+		done = append(done, spec)
+	}
+	return done, open, problems
 }
 
 // impact says what another configuration would cost. It fails with Unavailable
@@ -87,8 +110,9 @@ func (g *groups) impact(conf *config.Config) (reconcile.Impact, error) {
 	if !g.read {
 		return reconcile.Impact{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", storage.GroupsKey(g.t.conf.Shard.ID))
 	}
-	wanted, _ := g.lay(conf)
-	return g.t.reconciler.Impact(wanted)
+	laid, _ := g.lay(conf)
+	done, open, _ := g.complete(conf, laid)
+	return g.t.reconciler.Impact(append(done, open...)) // what is not known yet counts as another
 }
 
 // lay returns every group as conf and the newest overlays want it, and what is

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -116,6 +117,9 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 		return nil, err
 	}
 	if _, err := movable(p, conf.Shard); err != nil {
+		return nil, err
+	}
+	if err := able(conf, provider.AbilitiesOf(p)); err != nil {
 		return nil, err
 	}
 	s.own = conf

@@ -31,6 +31,7 @@ type term struct {
 	registrar  *registration.Registrar
 	sessions   *sessions
 	groups     *groups
+	resolver   *resolver
 	accepts    *acceptance
 	hub        *feed.Feed[watched]
 	used       successors
@@ -75,6 +76,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.sessions = newSessions(t.reconciler.Observe)
 	t.groups = newGroups(t)
+	t.resolver = newResolver(t)
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
@@ -103,6 +105,7 @@ func (t *term) run() error {
 	defer stop()
 	tried := make(chan struct{})
 	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
+	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
@@ -136,7 +139,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems(), t.server.keyProblems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems(), t.server.keyProblems())
 }
 
 // goAway ends the agents' sessions.

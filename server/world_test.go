@@ -74,7 +74,8 @@ func (s *source) set(text string, err error) {
 
 // A setup says what is special about a world. Zero fields are ordinary.
 type setup struct {
-	size  int // of group default/web
+	size  int    // of group default/web
+	text  string // the whole configuration, instead of the ordinary one
 	shard string
 	store storage.Store
 	cloud simcloud.Options
@@ -106,7 +107,10 @@ func newWorld(t *testing.T, s setup) *world {
 	if w.store == nil {
 		w.store = storage.NewMemory()
 	}
-	w.conf.set(fmt.Sprintf(configuration, s.shard, s.size), nil)
+	if s.text == "" {
+		s.text = fmt.Sprintf(configuration, s.shard, s.size)
+	}
+	w.conf.set(s.text, nil)
 	s.opts.Journal = w.journal
 	if s.over == nil {
 		s.over = w.cloud

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+func TestFetch(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/good", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{{.Nonce}}")) })
+	mux.HandleFunc("/empty", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/long", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, maxFetched+1)) })
+	mux.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{{.Nonce")) })
+	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte("x"))
+	})
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/good", http.StatusFound) })
+	mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", http.StatusFound) })
+	web := httptest.NewServer(mux)
+	defer web.Close()
+	store := storage.NewMemory()
+	_, err := store.PutIfAbsent(t.Context(), "userdata/base", []byte("from the store"))
+	require.NoError(t, err)
+	f := newFetcher(store)
+	defer f.close()
+	digest := digestOf([]byte("{{.Nonce}}"))
+	for _, c := range []struct {
+		name, at, digest, encoding string
+		want                       string
+		code                       nstance.Code
+		says                       string
+	}{
+		{name: "what is there", at: web.URL + "/good", want: "{{.Nonce}}"},
+		{name: "with its digest", at: web.URL + "/good", digest: digest, want: "{{.Nonce}}"},
+		{name: "after a redirect", at: web.URL + "/moved", want: "{{.Nonce}}"},
+		{name: "an object", at: "storage:userdata/base", want: "from the store"},
+		{name: "another digest", at: web.URL + "/good", digest: strings.Repeat("a", 64), code: nstance.Invalid, says: "write " + digest},
+		{name: "nothing", at: web.URL + "/empty", code: nstance.Invalid, says: "nothing is there"},
+		{name: "too much", at: web.URL + "/long", code: nstance.Invalid, says: "more than"},
+		{name: "without end", at: web.URL + "/endless", code: nstance.Invalid, says: "more than"},
+		{name: "a broken template", at: web.URL + "/broken", code: nstance.Invalid, says: "unclosed action"},
+		{name: "another encoding", at: web.URL + "/good", encoding: "gzip", code: nstance.Invalid, says: "not gzip"},
+		{name: "cut off", at: web.URL + "/cut", code: nstance.Unavailable},
+		{name: "not there", at: web.URL + "/none?token=hush", code: nstance.Unavailable, says: "404"},
+		{name: "round in circles", at: web.URL + "/round", code: nstance.Unavailable, says: "too many redirects"},
+		{name: "nobody there", at: "http://127.0.0.1:1/x?token=hush", code: nstance.Unavailable},
+		{name: "no such object", at: "storage:userdata/none", code: nstance.NotFound},
+		{name: "an object of another kind", at: "storage:secret/ca", code: nstance.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: c.at, SHA256: c.digest, Encoding: c.encoding})
+			require.Equal(t, c.code, nstance.CodeOf(err), "%v", err)
+			if c.code != "" {
+				require.ErrorContains(t, err, c.says)
+				require.NotContains(t, err.Error(), "hush", "what is in a query may be a secret")
+				return
+			}
+			require.Equal(t, c.want, string(got))
+		})
+	}
+	t.Run("an answer that does not come", func(t *testing.T) {
+		release := make(chan struct{})
+		slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+		defer slow.Close()
+		defer close(release)
+		f := newFetcher(store)
+		f.http.Timeout = 20 * time.Millisecond
+		_, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: slow.URL})
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.Equal(t, fetchTimeout, newFetcher(store).http.Timeout)
+	})
+	t.Run("a redirect away from https", func(t *testing.T) {
+		next, _ := http.NewRequest(http.MethodGet, "http://example", http.NoBody)
+		first, _ := http.NewRequest(http.MethodGet, "https://example", http.NoBody)
+		require.Error(t, f.http.CheckRedirect(next, []*http.Request{first}))
+	})
+}

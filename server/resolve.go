@@ -1,0 +1,448 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// resolved is what resolved/{shard}.json holds: what names and addresses in the
+// configuration stood for when they were last looked at, so that a new leader
+// knows it when nobody answers.
+type resolved struct {
+	Images   map[string]found `json:"images,omitempty"`   // the provider's ID, by query
+	UserData map[string]found `json:"userdata,omitempty"` // the digest of what was fetched, by address
+}
+
+// found is one answer.
+type found struct {
+	Is string    `json:"is"`
+	At time.Time `json:"at"` // when it was last confirmed
+}
+
+// A resolver finds out what names of images and addresses of user data stand
+// for, and whether instance types suit: when a term begins, when the
+// configuration changes, and every image_refresh. What cannot be found stays
+// what it was.
+type resolver struct {
+	t     *term
+	doc   *storage.Doc[resolved]
+	fetch *fetcher
+	can   provider.Abilities
+	wake  chan struct{} // has room for one: there is something to find
+
+	mu     sync.Mutex
+	read   bool // known is what is durable, or newer
+	known  resolved
+	bodies map[string][]byte // fetched user data, by digest
+	archs  map[string][]nstance.Arch
+	asked  map[string]bool   // types that the provider has been asked for, or will be
+	wrong  map[string]string // what could not be found, and why
+	seen   *config.Config    // for which it was looked last
+	stale  bool              // everything is to be looked at again
+}
+
+const (
+	firstResolve    = 5 * time.Second // the wait after a failure, doubling
+	lastResolve     = 5 * time.Minute
+	maxMachineTypes = 1000
+)
+
+func newResolver(t *term) *resolver {
+	return &resolver{
+		t: t, fetch: newFetcher(t.server.store), can: t.reconciler.Abilities(), wake: make(chan struct{}, 1),
+		doc: storage.NewDoc[resolved](t.server.store, storage.ResolvedKey(t.conf.Shard.ID), &storage.DocOptions{
+			Epoch: t.granted.Epoch(), Check: t.granted.Err,
+		}),
+		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, wrong: map[string]string{},
+	}
+}
+
+// run resolves until ctx ends.
+func (v *resolver) run(ctx context.Context) {
+	defer v.fetch.close()
+	failed := 0
+	for ctx.Err() == nil {
+		conf := v.t.server.config()
+		ok := v.load(ctx, conf) && v.resolve(ctx, conf)
+		v.t.groups.publish()
+		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
+		if failed++; ok {
+			failed = 0
+		} else {
+			wait = min(wait, firstResolve<<min(failed-1, 10), lastResolve)
+		}
+		select {
+		case <-ctx.Done():
+		case <-v.wake:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// consider has another configuration looked at.
+func (v *resolver) consider(conf *config.Config) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.seen != conf {
+		v.seen = conf
+		v.signal()
+	}
+}
+
+// again has everything looked at again.
+func (v *resolver) again() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stale = true
+	v.signal()
+}
+
+func (v *resolver) signal() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// load reads what is durable, once, and what user data of the configuration it
+// names. It reports whether nothing is left to be read.
+func (v *resolver) load(ctx context.Context, conf *config.Config) bool {
+	v.mu.Lock()
+	read := v.read
+	v.mu.Unlock()
+	if read {
+		return true
+	}
+	known, err := v.doc.Load(ctx)
+	if err != nil {
+		v.note(storage.ResolvedKey(conf.Shard.ID), fmt.Errorf("cannot be read: %w", err))
+		return false
+	}
+	v.note(storage.ResolvedKey(conf.Shard.ID), nil)
+	bodies := map[string][]byte{}
+	for _, u := range addresses(conf) {
+		digest := known.UserData[addressKey(u)].Is
+		if digest == "" || bodies[digest] != nil {
+			continue
+		}
+		obj, err := v.t.server.store.Get(ctx, storage.FetchedKey(digest))
+		switch {
+		case err == nil && digestOf(obj.Data) == digest:
+			bodies[digest] = obj.Data
+		case err != nil && !errors.Is(err, nstance.NotFound):
+			v.note(storage.FetchedKey(digest), fmt.Errorf("cannot be read: %w", err))
+			return false
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.read, v.known, v.bodies = true, known, bodies
+	return true
+}
+
+// note remembers why something could not be found, or that it could.
+func (v *resolver) note(what string, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err == nil {
+		delete(v.wrong, what)
+		return
+	}
+	if v.wrong[what] != err.Error() {
+		v.t.log.Warn("not resolved", "what", what, "code", nstance.CodeOf(err), "err", err)
+	}
+	v.wrong[what] = err.Error()
+}
+
+// addresses returns the user data that is to be fetched, each address once with
+// each digest.
+func addresses(conf *config.Config) (out []nstance.UserData) {
+	for _, t := range conf.Templates {
+		u := t.UserData
+		if u == nil || u.Source != nstance.SourceURL {
+			continue
+		}
+		d := nstance.UserData{Source: u.Source, Encoding: u.Encoding, Content: u.Content, SHA256: string(u.SHA256)}
+		if !slices.ContainsFunc(out, func(o nstance.UserData) bool { return o.Content == d.Content && o.SHA256 == d.SHA256 }) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// queries returns the images that are to be looked for, by the key under which
+// they are remembered.
+func queries(conf *config.Config) map[string]nstance.ImageQuery {
+	out := map[string]nstance.ImageQuery{}
+	for name, t := range conf.Templates {
+		if _, image, ok := conf.Image(name); ok {
+			if q, lookup := image.Query(t.Arch); lookup {
+				out[queryKey(q)] = q
+			}
+		}
+	}
+	return out
+}
+
+func queryKey(q nstance.ImageQuery) string {
+	return strings.Join([]string{q.Owner, q.Name, string(q.Arch)}, "|")
+}
+
+// addressKey tells apart what should be at one address at different times.
+func addressKey(u nstance.UserData) string {
+	return strings.TrimSuffix(u.Content+" "+u.SHA256, " ")
+}
+
+// resolve finds what conf needs and is not known, or not well enough any more,
+// and makes it durable. It reports whether all of it was found.
+func (v *resolver) resolve(ctx context.Context, conf *config.Config) bool {
+	v.mu.Lock()
+	all := v.stale
+	v.stale = false
+	v.mu.Unlock()
+	due := func(f found) bool {
+		return f.Is == "" || all || v.t.server.opts.Now().Sub(f.At) >= conf.Shard.ImageRefresh*9/10
+	}
+	ok := v.findImages(ctx, conf, due)
+	ok = v.findUserData(ctx, conf, due) && ok
+	ok = v.findTypes(ctx, all) && ok
+	return v.save(ctx, conf) && ok
+}
+
+func (v *resolver) findImages(ctx context.Context, conf *config.Config, due func(found) bool) bool {
+	ok := true
+	for key, q := range queries(conf) {
+		v.mu.Lock()
+		was := v.known.Images[key]
+		v.mu.Unlock()
+		if !due(was) || v.can.Images == nil {
+			continue
+		}
+		id, err := v.can.Images.ResolveImage(ctx, q)
+		v.note("image "+key, err)
+		if ok = ok && err == nil; err != nil {
+			continue
+		}
+		v.mu.Lock()
+		v.known.Images = with(v.known.Images, key, found{id, v.t.server.opts.Now().UTC()})
+		v.mu.Unlock()
+		if was.Is != id {
+			v.t.log.Info("image resolved", "image", key, "was", was.Is, "is", id)
+		}
+	}
+	return ok
+}
+
+func (v *resolver) findUserData(ctx context.Context, conf *config.Config, due func(found) bool) bool {
+	ok := true
+	for _, u := range addresses(conf) {
+		key := addressKey(u)
+		v.mu.Lock()
+		was := v.known.UserData[key]
+		_, have := v.bodies[was.Is]
+		v.mu.Unlock()
+		if pinned := u.SHA256 != "" && was.Is == u.SHA256; have && (pinned || !due(was)) {
+			continue
+		}
+		data, err := v.fetch.fetch(ctx, u)
+		if err == nil {
+			err = v.keep(ctx, data)
+		}
+		v.note("user data "+key, err)
+		if ok = ok && err == nil; err != nil {
+			continue
+		}
+		v.mu.Lock()
+		v.known.UserData = with(v.known.UserData, key, found{digestOf(data), v.t.server.opts.Now().UTC()})
+		v.bodies[digestOf(data)] = data
+		v.mu.Unlock()
+	}
+	return ok
+}
+
+// keep makes fetched user data durable.
+func (v *resolver) keep(ctx context.Context, data []byte) error {
+	if err := v.t.granted.Err(); err != nil {
+		return err
+	}
+	_, err := v.t.server.store.PutIfAbsent(ctx, storage.FetchedKey(digestOf(data)), data)
+	if errors.Is(err, nstance.Ambiguous) { // the same bytes again harm nothing
+		_, err = v.t.server.store.PutIfAbsent(ctx, storage.FetchedKey(digestOf(data)), data)
+	}
+	if errors.Is(err, nstance.Conflict) {
+		return nil
+	}
+	return err
+}
+
+// findTypes asks what instance types can run.
+func (v *resolver) findTypes(ctx context.Context, all bool) bool {
+	v.mu.Lock()
+	var names []string
+	for name := range v.asked {
+		if _, known := v.archs[name]; all || !known {
+			names = append(names, name)
+		}
+	}
+	v.mu.Unlock()
+	if v.can.Types == nil || len(names) == 0 {
+		return true
+	}
+	slices.Sort(names)
+	archs, err := v.can.Types.TypeArchs(ctx, names)
+	v.note("instance types", err)
+	if err != nil {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, name := range names {
+		v.archs[name] = archs[name] // nil: not a type that the provider knows
+	}
+	return true
+}
+
+// save makes durable what was found, without what conf does not need.
+func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
+	needed := map[string]bool{}
+	for key := range queries(conf) {
+		needed[key] = true
+	}
+	digests := map[string]bool{}
+	v.mu.Lock()
+	for _, u := range addresses(conf) {
+		needed[addressKey(u)] = true
+		digests[v.known.UserData[addressKey(u)].Is] = true
+	}
+	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed)}
+	maps.DeleteFunc(v.bodies, func(digest string, _ []byte) bool { return !digests[digest] })
+	maps.DeleteFunc(v.wrong, func(what, _ string) bool {
+		_, key, named := strings.Cut(strings.TrimPrefix(what, "user "), " ")
+		return named && (strings.HasPrefix(what, "image ") || strings.HasPrefix(what, "user data ")) && !needed[key]
+	})
+	snapshot := v.known
+	v.mu.Unlock()
+	held, exists := v.doc.Held()
+	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) || !exists && len(needed) == 0 {
+		return true
+	}
+	_, err := v.doc.Update(ctx, func(r *resolved) error { *r = snapshot; return nil })
+	v.note(storage.ResolvedKey(conf.Shard.ID), err)
+	return err == nil
+}
+
+func same(a, b map[string]found) bool { return maps.Equal(a, b) }
+
+// with returns a copy of m with one entry more: who holds m keeps what it was.
+func with(m map[string]found, key string, f found) map[string]found {
+	out := maps.Clone(m)
+	if out == nil {
+		out = map[string]found{}
+	}
+	out[key] = f
+	return out
+}
+
+func only(m map[string]found, needed map[string]bool) map[string]found {
+	out := maps.Clone(m)
+	maps.DeleteFunc(out, func(key string, _ found) bool { return !needed[key] })
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// complete puts what was found into the definition of a group as conf has it. It
+// fails when something is not known yet, or does not suit: then the group cannot
+// be had this way.
+func (v *resolver) complete(conf *config.Config, spec *nstance.Group) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := &spec.Definition
+	if name, image, ok := conf.Image(config.TemplateName(spec.Template)); ok {
+		if q, lookup := image.Query(d.Arch); lookup {
+			if d.Image = v.known.Images[queryKey(q)].Is; d.Image == "" {
+				return v.unknown("image "+queryKey(q), fmt.Sprintf("image %s", name))
+			}
+		}
+	}
+	if u := &d.UserData; u.Source == nstance.SourceURL {
+		if u.Fetched = v.bodies[v.known.UserData[addressKey(*u)].Is]; u.Fetched == nil {
+			return v.unknown("user data "+addressKey(*u), "userdata.content")
+		}
+	}
+	return v.suits(d)
+}
+
+func (v *resolver) unknown(what, shown string) error {
+	why := v.wrong[what]
+	if why == "" {
+		why = "it is being looked for"
+	}
+	return nstance.Errorf(nstance.Unavailable, "%s is not known yet: %s", shown, why)
+}
+
+// suits refuses instance types that definitely do not run the template's
+// architecture.
+func (v *resolver) suits(d *nstance.Definition) error {
+	for _, name := range d.InstanceTypes {
+		if !v.asked[name] {
+			if len(v.asked) >= maxMachineTypes { // clients may name any
+				clear(v.asked)
+				clear(v.archs)
+			}
+			v.asked[name] = true
+			v.signal()
+		}
+		if archs := v.archs[name]; archs != nil && !slices.Contains(archs, d.Arch) {
+			return nstance.FieldError("instance_type", "use another type, or a template of that architecture", "%.64q does not run %s", name, d.Arch)
+		}
+	}
+	return nil
+}
+
+// problems lists what a person should see.
+func (v *resolver) problems() (out []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for what, why := range v.wrong {
+		out = append(out, what+": "+why)
+	}
+	for name, archs := range v.archs {
+		if archs == nil {
+			out = append(out, fmt.Sprintf("instance type %.64q is none that the provider knows", name))
+		}
+	}
+	if v.can.Types == nil && len(v.asked) > 0 && v.t.conf.Shard.Provider.Kind != "local" {
+		out = append(out, "the provider does not list its instance types: whether they suit the architecture of templates is not checked")
+	}
+	slices.Sort(out)
+	return out
+}
+
+// able refuses a configuration that asks for what the provider cannot do.
+func able(conf *config.Config, can provider.Abilities) error {
+	for name, image := range conf.Images {
+		if image.ID == "" && can.Images == nil {
+			return nstance.FieldError("images."+string(name)+".name", "give its id", "the provider cannot look for images")
+		}
+	}
+	for name := range conf.LoadBalancers {
+		if can.Balancers == nil {
+			return nstance.FieldError("load_balancers."+string(name), "remove it", "the provider has no load balancers that can be changed")
+		}
+	}
+	return nil
+}
