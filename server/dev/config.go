@@ -85,6 +85,7 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 			"health_interval":  "5s",
 			"create_rate":      object{"per_second": 1000, "burst": 1000},
 			"shutdown_timeout": "2s",
+			"max_change":       "100%", // a rollout is about all members
 		},
 		"templates": object{string(groupID): object{
 			"kind": "web", "arch": arch(), "instance_type": "process",
