@@ -1,0 +1,286 @@
+package reconcile_test
+
+import (
+	"encoding/json"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// The directory holds what version 0.1 wrote, and is never written again: an
+// upgrade must find its way around in it. What a later version adds gets a
+// directory of its own.
+const previous = "testdata/v0.1"
+
+var makePrevious = flag.Bool("make-previous", false, "write "+previous+", which only its own version may")
+
+// upgradeGroup is a group as version 0.1 knew it. It stands here by itself so
+// that no other test's wishes change its hash.
+func upgradeGroup(name nstance.GroupID, size int, content string) nstance.Group {
+	return nstance.Group{
+		Key: nstance.GroupKey{Tenant: "default", Group: name}, Template: "vm", Size: size, DrainTimeout: 5 * time.Minute, Static: true,
+		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+		Definition: nstance.Definition{
+			Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"small", "large"},
+			SubnetPool: "main", Subnets: []string{"subnet-1", "subnet-2"}, Args: []byte(`{"boot_delay":"20s"}`),
+			UserData: nstance.UserData{Content: content}, Vars: map[string]string{"colour": "red"},
+			Market:        nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: 10 * time.Minute},
+			LaunchTimeout: 15 * time.Minute, RegistrationTimeout: 5 * time.Minute,
+		},
+	}
+}
+
+// upgradeGroups are what is wanted at the end: of each group that is held back
+// another definition than its members have.
+func upgradeGroups() []nstance.Group {
+	return []nstance.Group{
+		upgradeGroup("plain", 3, "v1"), upgradeGroup("paused", 2, "v2"), upgradeGroup("halted", 2, "bad"),
+		upgradeGroup("back", 2, "bad"), upgradeGroup("frozen", 2, "v2"), upgradeGroup("idle", 0, "v1"),
+	}
+}
+
+func upgradeKey(name nstance.GroupID) nstance.GroupKey {
+	return nstance.GroupKey{Tenant: "default", Group: name}
+}
+
+// TestMakePrevious makes the directory.
+func TestMakePrevious(t *testing.T) {
+	if !*makePrevious {
+		return // it stands, and must not change
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.fails("bad")
+		var first []nstance.Group
+		for _, g := range upgradeGroups() {
+			g.Definition.UserData.Content = "v1"
+			first = append(first, g)
+		}
+		w.lead(first...)
+		w.passes(3 * time.Minute)
+		require.NoError(t, w.r.Pause(w.ctx, upgradeKey("paused"), "the image is odd"))
+		require.NoError(t, w.r.Freeze(w.ctx, upgradeKey("frozen"), "audit"))
+		w.r.Observe(nstance.Desired{Groups: upgradeGroups()})
+		w.passes(time.Hour)
+		require.NoError(t, w.r.Rollback(w.ctx, upgradeKey("back"), false))
+		for _, v := range w.r.Instances() {
+			if v.Record.Group == "frozen" {
+				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
+				break
+			}
+		}
+		w.passes(time.Hour)
+		require.Len(t, w.cloud.Machines(), 11)
+		dump(t, w.store, previous)
+	})
+}
+
+// dump writes every object of a store into a directory.
+func dump(t *testing.T, store storage.Store, dir string) {
+	t.Helper()
+	for e, err := range store.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		obj, err := store.Get(t.Context(), e.Key)
+		require.NoError(t, err)
+		path := filepath.Join(dir, filepath.FromSlash(e.Key))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, obj.Data, 0o644))
+	}
+}
+
+// previously returns a store as version 0.1 left it. change may put something
+// else in the place of an object.
+func previously(t *testing.T, change func(key string, data []byte) []byte) storage.Store {
+	t.Helper()
+	store := storage.NewMemory()
+	require.NoError(t, filepath.WalkDir(previous, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		key := filepath.ToSlash(strings.TrimPrefix(path, previous+string(filepath.Separator)))
+		if change != nil {
+			data = change(key, data)
+		}
+		_, err = store.PutIfAbsent(t.Context(), key, data)
+		return err
+	}))
+	return store
+}
+
+// upgraded runs a test in a world that version 0.1 has left behind: its store,
+// and its machines with agents on them. Nobody leads yet.
+func upgraded(t *testing.T, change func(key string, data []byte) []byte, test func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		w.store = previously(t, nil)
+		w.epoch = 1
+		for _, rec := range w.previousRecords() {
+			_, err := w.cloud.Create(w.ctx, nstance.MachineSpec{
+				ID: rec.ID, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: rec.Tenant}, Group: rec.Group,
+				CreatedAt: rec.CreatedAt, Epoch: rec.CreatedEpoch, Arch: nstance.ARM64, InstanceType: rec.Shape.InstanceType,
+				Subnet: rec.Shape.Subnet, Market: rec.Shape.Market, Token: rec.Token,
+			})
+			require.NoError(t, err)
+		}
+		w.store = previously(t, change)
+		defer w.close()
+		w.lead(upgradeGroups()...)
+		w.passes(4 * time.Hour)
+		test(t, w)
+	})
+}
+
+func (w *world) previousRecords() []storage.Instance {
+	w.t.Helper()
+	recs, _, err := storage.NewRecords(w.store, "s1", nil).Load(w.ctx)
+	require.NoError(w.t, err)
+	return recs
+}
+
+// named returns a group of the leader.
+func (w *world) named(name nstance.GroupID) reconcile.GroupView {
+	w.t.Helper()
+	g, err := w.r.Group(upgradeKey(name))
+	require.NoError(w.t, err)
+	return g
+}
+
+// TestUpgradeRotatesNothing runs on what the version before has written.
+func TestUpgradeRotatesNothing(t *testing.T) {
+	upgraded(t, nil, func(t *testing.T, w *world) {
+		require.Len(t, w.previousRecords(), 11)
+		require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "nothing was created but by this test")
+		require.Zero(t, w.cloud.Count(simcloud.OpDelete))
+		for _, typ := range []nstance.EventType{
+			nstance.EventDrainStarted, nstance.EventDeleteRequested, nstance.EventCreateRequested, nstance.EventReplacementRequested,
+			nstance.EventRecordUnreadable, nstance.EventAlarm, nstance.EventRollbackEnded,
+		} {
+			require.Zero(t, w.count(typ, ""), typ)
+		}
+		require.Empty(t, w.r.Problems())
+		for name, check := range map[nstance.GroupID]func(reconcile.GroupView) bool{
+			"plain":  func(g reconcile.GroupView) bool { return g.Stale == 0 && g.Ready == 3 },
+			"paused": func(g reconcile.GroupView) bool { return g.Paused && g.Stale == 2 && g.Ready == 2 },
+			"halted": func(g reconcile.GroupView) bool { return g.Halted != "" && g.Stale == 2 && g.Ready == 2 },
+			"back":   func(g reconcile.GroupView) bool { return g.RolledBack && g.Stale == 0 && g.Ready == 2 },
+			"frozen": func(g reconcile.GroupView) bool { return g.Frozen && g.Stale == 2 && g.Ready == 2 },
+		} {
+			require.True(t, check(w.named(name)), "%s: %+v", name, w.named(name))
+		}
+		require.NoError(t, w.r.Thaw(t.Context(), upgradeKey("frozen")))
+		w.passes(time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a notice that version 0.1 acknowledged is acted on")
+		w.passes(time.Hour)
+		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
+		require.NoError(t, w.r.Resume(t.Context(), upgradeKey("paused")))
+		w.passes(30 * time.Minute)
+		require.Zero(t, w.named("paused").Stale, "and what was held back can go on")
+	})
+}
+
+// object decodes what stands under a key.
+func (w *world) object(key string) map[string]any {
+	w.t.Helper()
+	obj, err := w.store.Get(w.ctx, key)
+	require.NoError(w.t, err)
+	var doc map[string]any
+	require.NoError(w.t, json.Unmarshal(obj.Data, &doc))
+	return doc
+}
+
+// with changes fields of every JSON object that has a format.
+func with(t *testing.T, prefix string, fields map[string]any) func(string, []byte) []byte {
+	return func(key string, data []byte) []byte {
+		if !strings.HasPrefix(key, prefix) {
+			return data
+		}
+		var doc map[string]any
+		require.NoError(t, json.Unmarshal(data, &doc))
+		for name, v := range fields {
+			doc[name] = v
+		}
+		data, err := json.Marshal(doc)
+		require.NoError(t, err)
+		return data
+	}
+}
+
+// TestDowngradeKeepsWhatItDoesNotKnow: the version after this one has written
+// here, and may again.
+func TestDowngradeKeepsWhatItDoesNotKnow(t *testing.T) {
+	later := map[string]any{"format": "1.9", "later": map[string]any{"a": 1.0}}
+	for prefix, rewrite := range map[string]func(t *testing.T, w *world) (key string){
+		"state/": func(t *testing.T, w *world) string {
+			require.NoError(t, w.r.Pause(t.Context(), upgradeKey("plain"), ""))
+			return storage.StateKey("s1")
+		},
+		"instance/": func(t *testing.T, w *world) string {
+			w.mu.Lock()
+			w.slowDrain = true
+			w.mu.Unlock()
+			recs := w.previousRecords()
+			rec := recs[slices.IndexFunc(recs, func(rec storage.Instance) bool { return rec.Group == "plain" })]
+			_, err := w.r.Drain(t.Context(), rec.ID, "")
+			require.NoError(t, err)
+			return storage.InstanceKey("s1", rec.Tenant, rec.Group, rec.ID)
+		},
+	} {
+		t.Run(prefix, func(t *testing.T) {
+			upgraded(t, with(t, prefix, later), func(t *testing.T, w *world) {
+				require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
+				key := rewrite(t, w)
+				doc := w.object(key)
+				require.EqualValues(t, 2, doc["epoch"], "it was rewritten")
+				require.Equal(t, "1.9", doc["format"])
+				require.Equal(t, later["later"], doc["later"])
+			})
+		})
+	}
+}
+
+// TestNewerMajorIsRefused by the name of the object.
+func TestNewerMajorIsRefused(t *testing.T) {
+	newer := map[string]any{"format": "2.0"}
+	t.Run("of the state: nothing is planned at all", func(t *testing.T) {
+		upgraded(t, with(t, "state/", newer), func(t *testing.T, w *world) {
+			require.False(t, w.r.Loaded())
+			require.Contains(t, w.r.Problems()[0], "state/s1.json")
+			require.Contains(t, w.r.Problems()[0], "upgrade this program")
+			require.ErrorIs(t, w.r.Pause(t.Context(), upgradeKey("plain"), ""), nstance.Unavailable)
+			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
+			require.Equal(t, "2.0", w.object(storage.StateKey("s1"))["format"], "and nothing is written over it")
+		})
+	})
+	t.Run("of records: their group is held", func(t *testing.T) {
+		upgraded(t, with(t, "instance/s1/default/plain/", newer), func(t *testing.T, w *world) {
+			require.Equal(t, 3, w.count(nstance.EventRecordUnreadable, ""))
+			require.Contains(t, w.r.Problems()[0], "instance/s1/default/plain/")
+			require.Contains(t, w.r.Problems()[0], "upgrade this program")
+			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "they are not taken for missing")
+			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
+		})
+	})
+	t.Run("of definitions: what was rolled back to is not guessed", func(t *testing.T) {
+		upgraded(t, with(t, "definition/", newer), func(t *testing.T, w *world) {
+			require.Contains(t, w.r.Problems()[0], "group default/back is rolled back to definition")
+			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
+			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
+		})
+	})
+}
