@@ -49,8 +49,14 @@ func ValidateName(field, name string) error {
 // Validate returns nil or an Invalid error that names field.
 func (id ClusterID) Validate(field string) error { return ValidateName(field, string(id)) }
 
-// Validate returns nil or an Invalid error that names field.
-func (id ShardID) Validate(field string) error { return ValidateName(field, string(id)) }
+// Validate returns nil or an Invalid error that names field. No shard is called
+// cluster: its lease would be stored where the cluster's own object is.
+func (id ShardID) Validate(field string) error {
+	if id == "cluster" {
+		return FieldError(field, "choose another", "name %q is taken", id)
+	}
+	return ValidateName(field, string(id))
+}
 
 // Validate returns nil or an Invalid error that names field.
 func (id TenantID) Validate(field string) error { return ValidateName(field, string(id)) }

@@ -21,6 +21,12 @@ func TestValidateName(t *testing.T) {
 	}
 }
 
+func TestNoShardIsCalledCluster(t *testing.T) {
+	require.ErrorIs(t, nstance.ShardID("cluster").Validate("shard.id"), nstance.Invalid)
+	require.NoError(t, nstance.ShardID("cluster-a").Validate("shard.id"))
+	require.NoError(t, nstance.ClusterID("cluster").Validate("cluster.id"))
+}
+
 func TestKind(t *testing.T) {
 	require.NoError(t, nstance.Kind("knc").Validate("kind"))
 	for _, bad := range []nstance.Kind{"", "kn", "kncx", "KNC", "k1c", "küc"} {
