@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers examples sim sim-build sim-replay scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -85,6 +85,9 @@ sim: sim-build ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays
 
 sim-replay: sim-build ## play seeds twice, and compare everything that happened
 	$(BIN)/sim -replay -from $${FROM:-1} -seeds $${SEEDS:-10}
+
+sim-planted: ## plant bugs one at a time, and play seeds until each is found
+	go run ./internal/sim/planted -seeds $${SEEDS:-200}
 
 examples: ## each is a whole program that ends by itself
 	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done

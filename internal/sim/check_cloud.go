@@ -21,9 +21,9 @@ func (c *checker) creating(spec nstance.MachineSpec) {
 	if again {
 		return
 	}
-	counted := 0
+	counted, running := 0, c.w.cloud.running()
 	for _, r := range c.w.store.all() {
-		if r.ID != spec.ID && r.Deleting == nil && r.Drain == nil && c.sound(r.ID) {
+		if r.ID != spec.ID && r.Deleting == nil && r.Drain == nil && running[r.ID] && c.sound(r.ID) {
 			counted++
 		}
 	}
@@ -32,14 +32,10 @@ func (c *checker) creating(spec nstance.MachineSpec) {
 	}
 }
 
-// sound reports whether nothing at all is wrong with a machine: it runs, it is
-// under no notice and its agent talks. Members that are not may be doomed.
+// sound reports whether nothing is wrong with a machine that runs: it is under
+// no notice and its agent talks. Members that are not may be doomed.
 func (c *checker) sound(id nstance.InstanceID) bool {
 	if c.w.isMute(id) || c.w.isNoticed(id) || c.w.isApart(id) {
-		return false
-	}
-	m, err := c.w.cloud.Truth(id)
-	if err != nil || m.Status != nstance.StatusRunning {
 		return false
 	}
 	c.mu.Lock()

@@ -344,5 +344,6 @@ func (d *driver) heal() {
 	version := d.version()
 	d.want(func(g *nstance.Group) {
 		g.Size, g.DrainTimeout, g.Definition.UserData.Content = d.cfg.Size, drainTimeout, version
+		g.Rollout.MaxSurge.N = max(g.Rollout.MaxSurge.N, d.cfg.Size/5-4) // a large group must be done in time too
 	})
 }

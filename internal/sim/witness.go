@@ -204,7 +204,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 	if after == nstance.CauseUnhealthy {
 		c.capped(now)
 	}
-	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.sound(now.ID) || c.readyFor(now.ID) < reportInterval {
+	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.w.cloud.running()[now.ID] || !c.sound(now.ID) || c.readyFor(now.ID) < reportInterval {
 		return
 	}
 	others := 0

@@ -101,6 +101,17 @@ func (c truthCloud) Truth(id nstance.InstanceID) (nstance.Machine, error) {
 	return nstance.Machine{}, nstance.NotFound
 }
 
+// running returns the machines that run at this moment.
+func (c truthCloud) running() map[nstance.InstanceID]bool {
+	out := map[nstance.InstanceID]bool{}
+	for _, m := range c.Machines() {
+		if m.Status == nstance.StatusRunning {
+			out[m.ID] = true
+		}
+	}
+	return out
+}
+
 // Run plays one seed. It must be called inside a testing/synctest bubble.
 func Run(cfg Config) Result {
 	if cfg.Servers == 0 {
