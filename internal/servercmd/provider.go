@@ -26,6 +26,19 @@ type localOptions struct {
 type simOptions struct {
 	Seed uint64            `json:"seed"` // of every random choice
 	Boot provider.Duration `json:"boot"` // how long a machine takes to start
+
+	Images    []simImage                `json:"images"`         // that can be looked for
+	Types     map[string][]nstance.Arch `json:"types"`          // machine types and what they run; default: any, everything
+	Subnets   map[string]int            `json:"subnets"`        // their numbers of addresses; default: endless
+	Balancers []string                  `json:"load_balancers"` // IDs of the load balancers there are
+}
+
+// A simImage is one image of kind sim; of those that fit, the last is the newest.
+type simImage struct {
+	ID    string       `json:"id"`
+	Owner string       `json:"owner"`
+	Name  string       `json:"name"`
+	Arch  nstance.Arch `json:"arch"`
 }
 
 // newProvider returns the provider of that kind and what ends it.
@@ -80,7 +93,13 @@ func newSim(c config.Provider) (nstance.Provider, func() error, error) {
 	if err := provider.DecodeArgs(c.Options, &o); err != nil {
 		return nil, nil, optionError(err)
 	}
-	cloud := simcloud.New(&simcloud.Options{Seed: o.Seed, Boot: simcloud.Constant(time.Duration(o.Boot))})
+	with := simcloud.Options{
+		Seed: o.Seed, Boot: simcloud.Constant(time.Duration(o.Boot)), Types: o.Types, Subnets: o.Subnets, Balancers: o.Balancers,
+	}
+	for _, i := range o.Images {
+		with.Images = append(with.Images, simcloud.Image{ID: i.ID, Owner: i.Owner, Name: i.Name, Arch: i.Arch})
+	}
+	cloud := simcloud.New(&with)
 	return cloud, func() error { cloud.Close(); return nil }, nil
 }
 
