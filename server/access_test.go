@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,71 +55,276 @@ func methods() []method {
 	return out
 }
 
-// call makes the RPC with an empty request and returns the code of the answer.
-func (m method) call(t *testing.T, conn *grpc.ClientConn) codes.Code {
+// outcomes of a call, as far as the right to make it goes.
+const (
+	allowed  = "allowed"   // whatever else may be wrong with it
+	kept     = "kept out"  // at the door: TLS accepts no such certificate there
+	denied   = "denied"    // let in, but this RPC is not for it
+	notFound = "not found" // the object does not exist, as far as the caller may know
+)
+
+func outcome(err error) string {
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return denied
+	case codes.NotFound:
+		return notFound
+	case codes.Unimplemented:
+		return "not served"
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return kept
+	}
+	return allowed
+}
+
+// An aim is what a call is about. Which fields of it matter is the RPC's affair.
+type aim struct {
+	tenant   string
+	group    string
+	instance nstance.InstanceID
+}
+
+// A row says how an RPC is called, and what it is about. Calls change nothing:
+// they are dry runs, or wrong in a way that is noticed after the right to make
+// them.
+type row struct {
+	about   string // none, caller, group or instance
+	stories bool   // an instance that is gone still has its story
+	request func(a aim) proto.Message
+}
+
+// The kinds of objects. An RPC about none is one about the shard, or one that
+// leaves out what the caller may not see.
+const (
+	none     = "none"
+	oneself  = "caller"
+	group    = "group"
+	instance = "instance"
+)
+
+// rows has one for each RPC that needs a client's certificate, served or coming.
+var rows = map[string]row{
+	"AgentService/Connect":          {about: oneself, request: func(aim) proto.Message { return &apiv1.ConnectRequest{} }},
+	"AgentService/RenewCertificate": {about: oneself, request: func(aim) proto.Message { return &apiv1.RenewCertificateRequest{} }},
+
+	"OperatorService/ListGroups":          {about: none, request: func(aim) proto.Message { return &apiv1.ListGroupsRequest{} }},
+	"OperatorService/WatchGroups":         {about: none, request: func(aim) proto.Message { return &apiv1.WatchGroupsRequest{} }},
+	"OperatorService/ListInstances":       {about: none, request: func(aim) proto.Message { return &apiv1.ListInstancesRequest{} }},
+	"OperatorService/ListEvents":          {about: none, request: func(aim) proto.Message { return &apiv1.ListEventsRequest{} }},
+	"OperatorService/ListInterruptions":   {about: none, request: func(aim) proto.Message { return &apiv1.ListInterruptionsRequest{} }},
+	"OperatorService/WatchInstanceEvents": {about: none, request: func(aim) proto.Message { return &apiv1.WatchInstanceEventsRequest{} }},
+	"OperatorService/Plan":                {about: none, request: func(aim) proto.Message { return &apiv1.PlanRequest{} }},
+	"OperatorService/GetConfigStatus":     {about: none, request: func(aim) proto.Message { return &apiv1.GetConfigStatusRequest{} }},
+	"OperatorService/RefreshConfig":       {about: none, request: func(aim) proto.Message { return &apiv1.RefreshConfigRequest{} }},
+	"OperatorService/ConfirmConfig": {about: none, request: func(aim) proto.Message {
+		return &apiv1.ConfirmConfigRequest{Digest: "sha256:0", DryRun: true}
+	}},
+	"OperatorService/GetShardStatus":   {about: none, request: func(aim) proto.Message { return &apiv1.GetShardStatusRequest{} }},
+	"OperatorService/Freeze":           {about: none, request: func(aim) proto.Message { return &apiv1.FreezeRequest{DryRun: true} }},
+	"OperatorService/Thaw":             {about: none, request: func(aim) proto.Message { return &apiv1.ThawRequest{DryRun: true} }},
+	"OperatorService/GetRecord":        {about: none, request: func(aim) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
+	"OperatorService/RepairRecord":     {about: none, request: func(aim) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},
+	"OperatorService/ListKeys":         {about: none, request: func(aim) proto.Message { return &apiv1.ListKeysRequest{} }},
+	"OperatorService/RotateKey":        {about: none, request: func(aim) proto.Message { return &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin", DryRun: true} }},
+	"OperatorService/ListOperators":    {about: none, request: func(aim) proto.Message { return &apiv1.ListOperatorsRequest{} }},
+	"OperatorService/RevokeOperator":   {about: none, request: func(aim) proto.Message { return &apiv1.RevokeOperatorRequest{DryRun: true} }},
+	"OperatorService/ListOrphans":      {about: none, request: func(aim) proto.Message { return &apiv1.ListOrphansRequest{} }},
+	"OperatorService/AdoptOrphan":      {about: none, request: func(aim) proto.Message { return &apiv1.AdoptOrphanRequest{DryRun: true} }},
+	"OperatorService/DeleteOrphan":     {about: none, request: func(aim) proto.Message { return &apiv1.DeleteOrphanRequest{DryRun: true} }},
+	"OperatorService/RenewCertificate": {about: none, request: func(aim) proto.Message { return &apiv1.OperatorServiceRenewCertificateRequest{} }},
+	"OperatorService/CreateGroup": {about: none, request: func(aim) proto.Message {
+		return &apiv1.CreateGroupRequest{Group: "new", Template: "vm", DryRun: true}
+	}},
+
+	"OperatorService/UpdateGroup": {about: group, request: func(a aim) proto.Message {
+		size := int32(1)
+		return &apiv1.UpdateGroupRequest{Tenant: a.tenant, Group: a.group, Size: &size, DryRun: true}
+	}},
+	"OperatorService/DeleteGroup": {about: group, request: func(a aim) proto.Message {
+		return &apiv1.DeleteGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
+	}},
+	"OperatorService/PauseGroup": {about: group, request: func(a aim) proto.Message {
+		return &apiv1.PauseGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
+	}},
+	"OperatorService/ResumeGroup": {about: group, request: func(a aim) proto.Message {
+		return &apiv1.ResumeGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
+	}},
+	"OperatorService/RollbackGroup": {about: group, request: func(a aim) proto.Message {
+		return &apiv1.RollbackGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
+	}},
+	"OperatorService/CreateInstance": {about: group, request: func(a aim) proto.Message {
+		return &apiv1.CreateInstanceRequest{Tenant: a.tenant, Group: a.group, Id: string(freshID()), DryRun: true}
+	}},
+
+	"OperatorService/GetInstance": {about: instance, stories: true, request: func(a aim) proto.Message {
+		return &apiv1.GetInstanceRequest{Id: string(a.instance)}
+	}},
+	"OperatorService/DeleteInstance": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.DeleteInstanceRequest{Id: string(a.instance), DryRun: true}
+	}},
+	"OperatorService/DrainInstance": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.DrainInstanceRequest{Id: string(a.instance), DryRun: true}
+	}},
+	"OperatorService/PreserveInstance": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.PreserveInstanceRequest{Id: string(a.instance), DryRun: true}
+	}},
+	"OperatorService/AcknowledgeDrained": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.AcknowledgeDrainedRequest{Id: string(a.instance), Generation: 77, Outcome: "drained"}
+	}},
+	"OperatorService/Interrupt": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.InterruptRequest{Id: string(a.instance), DryRun: true}
+	}},
+}
+
+// short is how rows calls a method.
+func (m method) short() string { return strings.TrimPrefix(m.name, "/nstance.v1.") }
+
+// call makes the RPC.
+func (m method) call(t *testing.T, conn *grpc.ClientConn, req proto.Message) error {
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
 	if !m.streams {
-		return status.Code(conn.Invoke(ctx, m.name, &emptypb.Empty{}, &emptypb.Empty{}))
+		return conn.Invoke(ctx, m.name, req, &emptypb.Empty{})
 	}
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, m.name)
 	if err == nil {
-		err = errors.Join(stream.SendMsg(&emptypb.Empty{}), stream.CloseSend())
+		err = errors.Join(stream.SendMsg(req), stream.CloseSend())
 	}
 	if err == nil {
 		err = stream.RecvMsg(&emptypb.Empty{})
 	}
-	return status.Code(err)
+	return err
 }
 
-// TestAccess looks at every cell of the table: each RPC by each role.
+// A role is who calls: what its certificate says, and whether it still stands.
+type role struct {
+	nstance.Role
+	tenant nstance.TenantID
+	ended  string // what its calls come to, if it does not stand any more
+}
+
+// expect derives a cell from the table of access and the rows.
+func (r role) expect(m method, about row, state string, object nstance.TenantID) string {
+	switch {
+	case r.Role == "" || r.Role == nstance.RoleServer || m.agents != (r.Role == nstance.RoleAgent):
+		return kept
+	case !slices.Contains(server.Access()[m.name], r.Role):
+		return denied
+	case r.ended != "":
+		return r.ended
+	case about.about == none || about.about == oneself:
+		return allowed
+	case state == "unknown" || r.Role != nstance.RoleAdmin && r.tenant != object:
+		return notFound
+	case state == "deleted" && !about.stories:
+		return notFound
+	}
+	return allowed
+}
+
+// TestAccess looks at every cell: each RPC, by each role, about an object of each
+// tenant that is live, deleted or unknown.
 func TestAccess(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	addrs := w.server.Addresses()
-	agent := w.agent(w.machine(nstance.DefaultTenant))
-	roles := map[nstance.Role]*holder{
-		nstance.RoleAgent:    agent,
-		nstance.RoleOperator: w.client(nstance.RoleOperator, "blue"),
-		nstance.RoleAdmin:    w.client(nstance.RoleAdmin, "default"),
-		"":                   w.holder(), // without a certificate
+	live, deleted, agents := map[string]nstance.InstanceID{}, map[string]nstance.InstanceID{}, map[string]*holder{}
+	gone := w.agent(w.machine("default")) // a certificate that outlives its instance
+	for _, tenant := range []string{"default", "blue"} {
+		deleted[tenant] = w.machine(nstance.TenantID(tenant))
+		_, err := w.admin().DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(deleted[tenant]), NoDrain: true})
+		require.NoError(t, err)
+		w.await(nstance.EventDeleted, deleted[tenant])
+		live[tenant] = w.nextMachine(nstance.TenantID(tenant), deleted[tenant])
+		agents[tenant] = w.ready(live[tenant]).holder
+		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(live[tenant])}) // to be acknowledged
+		require.NoError(t, err)
+	}
+	own := w.holder()
+	cert, err := w.keys.Identity.Server(zone, cluster, time.Hour, time.Now())
+	require.NoError(t, err)
+	own.cert = cert
+	revoked := w.client(nstance.RoleOperator, "blue")
+	w.revoke(revoked)
+
+	type party struct {
+		role
+		conn *grpc.ClientConn // to the operators' port
+		to   *grpc.ClientConn // to the agents'
+	}
+	dial := func(r role, h *holder) party { return party{r, h.dial(addrs.Operator), h.dial(addrs.Agent)} }
+	parties := map[string]party{
+		"agent":                       dial(role{Role: nstance.RoleAgent, tenant: "blue"}, agents["blue"]),
+		"agent of a deleted instance": dial(role{Role: nstance.RoleAgent, tenant: "default", ended: notFound}, gone),
+		"operator of default":         dial(role{Role: nstance.RoleOperator, tenant: "default"}, w.client(nstance.RoleOperator, "default")),
+		"operator of blue":            dial(role{Role: nstance.RoleOperator, tenant: "blue"}, w.client(nstance.RoleOperator, "blue")),
+		"operator of another tenant":  dial(role{Role: nstance.RoleOperator, tenant: "green"}, w.client(nstance.RoleOperator, "green")),
+		"revoked operator":            dial(role{Role: nstance.RoleOperator, tenant: "blue", ended: denied}, revoked),
+		"admin":                       dial(role{Role: nstance.RoleAdmin, tenant: "default"}, w.client(nstance.RoleAdmin, "default")),
+		"server":                      dial(role{Role: nstance.RoleServer, tenant: "default"}, own),
+		"nobody":                      dial(role{}, w.holder()),
+	}
+	groups := map[string]string{"default": "web", "blue": "db"}
+	aims := func(about string) map[string]aim {
+		out := map[string]aim{}
+		for tenant := range groups {
+			switch about {
+			case group:
+				out["live "+tenant] = aim{tenant: tenant, group: groups[tenant]}
+				out["unknown "+tenant] = aim{tenant: tenant, group: "missing"}
+			case instance:
+				out["live "+tenant] = aim{instance: live[tenant]}
+				out["deleted "+tenant] = aim{instance: deleted[tenant]}
+				out["unknown "+tenant] = aim{instance: freshID()}
+			default:
+				return map[string]aim{"live ": {}}
+			}
+		}
+		return out
 	}
 	table := server.Access()
 	for _, m := range methods() {
-		t.Run(m.name, func(t *testing.T) {
+		t.Run(m.short(), func(t *testing.T) {
 			permitted, listed := table[m.name]
 			require.True(t, listed, "a method that nobody may call should not exist")
 			require.NotEmpty(t, permitted)
-			addr := addrs.Operator
-			if m.agents {
-				addr = addrs.Agent
-			}
-			for role, h := range roles {
-				conn := h.dial(addr)
-				got := m.call(t, conn)
-				switch {
-				case slices.Contains(permitted, role):
-					require.NotContains(t, []codes.Code{codes.PermissionDenied, codes.Unimplemented, codes.Unavailable}, got, "role %q", role)
-				case role == "" || m.agents != (role == nstance.RoleAgent): // not even let in
-					require.Equal(t, codes.Unavailable, got, "role %q", role)
-				default:
-					require.Equal(t, codes.PermissionDenied, got, "role %q", role)
+			about, ok := rows[m.short()]
+			require.True(t, ok, "add a row for it above")
+			for name, p := range parties {
+				conn := p.conn
+				if m.agents {
+					conn = p.to
 				}
-				conn.Close()
+				for object, a := range aims(about.about) {
+					state, tenant, _ := strings.Cut(object, " ")
+					err := m.call(t, conn, about.request(a))
+					require.Equal(t, p.expect(m, about, state, nstance.TenantID(tenant)), outcome(err),
+						"%s by %s about what is %q: %v", m.short(), name, object, err)
+				}
 			}
 		})
 	}
+	t.Run("every row is of an RPC", func(t *testing.T) {
+		have := len(methods())
+		for name := range coming {
+			_, ok := rows["OperatorService/"+name]
+			require.True(t, ok, name)
+			have++
+		}
+		require.Len(t, rows, have)
+	})
 	t.Run("nothing is listed that does not exist", func(t *testing.T) {
 		require.Len(t, table, len(methods())+len(apiv1.PeerService_ServiceDesc.Streams), "servers have a port of their own")
 	})
 	t.Run("a method that is not listed is denied to all", func(t *testing.T) {
-		for _, role := range []nstance.Role{nstance.RoleAgent, nstance.RoleOperator, nstance.RoleAdmin} {
-			err := server.Admit(w.server, roles[role].cert.Certificate[0], "/nstance.v1.OperatorService/Shutdown")
+		admin := w.client(nstance.RoleAdmin, "default")
+		for _, h := range []*holder{gone, w.client(nstance.RoleOperator, "default"), admin} {
+			err := server.Admit(w.server, h.cert.Certificate[0], "/nstance.v1.OperatorService/Shutdown")
 			require.ErrorIs(t, err, nstance.Denied)
 		}
-		require.NoError(t, server.Admit(w.server, roles[nstance.RoleAdmin].cert.Certificate[0], apiv1.OperatorService_ListGroups_FullMethodName))
+		require.NoError(t, server.Admit(w.server, admin.cert.Certificate[0], apiv1.OperatorService_ListGroups_FullMethodName))
 	})
 	t.Run("requests have a limit", func(t *testing.T) {
-		_, err := roles[nstance.RoleAdmin].api().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
+		_, err := w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
 			Group: "web", Vars: &apiv1.Vars{Values: map[string]string{"v": string(make([]byte, 300<<10))}},
 		})
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))

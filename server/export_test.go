@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // Access is the table of who may call what.
@@ -27,6 +28,12 @@ func Admit(s *Server, der []byte, method string) error {
 	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: connection{TLSInfo: credentials.TLSInfo{State: state}}})
 	_, err = s.admit(ctx, method)
 	return err
+}
+
+// Render returns the user data that a new machine of rec would be given.
+func Render(s *Server, rec *storage.Instance, def nstance.Definition) ([]byte, error) {
+	out, err := bootstrap{s}.Render(context.Background(), rec, def)
+	return out.UserData, err
 }
 
 // NewPatient is how every port listens.

@@ -44,6 +44,16 @@ func (g *watching) snapshot() (ids []string) {
 	}
 }
 
+// ends waits for the end of the watch and returns why.
+func (g *watching) ends() error {
+	g.Helper()
+	for {
+		if _, err := g.stream.Recv(); err != nil {
+			return wire.ErrorOf(err)
+		}
+	}
+}
+
 func (g *watching) event() *apiv1.Event {
 	g.Helper()
 	m, err := g.stream.Recv()

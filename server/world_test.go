@@ -25,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
 )
 
 const (
@@ -88,12 +89,13 @@ type setup struct {
 // over real sockets.
 type world struct {
 	*testing.T
-	store  storage.Store
-	cloud  *simcloud.Cloud
-	conf   source
-	server *server.Server
-	keys   *registration.Keys
-	stop   func() error // ends the server and returns what Run returned
+	store   storage.Store
+	cloud   *simcloud.Cloud
+	conf    source
+	secrets *secret.Box
+	server  *server.Server
+	keys    *registration.Keys
+	stop    func() error // ends the server and returns what Run returned
 
 	mu     sync.Mutex
 	events []nstance.Event
@@ -102,7 +104,7 @@ type world struct {
 
 func newWorld(t *testing.T, s setup) *world {
 	t.Helper()
-	w := &world{T: t, store: s.store, cloud: simcloud.New(&s.cloud), news: make(chan struct{})}
+	w := &world{T: t, store: s.store, cloud: simcloud.New(&s.cloud), news: make(chan struct{}), secrets: s.opts.Secrets}
 	t.Cleanup(w.cloud.Close)
 	if w.store == nil {
 		w.store = storage.NewMemory()
@@ -119,12 +121,17 @@ func newWorld(t *testing.T, s setup) *world {
 	w.server, err = server.New(t.Context(), w.store, s.over, w.conf.read, &s.opts)
 	require.NoError(t, err)
 	w.run()
-	w.keys, err = registration.Bootstrap(t.Context(), vault.New(w.store, s.opts.Secrets), time.Now())
+	w.keys, err = keysOf(w)
 	require.NoError(t, err)
 	if !s.quiet {
 		w.leads()
 	}
 	return w
+}
+
+// keysOf returns the cluster's keys as they are in storage.
+func keysOf(w *world) (*registration.Keys, error) {
+	return registration.Bootstrap(w.Context(), vault.New(w.store, w.secrets), time.Now())
 }
 
 // run starts the server and waits until it listens.
@@ -229,8 +236,11 @@ func (w *world) holder() *holder { return &holder{w: w, key: pki.NewKey()} }
 
 // dial opens a connection to addr as this holder.
 func (h *holder) dial(addr string) *grpc.ClientConn {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(
-		pki.ClientTLS(h.w.keys.Identity.Pool(), h.cert, zone, cluster))))
+	return h.dialWith(addr, pki.ClientTLS(h.w.keys.Identity.Pool(), h.cert, zone, cluster))
+}
+
+func (h *holder) dialWith(addr string, cfg *tls.Config) *grpc.ClientConn {
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	require.NoError(h.w, err)
 	h.w.Cleanup(func() { conn.Close() })
 	return conn
@@ -266,7 +276,7 @@ func (w *world) client(role nstance.Role, tenant nstance.TenantID) *holder {
 	w.Helper()
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: role, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
-		NotBefore: time.Now().Add(-time.Minute), Expiry: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
 	})
 	require.NoError(w, err)
 	h := w.holder()
