@@ -53,6 +53,8 @@ const (
 	EventRollbackEnded        EventType = "rollback_ended"  // the configured definition is, again
 	EventFrozen               EventType = "frozen"          // a group, or the shard where it names none
 	EventThawed               EventType = "thawed"
+	EventFilesApplied         EventType = "files_applied" // the machine has its files (Reason: their hash); Error: what could not be made, or what the command said
+	EventFilesFailed          EventType = "files_failed"  // it has not put them to use
 	EventRecordUnreadable     EventType = "record_unreadable"
 	EventPreserved            EventType = "preserved" // somebody looks into it
 	EventRecordRepaired       EventType = "record_repaired"

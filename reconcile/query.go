@@ -45,8 +45,9 @@ type InstanceView struct {
 	Notices    []nstance.Notice
 	Drain      *nstance.Drain
 	Drifted    bool
-	Silent     bool // it has missed reports
-	Expired    bool // it is older than its group permits, or would rather have
+	Silent     bool   // it has missed reports
+	Expired    bool   // it is older than its group permits, or would rather have
+	Runtime    string // runtime hash that its group wants; empty: unknown
 	Gone       bool
 }
 
@@ -140,7 +141,7 @@ func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
 func (r *Reconciler) instanceView(m *member) InstanceView {
 	v := InstanceView{
 		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
-		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone,
+		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone, Runtime: m.group.runtime,
 	}
 	now := r.opts.Now()
 	if r.isReady(m, m.group, now) {

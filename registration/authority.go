@@ -220,8 +220,9 @@ type Template struct {
 	Shard   nstance.ShardID   // for RoleServer: with Cluster it makes the
 	Cluster nstance.ClusterID // only name in the certificate
 
-	DNSNames  []string     // for workloads
-	Addresses []netip.Addr // for workloads, as observed by the provider where it reports any
+	DNSNames  []string           // for workloads
+	Addresses []netip.Addr       // for workloads, as observed by the provider where it reports any
+	Uses      []x509.ExtKeyUsage // for workloads; nil: of servers and of clients
 }
 
 // Issue signs a certificate with a fresh random serial of 128 bits, valid from
@@ -269,8 +270,8 @@ func (a *Authority) check(by *signer, t Template) error {
 	case (t.Role != "") != (a.name == Identity):
 		return nstance.FieldError("role", "roles are certified by the identity authority, all else by the workload authority",
 			"role %q cannot be certified by the %s authority", t.Role, a.name)
-	case t.Role != "" && len(t.DNSNames)+len(t.Addresses) > 0:
-		return nstance.FieldError("role", "leave names and addresses to workload certificates", "a certificate with a role cannot carry any")
+	case t.Role != "" && len(t.DNSNames)+len(t.Addresses)+len(t.Uses) > 0:
+		return nstance.FieldError("role", "leave names, addresses and uses to workload certificates", "a certificate with a role cannot carry any")
 	case slices.ContainsFunc(t.Addresses, func(a netip.Addr) bool { return !a.IsValid() }):
 		return nstance.FieldError("addresses", "leave it out", "one is not an IP address")
 	case t.Role == nstance.RoleServer && (t.Shard == "" || t.Cluster == ""):
@@ -292,6 +293,9 @@ func (t Template) certificate() (*x509.Certificate, error) {
 	switch t.Role {
 	case "":
 		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+		if t.Uses != nil {
+			cert.ExtKeyUsage = t.Uses
+		}
 		cert.DNSNames = t.DNSNames
 		for _, addr := range t.Addresses {
 			cert.IPAddresses = append(cert.IPAddresses, net.IP(addr.Unmap().AsSlice()))

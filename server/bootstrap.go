@@ -63,7 +63,7 @@ func functions() template.FuncMap {
 // record alone and its signature is deterministic, so equal records give equal
 // bytes.
 func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
-	nonce, err := b.nonce(rec)
+	nonce, err := b.nonce(rec, def)
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
@@ -121,14 +121,18 @@ func renderIn(path string, v any, data bootData) (any, error) {
 	return v, nil
 }
 
-func (b bootstrap) nonce(rec *storage.Instance) (string, error) {
+func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string, error) {
+	hash := rec.RuntimeHash
+	if len(def.Files) > 0 {
+		hash = "" // the machine is born without its files, and records their hash once it has them
+	}
 	if rec.NonceKeyID == "" {
 		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
 	}
 	conf := b.s.config()
 	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
-		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: rec.RuntimeHash,
+		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: hash,
 		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: expiryOf(*rec),
 	})
 	if errors.Is(err, nstance.NotFound) { // its key was finished by force: these bytes cannot be made again

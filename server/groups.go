@@ -86,6 +86,7 @@ func (g *groups) publish() {
 		g.t.reconciler.Observe(nstance.Balancing{LoadBalancers: conf.Balancers()})
 	}
 	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
+	g.t.files.published()
 }
 
 // complete puts into groups what names and addresses in conf stand for. Those

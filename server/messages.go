@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -56,6 +57,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Drifted {
 		m.Conditions = append(m.Conditions, "drifted")
 	}
+	m.RuntimeHash, m.Conditions = cmp.Or(v.Report.ConfigHash, r.RuntimeHash), append(m.Conditions, fileConditions(v)...)
 	if v.Gone {
 		m.Conditions = append(m.Conditions, "gone")
 	}

@@ -107,4 +107,5 @@ func (s *session) report(r nstance.Report) {
 	r.Notices = slices.DeleteFunc(r.Notices, func(n nstance.Notice) bool { return !s.told.admit(n.EventID) })
 	s.mu.Unlock()
 	s.term.reported(r)
+	s.filesReported(r)
 }

@@ -38,6 +38,7 @@ const (
 // there is something in it, so that an idle agent costs no goroutine for it.
 type session struct {
 	id     nstance.InstanceID
+	group  nstance.GroupKey
 	term   *term
 	stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
 	ctx    context.Context
@@ -53,6 +54,7 @@ type session struct {
 	read    chan struct{} // closed when the outbox is empty; nil while nobody waits
 	ending  *time.Timer   // will cancel
 	told    hearsay
+	files   sessionFiles
 }
 
 // errReplaced ends a session whose agent has opened another.
@@ -74,8 +76,9 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	if err != nil {
 		return err
 	}
+	rec, _ := c.term.reconciler.Records().Get(id) // of one that is gone serve says so
 	s := &session{
-		id: id, term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
+		id: id, group: rec.Key(), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
 		pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
@@ -91,6 +94,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 		clean, err = s.serve()
 		c.term.sessions.end(s, clean)
 	}
+	s.endFiles()
 	keep() // whatever ended the session, its status must still get out
 	s.close(err)
 	return err
@@ -172,6 +176,12 @@ func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	case m.GetReport() != nil:
 		s.report(wire.ReportOf(s.id, n, m.GetReport()))
 		s.acknowledge(n)
+	case m.GetFilesWanted() != nil:
+		s.filesWanted(m.GetFilesWanted())
+	case m.GetFileKeys() != nil:
+		s.fileKeys(m.GetFileKeys())
+	case m.GetFilesApplied() != nil:
+		s.filesApplied(m.GetFilesApplied())
 	case m.GetNotice() != nil:
 		s.notice(n, wire.NoticeOf(m.GetNotice()))
 	case m.GetDrainResult() != nil:
@@ -215,6 +225,11 @@ func (s *session) command(d nstance.Drain) {
 func (s *session) send(m *apiv1.ConnectResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.put(m)
+}
+
+// put is send for those who have the lock.
+func (s *session) put(m *apiv1.ConnectResponse) {
 	if s.ctx.Err() != nil {
 		return
 	}
@@ -223,7 +238,12 @@ func (s *session) send(m *apiv1.ConnectResponse) {
 		return
 	}
 	s.outbox = append(s.outbox, m)
-	if !s.sending {
+	s.startSending()
+}
+
+// startSending needs the lock.
+func (s *session) startSending() {
+	if !s.sending && s.ctx.Err() == nil {
 		s.sending = true
 		s.wg.Go(s.flush)
 	}
@@ -254,23 +274,39 @@ func (s *session) close(cause error) {
 
 func (s *session) flush() {
 	for {
-		s.mu.Lock()
-		if len(s.outbox) == 0 || s.ctx.Err() != nil {
-			s.sending, s.outbox = false, nil
-			if s.read != nil {
-				close(s.read)
-				s.read = nil
-			}
-			s.mu.Unlock()
+		m := s.next()
+		if m == nil {
 			return
 		}
-		m := s.outbox[0]
-		s.outbox = s.outbox[1:]
-		s.mu.Unlock()
 		if err := s.stream.Send(m); err != nil {
 			s.cancel(err)
 		}
 	}
+}
+
+// next returns the next message to send: files come when nothing else is to be
+// said. Nil ends the flushing.
+func (s *session) next() (m *apiv1.ConnectResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if over := s.ctx.Err() != nil; over || len(s.outbox) == 0 {
+		s.outbox = nil
+		if s.read != nil {
+			close(s.read)
+			s.read = nil
+		}
+		if t := s.files.transfer; t != nil && !over {
+			var last bool
+			m, last = t.next()
+			s.filesSent(last)
+			return m
+		}
+		s.sending = false
+		return nil
+	}
+	m = s.outbox[0]
+	s.outbox = s.outbox[1:]
+	return m
 }
 
 // sessions are the connected agents of one term, one session each.
@@ -327,10 +363,16 @@ func (l *sessions) get(id nstance.InstanceID) *session {
 	return l.byID[id]
 }
 
+// all returns every session.
 func (l *sessions) all() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Values(l.byID))
+}
+
+// of returns the sessions of a group.
+func (l *sessions) of(group nstance.GroupKey) []*session {
+	return slices.DeleteFunc(l.all(), func(s *session) bool { return s.group != group })
 }
 
 func (l *sessions) count() int {

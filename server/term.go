@@ -32,6 +32,7 @@ type term struct {
 	sessions   *sessions
 	groups     *groups
 	resolver   *resolver
+	files      *fileKeeper
 	accepts    *acceptance
 	hub        *feed.Feed[watched]
 	used       successors
@@ -77,6 +78,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.sessions = newSessions(t.reconciler.Observe)
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
+	t.files = newFileKeeper(t)
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
@@ -107,6 +109,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
+	wg.Go(func() { t.files.run(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
 	<-tried
@@ -139,7 +142,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.server.cache.Problems(), t.server.keyProblems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.files.problems(), t.server.cache.Problems(), t.server.keyProblems())
 }
 
 // goAway ends the agents' sessions.
@@ -201,12 +204,7 @@ func (t *term) live(id nstance.InstanceID) bool {
 }
 
 // runtimeHash is the runtime hash that the instance's group wants.
-func (t *term) runtimeHash(id nstance.InstanceID) string {
-	if v, err := t.reconciler.Instance(id); err == nil {
-		return v.Record.RuntimeHash
-	}
-	return ""
-}
+func (t *term) runtimeHash(id nstance.InstanceID) string { return t.reconciler.RuntimeHash(id) }
 
 // drainFor returns the drain that the instance's own agent must carry out.
 func (t *term) drainFor(id nstance.InstanceID) (nstance.Drain, bool) {

@@ -54,6 +54,7 @@ type Shard struct {
 	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Breaker             Breaker               `name:"breaker"`
+	FileRefresh         time.Duration         `name:"file_refresh" default:"5m" min:"1s" doc:"how often secrets and stored objects that files are made of are read again"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
 	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it"`

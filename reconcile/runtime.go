@@ -1,0 +1,54 @@
+package reconcile
+
+import (
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A RuntimeView is what an instance should have of all that can be changed while
+// it runs.
+type RuntimeView struct {
+	Record     storage.Instance
+	Machine    nstance.Machine // as last seen
+	Seen       bool            // this term has seen the machine
+	Definition nstance.Definition
+	Hash       string // runtime hash of Definition
+}
+
+// Runtime returns what an instance should have now, by its group. It fails with
+// NotFound when there is no such instance, or nobody says what its group should
+// be. The caller changes nothing of it.
+func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[id]
+	if m == nil || !m.group.desired {
+		return RuntimeView{}, nstance.Errorf(nstance.NotFound, "no instance %s of a group that is known", id)
+	}
+	return RuntimeView{
+		Record: m.rec, Machine: m.machine, Seen: m.machine.ProviderID != "", Definition: m.group.spec.Definition, Hash: m.group.runtime,
+	}, nil
+}
+
+// RuntimeHash returns the runtime hash that an instance's group wants, or ""
+// where that is not known.
+func (r *Reconciler) RuntimeHash(id nstance.InstanceID) string {
+	v, err := r.Runtime(id)
+	if err != nil {
+		return ""
+	}
+	return v.Hash
+}
+
+// RuntimeHashes returns what every group wants.
+func (r *Reconciler) RuntimeHashes() map[nstance.GroupKey]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[nstance.GroupKey]string, len(r.groups))
+	for key, g := range r.groups {
+		if g.desired {
+			out[key] = g.runtime
+		}
+	}
+	return out
+}

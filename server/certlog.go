@@ -1,0 +1,135 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// keepIssued is how long after its expiry a certificate is remembered.
+const keepIssued = 30 * 24 * time.Hour
+
+// An issued is one line of the log of certificates for machines.
+type issued struct {
+	Time      time.Time          `json:"time"`
+	Instance  nstance.InstanceID `json:"instance"`
+	Tenant    nstance.TenantID   `json:"tenant"`
+	Group     nstance.GroupID    `json:"group"`
+	Serial    string             `json:"serial"`
+	Issuer    string             `json:"issuer"`
+	Subject   string             `json:"subject"`
+	Key       string             `json:"key"` // fingerprint
+	NotBefore time.Time          `json:"not_before"`
+	NotAfter  time.Time          `json:"not_after"`
+}
+
+// A certlog makes durable which certificates were issued, before anybody gets
+// them. What is issued while an object is being written goes into the next one
+// together. Keys begin with the day on which the last certificate in them ends,
+// so that it is known without reading them when they can go.
+type certlog struct {
+	store storage.Store
+	shard nstance.ShardID
+	check func() error // fails when the term has ended
+
+	mu    sync.Mutex
+	next  *batch // takes entries
+	going bool   // somebody writes
+}
+
+// A batch is one object of the log.
+type batch struct {
+	lines bytes.Buffer
+	last  time.Time
+	done  chan struct{}
+	err   error
+}
+
+// append returns when e is durable.
+func (l *certlog) append(ctx context.Context, e issued) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return nstance.Errorf(nstance.Internal, "certificate log: %w", err)
+	}
+	l.mu.Lock()
+	if l.next == nil {
+		l.next = &batch{done: make(chan struct{})}
+	}
+	b := l.next
+	b.lines.Write(append(line, '\n'))
+	if e.NotAfter.After(b.last) {
+		b.last = e.NotAfter
+	}
+	write := !l.going
+	l.going = true
+	l.mu.Unlock()
+	if write {
+		l.write(ctx)
+	}
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "certificate log: %w", ctx.Err())
+	}
+}
+
+// write writes batches until there is none.
+func (l *certlog) write(ctx context.Context) {
+	for {
+		l.mu.Lock()
+		b := l.next
+		l.next = nil
+		l.going = b != nil
+		l.mu.Unlock()
+		if b == nil {
+			return
+		}
+		b.err = l.put(ctx, b)
+		close(b.done)
+	}
+}
+
+func (l *certlog) put(ctx context.Context, b *batch) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	key := storage.CertLogPrefix(l.shard) + b.last.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
+	_, err := l.store.PutIfAbsent(ctx, key, b.lines.Bytes())
+	if errors.Is(err, nstance.Ambiguous) {
+		if obj, gerr := l.store.Get(ctx, key); gerr == nil && bytes.Equal(obj.Data, b.lines.Bytes()) {
+			return nil
+		}
+	}
+	return err
+}
+
+// prune removes what has been of no use for long.
+func (l *certlog) prune(ctx context.Context, now time.Time) error {
+	prefix := storage.CertLogPrefix(l.shard)
+	limit := now.Add(-keepIssued).UTC().Format(time.DateOnly)
+	for e, err := range l.store.List(ctx, prefix, "") {
+		if err != nil {
+			return err
+		}
+		day, _, ok := strings.Cut(strings.TrimPrefix(e.Key, prefix), "/")
+		if !ok || day >= limit {
+			return nil // they are listed by day
+		}
+		if err := l.check(); err != nil {
+			return err
+		}
+		if err := l.store.DeleteIfMatch(ctx, e.Key, e.Version); err != nil && !errors.Is(err, nstance.NotFound) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// An Authority certifies what machines show each other.
+type Authority interface {
+	// Issue signs a certificate and has it logged.
+	Issue(ctx context.Context, t registration.Template) (registration.KeyRecord, error)
+	// Certificate returns the certificate (DER) of the key that signs.
+	Certificate() []byte
+	// CertPEM returns the certificates of all keys that are trusted.
+	CertPEM() []byte
+}
+
+// A Key is a key that a machine has.
+type Key struct {
+	Public      ed25519.PublicKey
+	Certificate []byte // DER of the one that the machine holds for it; nil: none
+	Err         error  // why there is no key
+}
+
+// slack is what the times of a certificate may differ from what was asked for:
+// they are cut to seconds, and begin a minute early.
+const slack = 2 * time.Minute
+
+// renewAt is two thirds of the way through a certificate's life.
+func renewAt(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}
+
+// certify returns the certificate for a machine's key: the one that it has, as
+// long as that is good and young enough, else a new one.
+func (k *Kit) certify(ctx context.Context, name string, m *Machine, key Key, by Authority, now time.Time) (*x509.Certificate, error) {
+	if key.Err != nil {
+		return nil, key.Err
+	}
+	if key.Public == nil {
+		return nil, nstance.Errorf(nstance.Unavailable, "the machine has made no key yet")
+	}
+	want, err := k.template(name, m, key.Public, now)
+	if err != nil {
+		return nil, err
+	}
+	if held, err := x509.ParseCertificate(key.Certificate); err == nil && good(held, want, by, now) {
+		return held, nil
+	}
+	rec, err := by.Issue(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(rec.Certificate)
+}
+
+// template says what to certify.
+func (k *Kit) template(name string, m *Machine, key ed25519.PublicKey, now time.Time) (t registration.Template, err error) {
+	c := k.def.Certificates[name]
+	v := &view{common: &k.common, vars: k.def.Vars, machine: m}
+	t = registration.Template{Tenant: m.Tenant, Key: key, Lifetime: c.Validity, Now: now, Uses: uses(c)}
+	if t.Subject, err = k.text.render(c.CommonName, v); err != nil {
+		return t, err
+	}
+	for _, text := range c.DNSNames {
+		dns, err := k.text.render(text, v)
+		if err != nil {
+			return t, err
+		}
+		if dns != "" { // such as .Instance.FQDN of a machine without
+			t.DNSNames = append(t.DNSNames, dns)
+		}
+	}
+	if c.Addresses {
+		t.Addresses = m.Addresses
+	}
+	return t, nil
+}
+
+func uses(c nstance.Certificate) (out []x509.ExtKeyUsage) {
+	if c.Server {
+		out = append(out, x509.ExtKeyUsageServerAuth)
+	}
+	if c.Client {
+		out = append(out, x509.ExtKeyUsageClientAuth)
+	}
+	return out
+}
+
+// good reports whether a certificate that a machine holds is what it would get
+// now, and has not reached two thirds of its life.
+func good(c *x509.Certificate, want registration.Template, by Authority, now time.Time) bool {
+	issuer, err := x509.ParseCertificate(by.Certificate())
+	if err != nil || c.CheckSignatureFrom(issuer) != nil || !want.Key.Equal(c.PublicKey) {
+		return false
+	}
+	life := c.NotAfter.Sub(c.NotBefore)
+	full := max(life-want.Lifetime, want.Lifetime-life) <= slack || c.NotAfter.Equal(issuer.NotAfter)
+	return full && !now.Before(c.NotBefore) && now.Before(renewAt(c)) &&
+		c.Subject.CommonName == want.Subject && slices.Equal(c.Subject.Organization, []string{string(want.Tenant)}) &&
+		slices.Equal(c.DNSNames, want.DNSNames) && slices.EqualFunc(c.IPAddresses, want.Addresses, sameAddress) &&
+		slices.Equal(c.ExtKeyUsage, want.Uses)
+}
+
+func sameAddress(a net.IP, b netip.Addr) bool {
+	other, ok := netip.AddrFromSlice(a)
+	return ok && other.Unmap() == b.Unmap()
+}
+
+// pem writes one part of a certificate.
+func pem(part string, c *x509.Certificate, by Authority) []byte {
+	if part == nstance.PartCert {
+		return pki.MarshalCertificates(c.Raw)
+	}
+	return bytes.Join([][]byte{pki.MarshalCertificates(c.Raw), pki.MarshalCertificates(by.Certificate())}, nil)
+}
