@@ -56,7 +56,7 @@ func (p *program) root() *cobra.Command {
 	root.AddCommand(
 		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(),
 		p.interruptCommand(), p.interruptionCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.recordCommand(),
-		p.planCommand(), p.freezeCommand(), p.thawCommand(),
+		p.planCommand(), p.freezeCommand(), p.thawCommand(), p.secretCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	section(root)

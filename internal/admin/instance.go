@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -118,6 +120,9 @@ func (t *table) story(s Story) {
 	for _, f := range s.Drift {
 		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.Path, f.Before, f.After, f.Effect))
 	}
+	if s.LastReport != nil {
+		t.files(*s.LastReport)
+	}
 	if len(s.Events) == 0 {
 		return
 	}
@@ -144,10 +149,34 @@ func (t *table) facts(i Instance) {
 		{"Market", string(i.Market)},
 		{"Addresses", strings.Join(i.Addresses, ", ")},
 		{"Infra hash", i.InfraHash},
+		{"Runtime hash", runtimeText(i)},
 	} {
 		if f.value != "" {
 			t.row(f.name+":", f.value)
 		}
+	}
+}
+
+// runtimeText says which configuration a machine has, of what can be changed
+// while it runs.
+func runtimeText(i Instance) string {
+	if slices.Contains(i.Conditions, "runtime_drifted") {
+		return i.RuntimeHash + ", which is not its group's"
+	}
+	return i.RuntimeHash
+}
+
+// files lists a machine's files as it has reported them.
+func (t *table) files(r nstance.Report) {
+	if r.FilesError != "" {
+		t.row("Files:", r.FilesError)
+	}
+	for _, f := range r.Files {
+		what := f.Digest
+		if f.Error != "" {
+			what = strings.TrimSpace(f.Digest + " " + f.Error)
+		}
+		t.row("File "+f.Path+":", cmp.Or(what, "missing"))
 	}
 }
 

@@ -72,6 +72,7 @@ type Instance struct {
 	Market       nstance.MarketType `json:"market,omitempty"`
 	Addresses    []string           `json:"addresses,omitempty"`
 	InfraHash    string             `json:"infra_hash,omitempty"`
+	RuntimeHash  string             `json:"runtime_hash,omitempty"` // of the variables and files in place
 	CreatedAt    time.Time          `json:"created_at,omitzero"`
 	RegisteredAt time.Time          `json:"registered_at,omitzero"`
 	LastReportAt time.Time          `json:"last_report_at,omitzero"`
@@ -88,7 +89,7 @@ func instanceOf(w *apiv1.Instance) Instance {
 		State: nstance.State(w.GetState()), Conditions: w.GetConditions(), OnDemand: w.GetOnDemand(),
 		Connected: w.GetConnected(), Drifted: w.GetDrifted(), Reason: w.GetReason(), ProviderID: w.GetProviderId(),
 		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(),
-		InfraHash: w.GetInfraHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
+		InfraHash: w.GetInfraHash(), RuntimeHash: w.GetRuntimeHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
 		LastReportAt: wire.TimeOf(w.GetLastReportAt()), Drain: wire.DrainOf(w.GetDrain()),
 		PreservedUntil: wire.TimeOf(w.GetPreservedUntil()), Drift: fieldsOf(w.GetDrift()),
 	}
