@@ -39,6 +39,7 @@ const configuration = `{
 		"bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}
 	},
 	"templates": {"vm": {
+		%s
 		"kind": "web", "arch": "amd64", "instance_type": "small", "market": {"type": "spot"}, "userdata": {"content": "{{.Nonce}}"},
 		"registration_timeout": "24h", "launch_timeout": "24h"
 	}},
@@ -51,6 +52,7 @@ type Options struct {
 	Store    storage.Store                           // nil: in memory
 	Wrap     func(nstance.Provider) nstance.Provider // stands before the cloud; nil: nothing does
 	Journal  func(nstance.Event)                     // also told of every event; must not block
+	Template func() string                           // more settings of the template, each followed by a comma; nil: none
 }
 
 // A Rig is a running server with its cloud.
@@ -82,7 +84,11 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 		p = o.Wrap(p)
 	}
 	source := func(context.Context) (string, []byte, error) {
-		return "bench.jsonc", fmt.Appendf(nil, configuration, o.Machines), nil
+		more := ""
+		if o.Template != nil {
+			more = o.Template()
+		}
+		return "bench.jsonc", fmt.Appendf(nil, configuration, more, o.Machines), nil
 	}
 	if r.Server, err = server.New(ctx, o.Store, p, source, &server.Options{Journal: o.Journal}); err != nil {
 		return nil, err
