@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/nstance-go/nstance/internal/command"
 )
@@ -21,10 +22,14 @@ func (s *Store) Run(ctx context.Context) error {
 	if !pending || len(argv) == 0 {
 		return nil
 	}
+	dir, err := filepath.Abs(s.o.Dir)
+	if err != nil {
+		return classify(err)
+	}
 	limited, cancel := context.WithTimeoutCause(ctx, s.o.CommandTimeout, fmt.Errorf("it ran for %v", s.o.CommandTimeout))
 	defer cancel()
-	c := command.Command{Argv: argv, Dir: s.o.Dir, Env: append(os.Environ(), "NSTANCE_RECV_DIR="+s.o.Dir), MaxOutput: maxOutput}
-	err := c.Run(limited)
+	c := command.Command{Argv: argv, Dir: dir, Env: append(os.Environ(), "NSTANCE_RECV_DIR="+dir), MaxOutput: maxOutput}
+	err = c.Run(limited)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {

@@ -93,6 +93,10 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 			"userdata":             object{"content": content},
 			"vars":                 object{"drain_hook": string(hook)},
 			"registration_timeout": "1m", "launch_timeout": "2m",
+			"files": object{
+				"web.env": object{"kind": "env", "env": object{"INSTANCE": "{{.Instance.ID}}", "SHARD": "{{.Server.Shard}}"}},
+				"motd":    object{"kind": "string", "content": "one of the machines of {{.Cluster.ID}}, whose shard is {{.Server.Shard}}\n"},
+			},
 		}},
 		"groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
 			"template": groupID, "size": o.size(), "drain_timeout": o.drainTimeout().String(),
