@@ -11,11 +11,11 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// ImageName names an entry of images, BalancerName one of load_balancers.
-type (
-	ImageName    string
-	BalancerName string
-)
+// ImageName names an entry of images.
+type ImageName string
+
+// BalancerName names an entry of load_balancers.
+type BalancerName string
 
 // Validate returns nil or an Invalid error that names field.
 func (n ImageName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
