@@ -29,6 +29,7 @@ type item struct {
 	again   bool // added while running
 	hurry   bool // that again is urgent
 	at      time.Time
+	since   time.Time // when it was queued; meaningful while it is
 }
 
 func newQueue(now func() time.Time) *queue {
@@ -49,7 +50,7 @@ func (q *queue) addLocked(key nstance.GroupKey, urgent bool) {
 	case it.running:
 		it.again, it.hurry = true, it.hurry || urgent
 	case !it.queued:
-		it.queued, it.urgent = true, urgent
+		it.queued, it.urgent, it.since = true, urgent, q.now()
 		q.push(key, urgent)
 	case urgent && !it.urgent: // the stale entry in normal is skipped when it comes up
 		it.urgent = true
@@ -136,6 +137,19 @@ func (q *queue) done(key nstance.GroupKey) {
 	}
 	q.mu.Unlock()
 	q.signal()
+}
+
+// age is how long the key has waited that has waited longest.
+func (q *queue) age() (age time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	for _, it := range q.items {
+		if it.queued {
+			age = max(age, now.Sub(it.since))
+		}
+	}
+	return age
 }
 
 func (q *queue) item(key nstance.GroupKey) *item {

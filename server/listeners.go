@@ -86,7 +86,7 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	}
 	s.grpcServers(l)
 	l.webServer = &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: s.pages(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
 	}
 	return l, nil
@@ -110,13 +110,14 @@ func (s *Server) grpcServers(l *listeners) {
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
+	common = s.watched(common)
 	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.cert.get)))
 	short := keepalive.Server()
 	short.MaxConnectionIdle = strangerIdle
 	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short))...)
 	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrationService{s: s})
 
-	guarded := append(common, grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
+	guarded := append(common, grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream))
 	mutual := func(roles ...nstance.Role) grpc.ServerOption {
 		return grpc.Creds(closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
 			return pki.ServerTLS(s.cert.get, s.keys.Identity.Pool(), roles...)

@@ -13,10 +13,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/traced"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/metrics"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/cache"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -32,14 +36,15 @@ type Source func(ctx context.Context) (name string, data []byte, err error)
 
 // Options configure a Server beside its required parts.
 type Options struct {
-	Secrets *secret.Box         // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
-	Cache   string              // file of the SQLite journal; empty: a temporary one, gone when Run has returned
-	Journal func(nstance.Event) // also receives every event, at times concurrently; must not block
-	Shared  bool                // other servers may serve the shard too: this one takes part in their lease, and has a port for them
-	Elector lease.Elector       // instead of the shard's lease; nil: that, or without Shared one that is always granted
-	Reread  time.Duration       // between two looks at the configuration while leading, jittered; 5 min
-	Now     func() time.Time    // nil: time.Now
-	Log     *slog.Logger        // nil: discarded
+	Secrets *secret.Box          // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
+	Cache   string               // file of the SQLite journal; empty: a temporary one, gone when Run has returned
+	Journal func(nstance.Event)  // also receives every event, at times concurrently; must not block
+	Shared  bool                 // other servers may serve the shard too: this one takes part in their lease, and has a port for them
+	Elector lease.Elector        // instead of the shard's lease; nil: that, or without Shared one that is always granted
+	Reread  time.Duration        // between two looks at the configuration while leading, jittered; 5 min
+	Traces  trace.TracerProvider // receives spans of requests, storage and provider; nil: there are none
+	Now     func() time.Time     // nil: time.Now
+	Log     *slog.Logger         // nil: discarded
 
 	// KeyInterval is between two looks whether the cluster's keys have changed,
 	// jittered; 1 min, which is the longest.
@@ -60,6 +65,7 @@ type Server struct {
 	source   Source
 	log      *slog.Logger
 	elector  lease.Elector
+	metrics  *metrics.Metrics
 	cache    *cache.Cache
 	scratch  string // directory to remove with the cache; empty: none
 
@@ -108,6 +114,11 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keyInterval {
 		s.opts.KeyInterval = keyInterval
+	}
+	s.metrics = metrics.New(s.measure)
+	s.store = s.metrics.Store(s.store)
+	if s.opts.Traces != nil {
+		s.store = traced.Store(s.store, s.opts.Traces)
 	}
 	if s.opts.Reread <= 0 {
 		s.opts.Reread = 5 * time.Minute

@@ -68,7 +68,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Drains:            t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
 		MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
-			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log,
+			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
 		},
 		Now: s.opts.Now, Log: s.log,
 	})
@@ -153,6 +153,7 @@ func (t *term) goAway() { t.sessions.close(nil) }
 func (t *term) journal(e nstance.Event) {
 	e.Seq = t.hub.Publish(watched{event: e})
 	t.server.cache.Append(e)
+	t.server.metrics.Event(e)
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}

@@ -129,11 +129,16 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	traces, endTraces, err := r.traces(ctx, conf.Shard.ID)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endTraces()) }()
 	events := newEvents(r.events, r.log)
 	defer events.close()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
 		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
-		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Log: r.log,
+		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,
 	})
 	if err != nil {
 		return err

@@ -48,6 +48,7 @@ type Term struct {
 	end   context.CancelCauseFunc
 	clock Clock        // nil: it lasts until it is ended
 	until atomic.Int64 // nanoseconds of clock; the term is valid before
+	sure  atomic.Int64 // nanoseconds of clock; when until was last set
 }
 
 // newTerm begins a term that is independent of the campaign's own context.
@@ -60,6 +61,7 @@ func newTerm(ctx context.Context, epoch uint64) *Term {
 // limit makes the term end by itself, whether or not anybody looks.
 func (t *Term) limit(c Clock, until time.Duration) {
 	t.clock = c
+	t.sure.Store(int64(c.Now()))
 	t.until.Store(int64(until))
 	t.watch()
 }
@@ -78,12 +80,22 @@ func (t *Term) watch() {
 // There is no way back from the end, whatever is confirmed afterwards.
 func (t *Term) extend(until time.Duration) {
 	if t.Err() == nil {
+		t.sure.Store(int64(t.clock.Now()))
 		t.until.Store(max(t.until.Load(), int64(until)))
 	}
 }
 
 // Epoch returns the term's number, from 1. No two terms of a shard share one.
 func (t *Term) Epoch() uint64 { return t.epoch }
+
+// Age returns how long ago this process learned that the term was granted or
+// renewed, for metrics; 0 for a term that needs no renewal.
+func (t *Term) Age() time.Duration {
+	if t.clock == nil {
+		return 0
+	}
+	return t.clock.Now() - time.Duration(t.sure.Load())
+}
 
 // Context ends with the term.
 func (t *Term) Context() context.Context { return t.ctx }

@@ -1,0 +1,35 @@
+package metrics
+
+import (
+	"context"
+	"path"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// Unary times requests. It is the outermost interceptor: refusals count too.
+func (m *Metrics) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	from := time.Now()
+	resp, err := next(ctx, req)
+	m.requests.WithLabelValues(path.Base(info.FullMethod), label(codeOf(err))).Observe(time.Since(from).Seconds())
+	return resp, err
+}
+
+// Stream counts open streams.
+func (m *Metrics) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	g := m.streams.WithLabelValues(path.Base(info.FullMethod))
+	g.Inc()
+	defer g.Dec()
+	return next(srv, ss)
+}
+
+func codeOf(err error) nstance.Code {
+	if err == nil {
+		return ""
+	}
+	return nstance.CodeOf(wire.ErrorOf(err))
+}

@@ -1,0 +1,84 @@
+// Package metrics shows a shard server to Prometheus. It decorates what the
+// server is made of, its storage, its calls to the provider, its journal and its
+// ports, and looks at its state when it is asked: nothing else counts anything.
+//
+// docs/metrics.md lists every metric.
+package metrics
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Metrics are those of one server. Methods may be called concurrently, and
+// none blocks.
+type Metrics struct {
+	registry *prometheus.Registry
+	provider *prometheus.HistogramVec
+	storage  *prometheus.HistogramVec
+	requests *prometheus.HistogramVec
+	streams  *prometheus.GaugeVec
+	events   *prometheus.CounterVec
+	notices  *prometheus.CounterVec
+	drains   *prometheus.CounterVec
+	losses   *losses
+}
+
+// quick are buckets for what takes from a fraction of a millisecond, such as a
+// write to memory, to half a minute, the limit of one call; in seconds.
+var quick = prometheus.ExponentialBucketsRange(0.0005, 30, 16)
+
+// slow are buckets for what takes from milliseconds to an hour, such as a
+// machine's start; in seconds.
+var slow = prometheus.ExponentialBucketsRange(0.001, 3600, 20)
+
+// New returns the metrics of a server whose state look returns. It is called
+// at every scrape, by several at once at times, and must not block.
+func New(look func() State) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		provider: histogram("provider_call_seconds", "Time of calls to the provider, by operation and code of the answer.", quick, "op", "code"),
+		storage:  histogram("storage_call_seconds", "Time of calls to storage, by operation and code of the answer.", quick, "op", "code"),
+		requests: histogram("grpc_request_seconds", "Time of unary requests, by method and code of the answer.", quick, "method", "code"),
+		streams:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "grpc_streams", Help: "Open streams, by method."}, []string{"method"}),
+		events:   counter("events_total", "Entries of the journal, by type.", "type"),
+		notices:  counter("notices_total", "Notices received, by kind and source.", "kind", "source"),
+		drains:   counter("drains_total", "Drains that ended, by outcome.", "outcome"),
+		losses:   newLosses(),
+	}
+	m.registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.provider, m.storage, m.requests, m.streams, m.events, m.notices, m.drains, m.losses.requested, m.losses.ready, &state{look},
+	)
+	return m
+}
+
+const namespace = "nstance"
+
+func histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
+}
+
+func counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+}
+
+// Handler serves the metrics in Prometheus' text format.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+}
+
+// Provider notes a call to the provider. It is a provider.Options.Observe.
+func (m *Metrics) Provider(op string, code nstance.Code, d time.Duration) {
+	m.provider.WithLabelValues(op, label(code)).Observe(d.Seconds())
+}
+
+// label names a code; success has none of its own.
+func label(code nstance.Code) string { return cmp.Or(string(code), "ok") }

@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// A State is what a server looks like at one moment. While it does not lead
+// only the first fields mean anything.
+type State struct {
+	Cluster, Shard, Version string
+	Leading                 bool
+	Epoch                   uint64
+	LeaseAge                time.Duration // since the lease was last renewed
+	Agents                  int           // connected
+	QueueAge                time.Duration // of the group that has waited longest to be planned
+	Groups                  []reconcile.GroupView
+	Orphans                 int // machines with our marks and no record
+	Problems                int // things that a person should see
+	JournalLost             uint64
+}
+
+// state is a collector that looks when it is asked.
+type state struct{ look func() State }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+var (
+	descInfo     = desc("server_info", "1, with the server's names and version.", "cluster", "shard", "version")
+	descLeading  = desc("leading", "1 while this server leads its shard.")
+	descEpoch    = desc("lease_epoch", "Number of this server's term.")
+	descLease    = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
+	descAgents   = desc("agents_connected", "Agents connected to this server.")
+	descQueue    = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
+	descMembers  = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved.", "tenant", "group", "state")
+	descHolds    = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
+	descOrphans  = desc("orphans", "Machines that carry the shard's marks and have no record.")
+	descProblems = desc("problems", "Things that a person should look at; the status page and nstance-admin status name them.")
+	descLost     = desc("journal_lost_total", "Events and reports that the journal lost because too many were waiting.")
+)
+
+// Describe implements prometheus.Collector.
+func (*state) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descHolds, descOrphans, descProblems, descLost,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *state) Collect(ch chan<- prometheus.Metric) {
+	s := c.look()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	gauge(descInfo, 1, s.Cluster, s.Shard, s.Version)
+	gauge(descProblems, float64(s.Problems))
+	ch <- prometheus.MustNewConstMetric(descLost, prometheus.CounterValue, float64(s.JournalLost))
+	if !s.Leading {
+		gauge(descLeading, 0)
+		return
+	}
+	gauge(descLeading, 1)
+	gauge(descEpoch, float64(s.Epoch))
+	gauge(descLease, s.LeaseAge.Seconds())
+	gauge(descAgents, float64(s.Agents))
+	gauge(descQueue, s.QueueAge.Seconds())
+	gauge(descOrphans, float64(s.Orphans))
+	for _, g := range s.Groups {
+		tenant, group := string(g.Key.Tenant), string(g.Key.Group)
+		for _, n := range []struct {
+			state string
+			n     int
+		}{
+			{"wanted", g.Size}, {"ready", g.Ready}, {"booting", g.Booting}, {"leaving", g.Leaving}, {"stale", g.Stale},
+			{"on_demand", g.OnDemand}, {"preserved", g.Preserved},
+		} {
+			gauge(descMembers, float64(n.n), tenant, group, n.state)
+		}
+		for kind := range kinds(g.Holds) {
+			gauge(descHolds, 1, tenant, group, kind)
+		}
+	}
+}
+
+func kinds(holds []reconcile.HoldView) map[string]bool {
+	out := map[string]bool{}
+	for _, h := range holds {
+		out[h.Kind] = true
+	}
+	return out
+}
