@@ -330,3 +330,10 @@ func (r *Reconciler) agreed(m *member, meant, stands storage.Instance) error {
 	m.rec, m.asked = stands, r.opts.Now()
 	return errAgain
 }
+
+// OnDemand returns how many instances on demand a tenant has.
+func (r *Reconciler) OnDemand(tenant nstance.TenantID) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.onDemand(tenant)
+}

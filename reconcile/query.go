@@ -70,7 +70,7 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[key]
-	if g == nil {
+	if g == nil || g.vanished() {
 		return GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
 	return r.groupView(g), nil

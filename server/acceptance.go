@@ -153,6 +153,9 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	broken := a.trouble != ""
 	a.mu.Unlock()
 	p.At = a.t.server.opts.Now().UTC()
+	if err := a.t.groups.settle(ctx); err != nil { // what is configured no more must be able to go on
+		return err
+	}
 	if !broken { // what cannot be read must not be written over
 		if _, err := a.doc.Update(ctx, func(d *accepted) error { *d = accepted{proposal: p}; return nil }); err != nil {
 			return err
@@ -163,6 +166,7 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	a.mu.Unlock()
 	a.t.server.force(conf, p)
 	a.t.groups.publish()
+	a.t.groups.settleSoon()
 	return nil
 }
 

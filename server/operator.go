@@ -13,7 +13,6 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
@@ -48,54 +47,6 @@ func renew(ctx context.Context, csr []byte) (*apiv1.Credential, error) {
 		return nil, err
 	}
 	return wire.Credential(cred), nil
-}
-
-// ListGroups implements the RPC.
-func (operatorService) ListGroups(ctx context.Context, _ *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
-	c, resp := callerOf(ctx), &apiv1.ListGroupsResponse{}
-	for _, g := range c.term.reconciler.Groups() {
-		if c.sees(g.Key.Tenant) {
-			resp.Groups = append(resp.Groups, groupMessage(g))
-		}
-	}
-	return resp, nil
-}
-
-// UpdateGroup implements the RPC.
-func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
-	spec, err := callerOf(ctx).updateGroup(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return &apiv1.UpdateGroupResponse{Group: groupMessage(reconcile.GroupView{Group: spec})}, nil
-}
-
-// updateGroup changes a group, or only checks that, and returns what it should
-// be then.
-func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (nstance.Group, error) {
-	key := nstance.GroupKey{Tenant: nstance.TenantID(req.GetTenant()), Group: nstance.GroupID(req.GetGroup())}
-	if key.Tenant == "" {
-		key.Tenant = c.Tenant
-	}
-	if err := key.Group.Validate("group"); err != nil {
-		return nstance.Group{}, err
-	}
-	if !c.sees(key.Tenant) {
-		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
-	}
-	var o config.Override
-	if req.Size != nil {
-		size := int(req.GetSize())
-		o.Size = &size
-	}
-	o.InstanceType = req.InstanceType
-	if req.GetVars() != nil { // present but empty: no variables of its own any more
-		o.Vars = req.GetVars().GetValues()
-		if o.Vars == nil {
-			o.Vars = map[string]string{}
-		}
-	}
-	return c.term.groups.change(ctx, key, o, req.GetDryRun())
 }
 
 // ListInstances implements the RPC.
@@ -150,7 +101,7 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 		}
 	case len(events) > 0:
 		e := events[len(events)-1]
-		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(nstance.Deleted), CreatedAt: wire.Time(id.Time())}
+		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(endOf(events)), CreatedAt: wire.Time(id.Time())}
 	default:
 		return nil, err
 	}

@@ -66,14 +66,14 @@ func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
 	if !g.read {
 		return nil, nstance.Errorf(nstance.Unavailable, "what the API has changed of the groups is not read yet")
 	}
-	wanted, _ := g.lay(conf)
+	now := g.t.server.config()
+	released := func(key nstance.GroupKey) bool { return now.Static(key) && !conf.Static(key) }
+	file, _ := g.doc.Held()
+	wanted, _ := g.lay(conf, file)
+	wanted = slices.DeleteFunc(wanted, func(spec nstance.Group) bool { return released(spec.Key) })
 	plans, err := g.t.reconciler.WhatIf(wanted, true)
-	configured := map[nstance.GroupKey]bool{}
-	for _, spec := range conf.Groups() {
-		configured[spec.Key] = true
-	}
-	return slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // its overlay makes no sense: it is left as it is
-		return p.Change == reconcile.ChangeReleased && configured[p.Key]
+	return slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // what makes no sense is left as it is
+		return p.Change == reconcile.ChangeReleased && !released(p.Key)
 	}), err
 }
 

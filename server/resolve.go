@@ -77,6 +77,7 @@ func (v *resolver) run(ctx context.Context) {
 		conf := v.t.server.config()
 		ok := v.load(ctx, conf) && v.resolve(ctx, conf)
 		v.t.groups.publish()
+		v.t.groups.settleSoon()
 		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
 		if failed++; ok {
 			failed = 0
@@ -384,6 +385,13 @@ func (v *resolver) complete(conf *config.Config, spec *nstance.Group) error {
 		}
 	}
 	return v.suits(d)
+}
+
+// vet is complete for a group whose definition stands as it is.
+func (v *resolver) vet(_ *config.Config, spec *nstance.Group) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.suits(&spec.Definition)
 }
 
 func (v *resolver) unknown(what, shown string) error {

@@ -54,7 +54,9 @@ func refusal(code string) string {
 	return `<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>as the test wants it</Message></Error>`
 }
 
-func isWrite(r *http.Request) bool { return r.Method == http.MethodPut || r.Method == http.MethodDelete }
+func isWrite(r *http.Request) bool {
+	return r.Method == http.MethodPut || r.Method == http.MethodDelete
+}
 
 func listsInstances(r *http.Request) bool {
 	return r.URL.Query().Get("list-type") == "2" && r.URL.Query().Get("prefix") == storage.InstancePrefix(zone)

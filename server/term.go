@@ -35,6 +35,7 @@ type term struct {
 	files      *fileKeeper
 	accepts    *acceptance
 	hub        *feed.Feed[watched]
+	groupHub   *feed.Feed[groupChange]
 	used       successors
 	address    *addressKeeper // nil: the shard has no movable address
 	quit       chan error     // why this server should not lead any more
@@ -51,7 +52,7 @@ type watched struct {
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
 		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0),
-		quit: make(chan error, 1), done: make(chan struct{}),
+		groupHub: feed.New[groupChange](0), quit: make(chan error, 1), done: make(chan struct{}),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -65,7 +66,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
 		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
-		Drains:            t.drains, Journal: t.journal, HealthInterval: t.conf.Shard.HealthInterval,
+		Drains:            t.drains, Journal: t.journal, Changed: t.groupChanged, HealthInterval: t.conf.Shard.HealthInterval,
 		MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
@@ -106,7 +107,7 @@ func (t *term) run() error {
 	defer wg.Wait()
 	defer stop()
 	tried := make(chan struct{})
-	wg.Go(func() { t.groups.load(ctx, sync.OnceFunc(func() { close(tried) })) })
+	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
 	wg.Go(func() { t.files.run(ctx) })

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"text/template/parse"
@@ -35,6 +34,10 @@ func (d *decoder) check(c *Config) {
 		for name, g := range groups {
 			d.group(c, join(join("groups", string(tenant)), string(name)), g)
 		}
+	}
+	d.pools(c, "shard.dynamic_subnet_pools", c.Shard.DynamicSubnetPools)
+	for id, t := range c.Tenants {
+		d.tenant(c, join("tenants", string(id)), t)
 	}
 	if len(d.problems) > 0 {
 		return
@@ -73,8 +76,7 @@ func (d *decoder) group(c *Config, path string, g Group) {
 	d.shape(c, path, g.Shape)
 	t, ok := c.Templates[g.Template]
 	if !ok {
-		names := slices.Sorted(maps.Keys(c.Templates))
-		d.wrong(join(path, "template"), suggest(string(g.Template), plain(names)), "template %q is not defined", g.Template)
+		d.wrong(join(path, "template"), suggest(string(g.Template), plain(c.templateNames())), "template %q is not defined", g.Template)
 		return
 	}
 	if g.Size == nil && t.Size == nil {
@@ -90,8 +92,7 @@ func (d *decoder) shape(c *Config, path string, s Shape) {
 		d.wrong(join(path, "instance_type"), "keep one of them", "is given beside instance_types")
 	}
 	if _, ok := c.Shard.SubnetPools[s.SubnetPool]; s.SubnetPool != "" && !ok {
-		names := slices.Sorted(maps.Keys(c.Shard.SubnetPools))
-		d.wrong(join(path, "subnet_pool"), suggest(string(s.SubnetPool), plain(names)), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
+		d.wrong(join(path, "subnet_pool"), suggest(string(s.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
 	}
 	d.balancers(c, path, s.LoadBalancers)
 	if s.Market != nil {

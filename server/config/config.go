@@ -17,11 +17,10 @@ type Config struct {
 	Certificates map[CertificateName]Certificate                `name:"certificates" key:"certificate"`
 	Templates    map[TemplateName]Template                      `name:"templates" key:"template"`
 	Declared     map[nstance.TenantID]map[nstance.GroupID]Group `name:"groups" key:"tenant,group"` // as written; Groups returns them merged
+	Tenants      map[nstance.TenantID]Tenant                    `name:"tenants" key:"tenant"`
 
 	Images        map[ImageName]Image           `name:"images" key:"image"`
 	LoadBalancers map[BalancerName]LoadBalancer `name:"load_balancers" key:"load_balancer"`
-
-	_ later `name:"tenants" doc:"what each tenant may name through the API"`
 
 	groups []nstance.Group
 	digest string
@@ -48,6 +47,7 @@ type Shard struct {
 	Bind                Bind                  `name:"bind"`
 	Advertise           Advertise             `name:"advertise"`
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
+	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups made through the API may be in"`
 	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
 	CreateRate          CreateRate            `name:"create_rate"`
 	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
@@ -62,7 +62,6 @@ type Shard struct {
 	GC                  GC                    `name:"gc"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
-	_ later `name:"dynamic_subnet_pools" doc:"subnet pools that dynamic groups may use"`
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
 }
 

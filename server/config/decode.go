@@ -207,7 +207,7 @@ func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value, tag refl
 		return
 	}
 	elements := v.Value.(*hujson.Array).Elements
-	if len(elements) == 0 {
+	if len(elements) == 0 && tag.Get("none") == "" {
 		d.fail(path, v.StartOffset, "name at least one, or leave the setting out", "is empty")
 	}
 	_, command := dst.Interface().(Command) // may repeat itself, and say nothing

@@ -41,42 +41,6 @@ func (c *Config) Groups() []nstance.Group {
 	return out
 }
 
-// An Override is what the API may change of a static group. Nil means as in the
-// configuration.
-type Override struct {
-	Size         *int              `json:"size,omitempty"`
-	InstanceType *string           `json:"instance_type,omitempty"` // replaces the whole list
-	Vars         map[string]string `json:"vars,omitempty"`          // merged over the group's
-}
-
-// Overlay returns the group at key with o laid over it. It fails with NotFound
-// when the configuration has no such group, and with Invalid when o makes no
-// sense. Whether the caller may override anything is not checked here.
-func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error) {
-	i := slices.IndexFunc(c.groups, func(g nstance.Group) bool { return g.Key == key })
-	if i < 0 {
-		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "group %s is not in the configuration", key)
-	}
-	g := clone(c.groups[i])
-	if o.Size != nil {
-		if *o.Size < 0 || *o.Size > maxSize {
-			return nstance.Group{}, nstance.FieldError("size", "use 0 to 100000", "%d is out of range", *o.Size)
-		}
-		g.Size = *o.Size
-	}
-	if o.InstanceType != nil {
-		if *o.InstanceType == "" {
-			return nstance.Group{}, nstance.FieldError("instance_type", "leave it out instead", "is empty")
-		}
-		g.Definition.InstanceTypes = []string{*o.InstanceType}
-	}
-	if _, ok := o.Vars[""]; ok {
-		return nstance.Group{}, nstance.FieldError("vars", "give it a name", "a name is empty")
-	}
-	g.Definition.Vars = mergeVars(g.Definition.Vars, o.Vars)
-	return g, nil
-}
-
 // clone copies what the copy's owner could otherwise change in g.
 func clone(g nstance.Group) nstance.Group {
 	d := &g.Definition
@@ -97,7 +61,7 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	merged := nstance.Group{
 		Key:          key,
 		Template:     string(g.Template),
-		Size:         *shape.Size,
+		Size:         orZero(shape.Size),
 		DrainTimeout: c.Shard.DefaultDrainTimeout,
 		Rollout:      nstance.Rollout(g.Rollout),
 		Expiry:       nstance.Expiry(c.Shard.Expiry),
@@ -128,6 +92,13 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 		merged.Definition.UserData = t.UserData.definition()
 	}
 	return clone(merged)
+}
+
+func orZero(n *int) int {
+	if n == nil {
+		return 0
+	}
+	return *n
 }
 
 // over returns s with what it leaves open taken from base. Args and Vars are

@@ -90,6 +90,7 @@ func TestEverySettingArrives(t *testing.T) {
 		Bind:                config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3", Peer: ":4"},
 		Advertise:           config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3", Peer: "n.example:4"},
 		SubnetPools:         map[config.PoolName][]string{"workers": {"subnet-1", "subnet-2"}, "edge": {"subnet-3"}},
+		DynamicSubnetPools:  []config.PoolName{"edge"},
 		RequestTimeout:      20 * time.Second,
 		CreateRate:          config.CreateRate{PerSecond: 0.5, Burst: 7},
 		HealthInterval:      30 * time.Second,

@@ -87,6 +87,9 @@ func schemaType(t reflect.Type, tag reflect.StructTag) object {
 		if t == reflect.TypeFor[Command]() { // may repeat itself, and say nothing
 			return object{{"type", "array"}, {"items", schemaOf(t.Elem(), elementTag)}, {"minItems", 1}}
 		}
+		if tag.Get("none") != "" { // empty is as good as absent
+			return object{{"type", "array"}, {"items", schemaOf(t.Elem(), wordsOnly(tag))}, {"uniqueItems", true}}
+		}
 		return object{{"type", "array"}, {"items", schemaOf(t.Elem(), wordsOnly(tag))}, {"minItems", 1}, {"uniqueItems", true}}
 	case reflect.Bool:
 		return object{{"type", "boolean"}}

@@ -1,0 +1,370 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/confighash"
+)
+
+// An Override is what the API says of a group: what it changed of a static one,
+// or all there is of a dynamic one. What is nil or empty is as beneath it: in
+// the configuration, in the template, or in the last definition of a group that
+// is no longer configured. Its JSON is how groups/{shard}.jsonc spells it.
+type Override struct {
+	Size          *int              `json:"size,omitempty"`
+	InstanceType  *string           `json:"instance_type,omitempty"`  // replaces the whole list
+	InstanceTypes []string          `json:"instance_types,omitempty"` // the same for several; never beside InstanceType
+	Vars          map[string]string `json:"vars,omitempty"`           // merged over those beneath
+
+	// What follows is for dynamic groups only.
+	Template      TemplateName    `json:"template,omitempty"`
+	SubnetPool    PoolName        `json:"subnet_pool,omitempty"`
+	Args          json.RawMessage `json:"args,omitempty"` // canonical; merged over those beneath
+	LoadBalancers []string        `json:"load_balancers,omitempty"`
+	DrainTimeout  *Duration       `json:"drain_timeout,omitempty"`
+	Rollout       *Pace           `json:"rollout,omitempty"`
+	Protect       *bool           `json:"protect,omitempty"`
+}
+
+// A Pace is a Rollout of which any part may be absent.
+type Pace struct {
+	MaxSurge  string    `json:"max_surge,omitempty"` // a count or a percentage
+	MinReady  *Duration `json:"min_ready,omitempty"`
+	HaltAfter *int      `json:"halt_after,omitempty"`
+}
+
+// A Duration is written as in the configuration, such as "90s".
+type Duration time.Duration
+
+// MarshalText implements encoding.TextMarshaler.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	t, wrong := parseDuration(string(text))
+	if wrong != "" {
+		return nstance.Errorf(nstance.Invalid, "%q %s", clip(string(text)), wrong)
+	}
+	*d = Duration(t)
+	return nil
+}
+
+// Empty reports whether o says nothing.
+func (o Override) Empty() bool { return Difference(o, Override{}) == "" }
+
+// Over returns o laid over base: what o says replaces what base says. Variables
+// that are present but empty give up those of base; likewise lists and args.
+func (o Override) Over(base Override) Override {
+	o.Rollout = o.Rollout.over(base.Rollout)
+	out, from := reflect.ValueOf(&base).Elem(), reflect.ValueOf(o)
+	for i := range from.NumField() {
+		if f := from.Field(i); !f.IsZero() {
+			out.Field(i).Set(f)
+		}
+	}
+	switch {
+	case o.InstanceType != nil:
+		base.InstanceTypes = nil
+	case o.InstanceTypes != nil:
+		base.InstanceType = nil
+	}
+	if string(base.Args) == "{}" {
+		base.Args = nil
+	}
+	return base
+}
+
+// over returns p laid over base.
+func (p *Pace) over(base *Pace) *Pace {
+	if p == nil || base == nil {
+		return cmp.Or(p, base)
+	}
+	out := Pace{MaxSurge: cmp.Or(p.MaxSurge, base.MaxSurge), MinReady: cmp.Or(p.MinReady, base.MinReady), HaltAfter: cmp.Or(p.HaltAfter, base.HaltAfter)}
+	return &out
+}
+
+// Difference returns the name of the first field in which two overrides differ,
+// in the order of their names, or "".
+func Difference(a, b Override) string {
+	fa, fb := a.fields(), b.fields()
+	var names []string
+	for name := range fa {
+		names = append(names, name)
+	}
+	for name := range fb {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if string(fa[name]) != string(fb[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+// fields returns what o says, by name, equal things in equal bytes.
+func (o Override) fields() map[string]json.RawMessage {
+	if o.InstanceType != nil {
+		o.InstanceTypes, o.InstanceType = []string{*o.InstanceType}, nil
+	}
+	data, err := json.Marshal(o)
+	out := map[string]json.RawMessage{}
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	if err != nil {
+		panic("config: an override is not JSON: " + err.Error()) // its args are canonical
+	}
+	return out
+}
+
+// Restricted returns the first field of o that only dynamic groups have, or "".
+func (o Override) Restricted() string {
+	o.Size, o.InstanceType, o.InstanceTypes, o.Vars = nil, nil, nil, nil
+	return Difference(o, Override{})
+}
+
+// Static reports whether the configuration has this group.
+func (c *Config) Static(key nstance.GroupKey) bool { return c.find(key) >= 0 }
+
+func (c *Config) find(key nstance.GroupKey) int {
+	return slices.IndexFunc(c.groups, func(g nstance.Group) bool { return g.Key == key })
+}
+
+// Overlay returns the configuration's group at key with o laid over it. It
+// fails with NotFound when the configuration has no such group, and with
+// Invalid, naming the field, when o makes no sense or says what may not be
+// changed of a static group. Whether the caller may override anything is not
+// checked here.
+func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error) {
+	i := c.find(key)
+	if i < 0 {
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "group %s is not in the configuration", key)
+	}
+	if field := o.Restricted(); field != "" {
+		return nstance.Group{}, nstance.FieldError(field, "change it in the configuration",
+			"group %s is in the configuration: only size, instance types and vars may be changed through the API", key)
+	}
+	return c.Lay(clone(c.groups[i]), o)
+}
+
+// Templated returns the dynamic group that a template by itself makes. It fails
+// with Invalid, naming the field, when there is no such template.
+func (c *Config) Templated(key nstance.GroupKey, name TemplateName) (nstance.Group, error) {
+	if _, ok := c.Templates[name]; !ok {
+		return nstance.Group{}, nstance.FieldError("template", suggest(string(name), plain(c.templateNames())), "template %q is not defined", clip(string(name)))
+	}
+	g := Group{Template: name}
+	setDefaults(reflect.ValueOf(&g).Elem())
+	merged := c.merge(key, g)
+	merged.Static = false
+	return merged, nil
+}
+
+// SizeOf returns the size that a template gives its groups, if it gives one.
+func (c *Config) SizeOf(name TemplateName) (int, bool) {
+	size := c.Templates[name].Size
+	return orZero(size), size != nil
+}
+
+// Released returns a group that is no longer configured, as it is now: what
+// belongs to the shard and not to the group is as the configuration says today.
+func (c *Config) Released(g nstance.Group) nstance.Group {
+	g = clone(g)
+	g.Static, g.Expiry = false, nstance.Expiry(c.Shard.Expiry)
+	if subnets, ok := c.Shard.SubnetPools[PoolName(g.Definition.SubnetPool)]; ok {
+		g.Definition.Subnets = slices.Clone(subnets)
+	}
+	return g
+}
+
+// Lay returns g with o laid over it, the template of o apart. It fails with
+// Invalid, naming the field, when o makes no sense.
+func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
+	g = clone(g)
+	for _, lay := range []func(*nstance.Group, Override) error{layScale, laySpeed, layArgs, c.layPlace} {
+		if err := lay(&g, o); err != nil {
+			return nstance.Group{}, err
+		}
+	}
+	if o.Protect != nil {
+		g.Protect = *o.Protect
+	}
+	return g, nil
+}
+
+// layScale lays what may be changed of any group.
+func layScale(g *nstance.Group, o Override) error {
+	if o.Size != nil {
+		if *o.Size < 0 || *o.Size > maxSize {
+			return nstance.FieldError("size", "use 0 to 100000", "%d is out of range", *o.Size)
+		}
+		g.Size = *o.Size
+	}
+	switch {
+	case o.InstanceType != nil && *o.InstanceType == "":
+		return nstance.FieldError("instance_type", "leave it out instead", "is empty")
+	case o.InstanceType != nil:
+		g.Definition.InstanceTypes = []string{*o.InstanceType}
+	case len(o.InstanceTypes) > 0:
+		if err := words("instance_types", o.InstanceTypes); err != nil {
+			return err
+		}
+		g.Definition.InstanceTypes = slices.Clone(o.InstanceTypes)
+	}
+	if _, ok := o.Vars[""]; ok {
+		return nstance.FieldError("vars", "give it a name", "a name is empty")
+	}
+	g.Definition.Vars = mergeVars(g.Definition.Vars, o.Vars)
+	return nil
+}
+
+// words refuses a list with an empty word or the same word twice.
+func words(field string, list []string) error {
+	for i, w := range list {
+		switch {
+		case w == "":
+			return nstance.FieldError(field, "leave it out instead", "word %d is empty", i+1)
+		case slices.Contains(list[:i], w):
+			return nstance.FieldError(field, "keep one of them", "%q is listed twice", clip(w))
+		}
+	}
+	return nil
+}
+
+func laySpeed(g *nstance.Group, o Override) error {
+	if o.DrainTimeout != nil {
+		if err := o.DrainTimeout.within("drain_timeout"); err != nil {
+			return err
+		}
+		g.DrainTimeout = time.Duration(*o.DrainTimeout)
+	}
+	if o.Rollout == nil {
+		return nil
+	}
+	if s := o.Rollout.MaxSurge; s != "" {
+		surge, err := ParseCount("rollout.max_surge", s)
+		if err != nil {
+			return err
+		}
+		g.Rollout.MaxSurge = surge
+	}
+	if d := o.Rollout.MinReady; d != nil {
+		if err := d.within("rollout.min_ready"); err != nil {
+			return err
+		}
+		g.Rollout.MinReady = time.Duration(*d)
+	}
+	if n := o.Rollout.HaltAfter; n != nil {
+		if *n < 0 || *n > 1000 {
+			return nstance.FieldError("rollout.halt_after", "use 0 to 1000", "%d is out of range", *n)
+		}
+		g.Rollout.HaltAfter = *n
+	}
+	return nil
+}
+
+func (d Duration) within(field string) error {
+	if d < 0 || time.Duration(d) > maxDuration {
+		return nstance.FieldError(field, "use 0 to 3650d", "%s is out of range", time.Duration(d))
+	}
+	return nil
+}
+
+// ParseCount reads a count such as 1 or a percentage such as 20%.
+func ParseCount(field, s string) (nstance.Count, error) {
+	c, ok := parseCount(s)
+	if n, err := strconv.ParseUint(s, 10, 16); err == nil {
+		c, ok = nstance.Count{N: int(n)}, true
+	}
+	if !ok {
+		return c, nstance.FieldError(field, `use a count such as 1 or a percentage such as 20%`, "%q is neither", clip(s))
+	}
+	return c, nil
+}
+
+// PaceOf returns a rollout in which nothing is absent.
+func PaceOf(r nstance.Rollout) *Pace {
+	ready, surge := Duration(r.MinReady), strconv.Itoa(r.MaxSurge.N)
+	if r.MaxSurge.Percent {
+		surge += "%"
+	}
+	return &Pace{MaxSurge: surge, MinReady: &ready, HaltAfter: &r.HaltAfter}
+}
+
+func layArgs(g *nstance.Group, o Override) error {
+	if o.Args == nil {
+		return nil
+	}
+	args, err := ParseArgs(o.Args)
+	if err == nil {
+		g.Definition.Args = mergeArgs(g.Definition.Args, args)
+	}
+	return err
+}
+
+// ParseArgs returns the canonical spelling of args. It fails with Invalid,
+// naming the field, for what the configuration would not accept either.
+func ParseArgs(args json.RawMessage) (json.RawMessage, error) {
+	if offset := tooDeep(args); offset >= 0 {
+		return nil, nstance.FieldError("args", "flatten it", "more than %d levels of nesting", maxDepth)
+	}
+	canonical, err := confighash.Canonical(args)
+	if err != nil {
+		return nil, err
+	}
+	return canonical, renderableIn("args", decodeArgs(canonical))
+}
+
+// renderableIn checks the syntax of every string below v.
+func renderableIn(path string, v any) error {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range sortedKeys(v) {
+			if err := renderableIn(join(path, key), v[key]); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for i := range v {
+			if err := renderableIn(index(path, i), v[i]); err != nil {
+				return err
+			}
+		}
+	case string:
+		if err := renderable(v); err != nil {
+			return nstance.FieldError(path, "see the documentation of Go's text/template", "%s", err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) layPlace(g *nstance.Group, o Override) error {
+	if o.SubnetPool != "" {
+		subnets, ok := c.Shard.SubnetPools[o.SubnetPool]
+		if !ok {
+			return nstance.FieldError("subnet_pool", suggest(string(o.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", clip(string(o.SubnetPool)))
+		}
+		g.Definition.SubnetPool, g.Definition.Subnets = string(o.SubnetPool), slices.Clone(subnets)
+	}
+	if len(o.LoadBalancers) == 0 {
+		return nil
+	}
+	if err := words("load_balancers", o.LoadBalancers); err != nil {
+		return err
+	}
+	for _, name := range o.LoadBalancers {
+		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
+			return nstance.FieldError("load_balancers", suggest(name, plain(c.balancerNames())), "load balancer %q is not in load_balancers", clip(name))
+		}
+	}
+	g.Definition.LoadBalancers = slices.Clone(o.LoadBalancers)
+	return nil
+}

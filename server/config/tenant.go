@@ -1,0 +1,166 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Tenant says what operators of one tenant may name through the API.
+type Tenant struct {
+	Templates     []TemplateName `name:"templates" none:"true" absent:"none" doc:"templates that its groups may name"`
+	SubnetPools   []PoolName     `name:"subnet_pools" none:"true" absent:"none" doc:"subnet pools that its groups may name; a template's own need not be named"`
+	LoadBalancers []BalancerName `name:"load_balancers" none:"true" absent:"none" doc:"load balancers that its groups may name; a template's own need not be named"`
+	InstanceTypes []string       `name:"instance_types" none:"true" absent:"none" doc:"machine types that its groups and instances may name; a template's own need not be named"`
+	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; whatever is below a path is permitted too"`
+	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances made by request; what is there already stays"`
+}
+
+func (d *decoder) tenant(c *Config, path string, t Tenant) {
+	for i, name := range t.Templates {
+		if _, ok := c.Templates[name]; !ok {
+			d.wrong(index(join(path, "templates"), i), suggest(string(name), plain(c.templateNames())), "template %q is not defined", name)
+		}
+	}
+	d.pools(c, join(path, "subnet_pools"), t.SubnetPools)
+	d.balancers(c, path, plain(t.LoadBalancers))
+	for i, arg := range t.AllowArgs {
+		if slices.Contains(strings.Split(arg, "."), "") {
+			d.wrong(index(join(path, "allow_args"), i), "write names with a dot between them, such as disk.size", "%q has an empty name", clip(arg))
+		}
+	}
+}
+
+// pools reports names that are no subnet pools.
+func (d *decoder) pools(c *Config, path string, pools []PoolName) {
+	for i, name := range pools {
+		if _, ok := c.Shard.SubnetPools[name]; !ok {
+			d.wrong(index(path, i), suggest(string(name), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", name)
+		}
+	}
+}
+
+func (c *Config) templateNames() []TemplateName { return slices.Sorted(maps.Keys(c.Templates)) }
+
+func (c *Config) poolNames() []PoolName { return slices.Sorted(maps.Keys(c.Shard.SubnetPools)) }
+
+func (c *Config) balancerNames() []BalancerName { return slices.Sorted(maps.Keys(c.LoadBalancers)) }
+
+func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
+
+// An Allowance is what somebody may name through the API. The zero Allowance is
+// everything.
+type Allowance struct {
+	tenant *Tenant // nil: everything
+	id     nstance.TenantID
+}
+
+// Allowance returns what operators of a tenant may name. The default tenant may
+// name everything unless it is listed, any other one only what is listed.
+func (c *Config) Allowance(id nstance.TenantID) Allowance {
+	t, ok := c.Tenants[id]
+	if !ok && id == nstance.DefaultTenant {
+		return Allowance{}
+	}
+	return Allowance{&t, id}
+}
+
+// Check fails with Denied, naming the field, if o names what is not permitted.
+func (a Allowance) Check(o Override) error {
+	if a.tenant == nil {
+		return nil
+	}
+	if o.Template != "" && !slices.Contains(a.tenant.Templates, o.Template) {
+		return a.deny("template", "templates", string(o.Template))
+	}
+	if o.SubnetPool != "" && !slices.Contains(a.tenant.SubnetPools, o.SubnetPool) {
+		return a.deny("subnet_pool", "subnet_pools", string(o.SubnetPool))
+	}
+	if o.InstanceType != nil && !slices.Contains(a.tenant.InstanceTypes, *o.InstanceType) {
+		return a.deny("instance_type", "instance_types", *o.InstanceType)
+	}
+	for _, t := range o.InstanceTypes {
+		if !slices.Contains(a.tenant.InstanceTypes, t) {
+			return a.deny("instance_types", "instance_types", t)
+		}
+	}
+	for _, lb := range o.LoadBalancers {
+		if !slices.Contains(a.tenant.LoadBalancers, BalancerName(lb)) {
+			return a.deny("load_balancers", "load_balancers", lb)
+		}
+	}
+	return a.checkArgs(o.Args)
+}
+
+func (a Allowance) deny(field, list, name string) error {
+	return &nstance.Error{
+		Code: nstance.Denied, Field: field, Msg: fmt.Sprintf("tenant %s may not name %q", a.id, clip(name)),
+		Remedy: fmt.Sprintf("list it in tenants.%s.%s of the configuration", a.id, list),
+	}
+}
+
+// checkArgs looks at every argument that is set.
+func (a Allowance) checkArgs(args json.RawMessage) error {
+	if len(args) == 0 {
+		return nil
+	}
+	canonical, err := ParseArgs(args)
+	if err != nil {
+		return err
+	}
+	return a.checkBelow(nil, decodeArgs(canonical))
+}
+
+// checkBelow looks at every argument at and below path.
+func (a Allowance) checkBelow(path []string, v any) error {
+	if a.permits(path) {
+		return nil
+	}
+	below, ok := v.(map[string]any)
+	if !ok || len(below) == 0 && len(path) > 0 {
+		field := "args"
+		for _, name := range path {
+			field = join(field, name)
+		}
+		return a.deny(field, "allow_args", strings.TrimPrefix(field, "args."))
+	}
+	for _, key := range sortedKeys(below) {
+		if err := a.checkBelow(append(slices.Clip(path), key), below[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a Allowance) permits(path []string) bool {
+	return slices.ContainsFunc(a.tenant.AllowArgs, func(allowed string) bool {
+		return slices.Equal(strings.Split(allowed, "."), path)
+	})
+}
+
+// Room fails with Quota, naming the field, if more instances than the tenant
+// has would be too many.
+func (a Allowance) Room(field string, has, more int) error {
+	if a.tenant == nil || a.tenant.MaxInstances == nil || more <= 0 || has+more <= *a.tenant.MaxInstances {
+		return nil
+	}
+	return &nstance.Error{
+		Code: nstance.Quota, Field: field, Remedy: fmt.Sprintf("raise tenants.%s.max_instances in the configuration", a.id),
+		Msg: fmt.Sprintf("tenant %s may have %d instances: it has, or asks for, %d, and %d more are too many", a.id, *a.tenant.MaxInstances, has, more),
+	}
+}
+
+// MayDynamic fails with Invalid unless dynamic groups may be in the subnet pool
+// of g.
+func (c *Config) MayDynamic(g nstance.Group) error {
+	pool := PoolName(g.Definition.SubnetPool)
+	if pool == "" || slices.Contains(c.Shard.DynamicSubnetPools, pool) {
+		return nil
+	}
+	return nstance.FieldError("subnet_pool", "list it in shard.dynamic_subnet_pools of the configuration, or use one of those",
+		"subnet pool %q is not for groups made through the API", pool)
+}

@@ -1,0 +1,284 @@
+package server
+
+import (
+	"context"
+	"maps"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// maxDynamic is how many groups the API may make in one shard: all of them are
+// in one object.
+const maxDynamic = 5000
+
+// A changer is on whose behalf groups are changed, and what that one may name.
+type changer struct {
+	by  string
+	may config.Allowance
+}
+
+// changer returns the caller as one who changes groups of its tenant.
+func (c caller) changer() changer {
+	if c.Role == nstance.RoleAdmin {
+		return changer{by: c.Subject}
+	}
+	return changer{c.Subject, c.term.server.config().Allowance(c.Tenant)}
+}
+
+// edit changes the file, and returns once that is durable and in force; or it
+// only finds out whether that would do.
+func (g *groups) edit(ctx context.Context, dryRun bool, change func(*groupsFile) error) error {
+	if err := g.takeTurn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-g.turn }()
+	if dryRun {
+		file, err := g.known(ctx)
+		if err != nil {
+			return err
+		}
+		file.Groups = maps.Clone(file.Groups)
+		return change(&file)
+	}
+	if _, err := g.doc.Update(ctx, change); err != nil {
+		return err
+	}
+	g.loaded(nil)
+	return nil
+}
+
+// takeTurn waits until nobody else changes what tenants have, so that what is
+// counted stands until it is used.
+func (g *groups) takeTurn(ctx context.Context) error {
+	select {
+	case g.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "others were changing groups: %w", ctx.Err())
+	}
+}
+
+// create makes a dynamic group, unless it is there already as o says.
+func (g *groups) create(ctx context.Context, who changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+	conf := g.t.server.config()
+	spec, under, err := fresh(conf, who, key, o)
+	if err != nil {
+		return spec, err
+	}
+	var b *base
+	if !dryRun {
+		if b, err = g.remember(ctx, under, nil); err != nil {
+			return spec, err
+		}
+	}
+	err = g.edit(ctx, dryRun, func(f *groupsFile) error {
+		same, err := g.makes(*f, key, o)
+		if err != nil || same {
+			return err
+		}
+		if err := who.may.Room("size", g.sizes(conf, *f, key)+g.t.reconciler.OnDemand(key.Tenant), spec.Size); err != nil {
+			return err
+		}
+		f.put(key, entry{Override: o, Dynamic: true, Base: b})
+		return nil
+	})
+	return spec, err
+}
+
+// fresh returns the group that o describes, and its template by itself.
+func fresh(conf *config.Config, who changer, key nstance.GroupKey, o config.Override) (spec, under nstance.Group, err error) {
+	_, sized := conf.SizeOf(o.Template)
+	switch {
+	case conf.Static(key):
+		err = &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is in the configuration", Remedy: "update it instead"}
+	case o.Template == "":
+		err = nstance.FieldError("template", "name one of the configuration's templates", "is missing")
+	default:
+		err = who.may.Check(o)
+	}
+	if err != nil {
+		return spec, under, err
+	}
+	if under, err = conf.Templated(key, o.Template); err != nil {
+		return spec, under, err
+	}
+	if o.Size == nil && !sized {
+		return spec, under, nstance.FieldError("size", "give one", "is missing, and template %q has none", o.Template)
+	}
+	if spec, err = conf.Lay(under, o); err == nil {
+		err = conf.MayDynamic(spec)
+	}
+	return spec, under, err
+}
+
+// makes reports whether the group is there already just as o says, and fails if
+// it may not be made.
+func (g *groups) makes(f groupsFile, key nstance.GroupKey, o config.Override) (same bool, err error) {
+	e := f.of(key)
+	switch {
+	case !e.exists() && len(f.Groups) >= maxDynamic:
+		return false, &nstance.Error{Code: nstance.Quota, Field: "group", Msg: "the shard has as many groups as it can hold", Remedy: "delete some, or use another shard"}
+	case !e.exists():
+		return false, nil
+	case e.Removing != nil:
+		if g.leaving(key) {
+			return false, beingRemoved(key)
+		}
+		return false, nil
+	}
+	if field := config.Difference(e.Override, o); field != "" {
+		return false, &nstance.Error{Code: nstance.Conflict, Field: field, Msg: "group " + key.String() + " exists, and differs in this", Remedy: "update it instead"}
+	}
+	return true, nil
+}
+
+// leaving reports whether a group that is being removed still has members, or
+// may have.
+func (g *groups) leaving(key nstance.GroupKey) bool {
+	_, err := g.t.reconciler.Group(key)
+	return err == nil
+}
+
+func beingRemoved(key nstance.GroupKey) error {
+	return &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is being removed", Remedy: "wait until it is gone"}
+}
+
+// sizes adds up the sizes of a tenant's groups but one.
+func (g *groups) sizes(conf *config.Config, f groupsFile, but nstance.GroupKey) (sum int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wanted, _ := g.lay(conf, f)
+	for _, spec := range wanted {
+		if spec.Key.Tenant == but.Tenant && spec.Key != but && !spec.Removing {
+			sum += spec.Size
+		}
+	}
+	return sum
+}
+
+// change lays o over what the API said of a group before; fields that o leaves
+// nil stay. It returns once that is durable, or checks it only.
+func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+	conf := g.t.server.config()
+	if err := who.may.Check(o); err != nil {
+		return nstance.Group{}, err
+	}
+	b, err := g.rebase(ctx, conf, key, o, dryRun)
+	if err != nil {
+		return nstance.Group{}, err
+	}
+	var spec nstance.Group
+	err = g.edit(ctx, dryRun, func(f *groupsFile) error {
+		e := f.of(key)
+		was, err := g.as(conf, key, e)
+		if err != nil {
+			return err
+		}
+		e.Override = o.Over(e.overlayOr(conf.Static(key)))
+		e.Dynamic = !conf.Static(key)
+		if b != nil {
+			e.Base = b
+		}
+		if spec, err = g.as(conf, key, e); err != nil {
+			return err
+		}
+		if o.SubnetPool != "" || o.Template != "" {
+			if err := conf.MayDynamic(spec); err != nil {
+				return err
+			}
+		}
+		if err := who.may.Room("size", g.sizes(conf, *f, key)+was.Size+g.t.reconciler.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
+			return err
+		}
+		f.put(key, e)
+		return nil
+	})
+	return spec, err
+}
+
+// overlayOr returns what is laid over a static group, or what a dynamic one is.
+func (e entry) overlayOr(static bool) config.Override {
+	if static {
+		return e.overlay()
+	}
+	return e.Override
+}
+
+// as returns a group as an entry makes it. It fails with NotFound when there is
+// none and with Conflict when it is being removed.
+func (g *groups) as(conf *config.Config, key nstance.GroupKey, e entry) (nstance.Group, error) {
+	switch {
+	case conf.Static(key):
+		return conf.Overlay(key, e.overlay())
+	case !e.exists() || e.Removing != nil && !g.leaving(key):
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	case e.Removing != nil:
+		return nstance.Group{}, beingRemoved(key)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.dynamic(conf, key, e)
+}
+
+// rebase returns what stands beneath a dynamic group from now on, if o names
+// another template.
+func (g *groups) rebase(ctx context.Context, conf *config.Config, key nstance.GroupKey, o config.Override, dryRun bool) (*base, error) {
+	if o.Template == "" || conf.Static(key) {
+		return nil, nil
+	}
+	under, err := conf.Templated(key, o.Template)
+	if err != nil || dryRun {
+		return nil, err
+	}
+	return g.remember(ctx, under, nil)
+}
+
+// remove begins the removal of a dynamic group, or ends what the API changed of
+// a static one. It returns the group as it is until it is gone, or as it is
+// without the changes.
+func (g *groups) remove(ctx context.Context, who changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
+	conf := g.t.server.config()
+	var spec nstance.Group
+	err := g.edit(ctx, dryRun, func(f *groupsFile) (err error) {
+		e := f.of(key)
+		if conf.Static(key) {
+			spec, err = g.uncover(conf, key, &e)
+		} else {
+			spec, err = g.dismiss(conf, key, &e, who)
+		}
+		if err == nil {
+			f.put(key, e)
+		}
+		return err
+	})
+	return spec, err
+}
+
+func (g *groups) uncover(conf *config.Config, key nstance.GroupKey, e *entry) (nstance.Group, error) {
+	if e.overlay().Empty() {
+		return nstance.Group{}, nstance.FieldError("group", "remove it from the configuration, then delete it",
+			"group %s is in the configuration, and nothing was changed of it through the API", key)
+	}
+	e.Override, e.Dynamic = config.Override{}, false
+	return conf.Overlay(key, config.Override{})
+}
+
+func (g *groups) dismiss(conf *config.Config, key nstance.GroupKey, e *entry, who changer) (nstance.Group, error) {
+	if !e.exists() || e.Removing != nil && !g.leaving(key) {
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	}
+	g.mu.Lock()
+	spec, err := g.dynamic(conf, key, *e)
+	g.mu.Unlock()
+	switch {
+	case e.Removing != nil: // already
+		return spec, nil
+	case err == nil && spec.Protect:
+		err = &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
+	case err == nil:
+		e.Removing = &removal{At: g.t.server.opts.Now().UTC(), By: who.by}
+		spec.Removing = true
+	}
+	return spec, err
+}

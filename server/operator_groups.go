@@ -1,0 +1,255 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// ListGroups implements the RPC.
+func (operatorService) ListGroups(ctx context.Context, _ *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.ListGroupsResponse{}
+	for _, g := range c.term.reconciler.Groups() {
+		if c.sees(g.Key.Tenant) {
+			resp.Groups = append(resp.Groups, c.term.groupMessage(g))
+		}
+	}
+	return resp, nil
+}
+
+// groupMessage is what is told of a group, with what only the file knows.
+func (t *term) groupMessage(g reconcile.GroupView) *apiv1.Group {
+	m := groupMessage(g)
+	m.HasOverlay = t.groups.overlaid(g.Key)
+	return m
+}
+
+// groupKey returns the key of a group that the caller may name, whether there is
+// one or not.
+func (c caller) groupKey(tenant, group string) (nstance.GroupKey, error) {
+	key := nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(group)}
+	if key.Tenant == "" {
+		key.Tenant = c.Tenant
+	}
+	if err := key.Group.Validate("group"); err != nil {
+		return key, err
+	}
+	if !c.sees(key.Tenant) {
+		return key, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
+	}
+	return key, key.Tenant.Validate("tenant")
+}
+
+// described returns a group as it stands, or for a dry run as it would be.
+func (c caller) described(spec nstance.Group, dryRun bool) *apiv1.Group {
+	if !dryRun {
+		if v, err := c.term.reconciler.Group(spec.Key); err == nil {
+			return c.term.groupMessage(v)
+		}
+	}
+	m := groupMessage(reconcile.GroupView{Group: spec})
+	m.Removing = spec.Removing
+	return m
+}
+
+// CreateGroup implements the RPC.
+func (operatorService) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) (*apiv1.CreateGroupResponse, error) {
+	c := callerOf(ctx)
+	key, err := c.groupKey(req.GetTenant(), req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	o := config.Override{
+		Size: sizeOf(req.Size), Template: config.TemplateName(req.GetTemplate()), InstanceTypes: req.GetInstanceTypes(),
+		SubnetPool: config.PoolName(req.GetSubnetPool()), Vars: req.GetVars(), LoadBalancers: req.GetLoadBalancers(),
+		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
+	}
+	if req.GetProtect() {
+		o.Protect = &req.Protect
+	}
+	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
+		return nil, err
+	}
+	spec, err := c.term.groups.create(ctx, c.changer(), key, o, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.CreateGroupResponse{Group: c.described(spec, req.GetDryRun())}, nil
+}
+
+// UpdateGroup implements the RPC.
+func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
+	c := callerOf(ctx)
+	spec, err := c.updateGroup(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.UpdateGroupResponse{Group: c.described(spec, req.GetDryRun())}, nil
+}
+
+// updateGroup changes a group, or only checks that, and returns what it should
+// be then.
+func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (nstance.Group, error) {
+	key, err := c.groupKey(req.GetTenant(), req.GetGroup())
+	if err != nil {
+		return nstance.Group{}, err
+	}
+	o, err := overrideOf(req)
+	if err != nil {
+		return nstance.Group{}, err
+	}
+	return c.term.groups.change(ctx, c.changer(), key, o, req.GetDryRun())
+}
+
+// overrideOf returns what a request changes. What is present but empty gives up
+// what the API said before.
+func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
+	o := config.Override{
+		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
+		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
+		Protect: req.Protect,
+	}
+	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
+		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")
+	}
+	if req.GetInstanceTypes() != nil {
+		o.InstanceTypes = append([]string{}, req.GetInstanceTypes().GetValues()...)
+	}
+	if req.GetLoadBalancers() != nil {
+		o.LoadBalancers = append([]string{}, req.GetLoadBalancers().GetValues()...)
+	}
+	if req.GetVars() != nil {
+		o.Vars = req.GetVars().GetValues()
+		if o.Vars == nil {
+			o.Vars = map[string]string{}
+		}
+	}
+	for _, named := range []struct {
+		field string
+		value *string
+	}{{"template", req.Template}, {"subnet_pool", req.SubnetPool}} {
+		if named.value != nil && *named.value == "" {
+			return o, nstance.FieldError(named.field, "leave it out instead", "is empty")
+		}
+	}
+	if req.Args == nil {
+		return o, nil
+	}
+	args, err := config.ParseArgs(json.RawMessage(req.GetArgs()))
+	if args == nil {
+		args = json.RawMessage("{}")
+	}
+	o.Args = args
+	return o, err
+}
+
+func sizeOf(n *int32) *int {
+	if n == nil {
+		return nil
+	}
+	return new(int(*n))
+}
+
+func spanOf(d *durationpb.Duration) *config.Duration {
+	if d == nil {
+		return nil
+	}
+	return new(config.Duration(d.AsDuration()))
+}
+
+func paceOf(r *apiv1.Rollout) *config.Pace {
+	if r == nil {
+		return nil
+	}
+	return &config.Pace{MaxSurge: r.GetMaxSurge(), MinReady: spanOf(r.GetMinReady()), HaltAfter: sizeOf(r.HaltAfter)}
+}
+
+// DeleteGroup implements the RPC.
+func (operatorService) DeleteGroup(ctx context.Context, req *apiv1.DeleteGroupRequest) (*apiv1.DeleteGroupResponse, error) {
+	c := callerOf(ctx)
+	key, err := c.groupKey(req.GetTenant(), req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	spec, err := c.term.groups.remove(ctx, c.changer(), key, req.GetDryRun())
+	if err != nil {
+		return nil, err
+	}
+	return &apiv1.DeleteGroupResponse{Group: c.described(spec, req.GetDryRun())}, nil
+}
+
+// A groupChange is one thing that watchers of groups are told.
+type groupChange struct {
+	view reconcile.GroupView
+	gone bool
+}
+
+// groupChanged takes note of a change. It is called under the reconciler's lock.
+func (t *term) groupChanged(v reconcile.GroupView, gone bool) {
+	t.groupHub.Publish(groupChange{v, gone})
+	if gone && v.Removing && v.OnDemand == 0 {
+		t.groups.forgetSoon(v.Key)
+	}
+}
+
+// groupSnapshot returns every group. The number is taken first: a change
+// meanwhile may be both in the snapshot and among the events, never in neither.
+func (t *term) groupSnapshot() ([]groupChange, nstance.Seq) {
+	seq := t.groupHub.Last()
+	var out []groupChange
+	for _, v := range t.reconciler.Groups() {
+		out = append(out, groupChange{view: v})
+	}
+	return out, seq
+}
+
+// WatchGroups implements the RPC.
+func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
+	c := callerOf(stream.Context())
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(c.term.granted.Context(), cancel)()
+	// A watcher that does not read keeps Send waiting, which ctx does not end.
+	defer c.term.hangUpAfter(stream.Context())()
+	view := feed.View[groupChange]{
+		Snapshot: c.term.groupSnapshot,
+		Keep: func(w groupChange) bool {
+			return c.sees(w.view.Key.Tenant) && (req.GetGroup() == "" || string(w.view.Key.Group) == req.GetGroup())
+		},
+	}
+	for item, err := range c.term.groupHub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(c.term.groupWatchMessage(item)); err != nil {
+			return err
+		}
+	}
+	if c.term.granted.Err() != nil {
+		return errTermEnded
+	}
+	return nil
+}
+
+func (t *term) groupWatchMessage(item feed.Item[groupChange]) *apiv1.WatchGroupsResponse {
+	v, seq := item.Value.view, uint64(item.Seq)
+	switch {
+	case item.Kind == feed.Snapshot:
+		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Snapshot{Snapshot: t.groupMessage(v)}}
+	case item.Kind == feed.Synced:
+		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Synced{Synced: &apiv1.Synced{Seq: seq}}}
+	case item.Value.gone:
+		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Removed{Removed: &apiv1.GroupRemoved{
+			Seq: seq, Tenant: string(v.Key.Tenant), Group: string(v.Key.Group),
+		}}}
+	}
+	return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Changed{Changed: &apiv1.GroupChanged{Seq: seq, Group: t.groupMessage(v)}}}
+}

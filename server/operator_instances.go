@@ -1,0 +1,105 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// CreateInstance implements the RPC.
+func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceRequest) (*apiv1.CreateInstanceResponse, error) {
+	c := callerOf(ctx)
+	id, err := nstance.ParseInstanceID(req.GetId())
+	if err != nil {
+		return nil, inField("id", err)
+	}
+	key, err := c.groupKey(req.GetTenant(), req.GetGroup())
+	if err != nil {
+		return nil, err
+	}
+	o := config.Override{Vars: req.GetVars()}
+	if req.GetInstanceType() != "" {
+		o.InstanceType = &req.InstanceType
+	}
+	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
+		return nil, err
+	}
+	order := reconcile.OnDemandRequest{ID: id, Group: key, Digest: requestDigest(o), DryRun: req.GetDryRun()}
+	if err := c.prepare(ctx, &order, o); err != nil {
+		return nil, err
+	}
+	v, err := c.term.reconciler.CreateInstance(ctx, order)
+	if err != nil {
+		return nil, err
+	}
+	if v.Record.ID == "" { // of a dry run there is nothing yet
+		v.Record.ID, v.Record.Tenant, v.Record.Group, v.Record.OnDemand, v.State = id, key.Tenant, key.Group, true, nstance.Pending
+	}
+	return &apiv1.CreateInstanceResponse{Instance: instanceMessage(v)}, nil
+}
+
+// prepare completes an order: what the instance is made from, which is the
+// group's definition with o laid over it, and who has a say. One that was
+// accepted before stands, whatever became of its group.
+func (c caller) prepare(ctx context.Context, order *reconcile.OnDemandRequest, o config.Override) error {
+	if _, err := c.term.reconciler.Instance(order.ID); err == nil {
+		return nil
+	}
+	conf, who, groups := c.term.server.config(), c.changer(), c.term.groups
+	g, err := c.term.reconciler.Group(order.Group)
+	if err == nil {
+		err = who.may.Check(o)
+	}
+	if err == nil {
+		g.Group, err = conf.Lay(g.Group, o)
+	}
+	if err != nil {
+		return err
+	}
+	file, err := groups.known(ctx)
+	if err != nil {
+		return err
+	}
+	sizes := groups.sizes(conf, file, nstance.GroupKey{Tenant: order.Group.Tenant})
+	order.Definition = g.Definition
+	order.Admit = func(tenants int) error { return who.may.Room("id", sizes+tenants, 1) }
+	return nil
+}
+
+// requestDigest identifies what was asked for: equal requests have equal ones.
+func requestDigest(o config.Override) string {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic("server: a request is not JSON: " + err.Error()) // its args are canonical
+	}
+	return digestOf(data)
+}
+
+// inField returns err as being about a field of the request.
+func inField(field string, err error) error {
+	if e, ok := err.(*nstance.Error); ok {
+		named := *e
+		named.Field = field
+		return &named
+	}
+	return err
+}
+
+// endOf returns what became of an instance that is gone: failed if its create
+// was refused, else deleted.
+func endOf(events []nstance.Event) nstance.State {
+	end := nstance.Deleted
+	for _, e := range events {
+		switch e.Type {
+		case nstance.EventCreateFailed:
+			end = nstance.Failed
+		case nstance.EventCreated, nstance.EventRegistered:
+			return nstance.Deleted
+		}
+	}
+	return end
+}

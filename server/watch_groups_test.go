@@ -1,0 +1,116 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// A groupWatch is one WatchGroups call.
+type groupWatch struct {
+	*testing.T
+	stream grpc.ServerStreamingClient[apiv1.WatchGroupsResponse]
+	seq    uint64 // of the last message
+}
+
+func (w *world) watchGroups(api apiv1.OperatorServiceClient, req *apiv1.WatchGroupsRequest) *groupWatch {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), eventually)
+	w.Cleanup(cancel)
+	stream, err := api.WatchGroups(ctx, req)
+	require.NoError(w, err)
+	return &groupWatch{T: w.T, stream: stream}
+}
+
+// snapshot returns the groups up to the end of the snapshot.
+func (g *groupWatch) snapshot() (names []string) {
+	g.Helper()
+	for {
+		m, err := g.stream.Recv()
+		require.NoError(g, err)
+		if m.GetSynced() != nil {
+			g.seq = m.GetSynced().GetSeq()
+			return names
+		}
+		require.NotNil(g, m.GetSnapshot(), "a change before the snapshot was complete")
+		names = append(names, m.GetSnapshot().GetTenant()+"/"+m.GetSnapshot().GetGroup())
+	}
+}
+
+// until returns the first change that is as wanted, or nil for a removal.
+func (g *groupWatch) until(wanted func(g *apiv1.Group) bool) *apiv1.Group {
+	g.Helper()
+	for {
+		m, err := g.stream.Recv()
+		require.NoError(g, err)
+		if m.GetRemoved() != nil {
+			g.seq = m.GetRemoved().GetSeq()
+			return nil
+		}
+		require.NotNil(g, m.GetChanged())
+		g.seq = m.GetChanged().GetSeq()
+		if wanted(m.GetChanged().GetGroup()) {
+			return m.GetChanged().GetGroup()
+		}
+	}
+}
+
+func TestWatchGroups(t *testing.T) {
+	w := newWorld(t, setup{size: 0})
+	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
+	all, one := w.watchGroups(api, &apiv1.WatchGroupsRequest{}), w.watchGroups(api, &apiv1.WatchGroupsRequest{Group: "batch"})
+	theirs := w.watchGroups(blue, &apiv1.WatchGroupsRequest{})
+	require.ElementsMatch(t, []string{"default/web", "blue/db"}, all.snapshot())
+	require.Empty(t, one.snapshot())
+	require.Equal(t, []string{"blue/db"}, theirs.snapshot(), "another tenant's groups do not exist")
+	never := func(*apiv1.Group) bool { return false }
+
+	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1)})
+	require.NoError(t, err)
+	g := one.until(func(g *apiv1.Group) bool { return g.GetBooting() == 1 })
+	require.Equal(t, "batch", g.GetGroup())
+	after := one.seq
+	w.ready(w.machineOf("batch"))
+	one.until(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
+	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
+	require.NoError(t, err)
+	one.until(func(g *apiv1.Group) bool { return g.GetRemoving() })
+	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(w.machineOf("batch")), NoDrain: true})
+	require.NoError(t, err)
+	require.Nil(t, one.until(never), "and then it is removed")
+
+	resumed := w.watchGroups(api, &apiv1.WatchGroupsRequest{AfterSeq: after, Group: "batch"})
+	resumed.until(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
+	require.Nil(t, resumed.until(never), "who resumes misses nothing")
+	require.Equal(t, one.seq, resumed.seq)
+
+	_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Size: proto.Int32(2)})
+	require.NoError(t, err)
+	for first := true; ; first = false {
+		m, err := theirs.stream.Recv()
+		require.NoError(t, err)
+		require.Equal(t, "blue", m.GetChanged().GetGroup().GetTenant(), "nor does what happens to them; first: %v", first)
+		if m.GetChanged().GetGroup().GetSize() == 2 {
+			break
+		}
+	}
+	require.NotEmpty(t, w.watchGroups(api, &apiv1.WatchGroupsRequest{AfterSeq: 7}).snapshot(), "a number of another time gets a snapshot")
+
+	require.NoError(t, w.stop())
+	deadline := time.Now().Add(eventually)
+	for time.Now().Before(deadline) {
+		if _, err := all.stream.Recv(); err != nil {
+			require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+			return
+		}
+	}
+	require.Fail(t, "the watch did not end with the server")
+}
