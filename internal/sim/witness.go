@@ -151,7 +151,7 @@ func (c *checker) written(t *lease.Term, old *storage.Instance, now storage.Inst
 	case was != nil && is != nil && was.Generation == is.Generation && is.Deadline.After(was.Deadline):
 		c.violated("I3", "the deadline of drain %d of %s was put off by %v", is.Generation, id, is.Deadline.Sub(was.Deadline))
 	}
-	if now.Drain != nil {
+	if now.Drain != nil && now.Deleting == nil { // afterwards its deadline means nothing any more
 		c.intime(*old, now)
 	}
 	if t != nil && t.Err() == nil {

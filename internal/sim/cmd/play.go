@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nstance-go/nstance/internal/sim"
 )
@@ -40,6 +41,7 @@ func play(args []string) {
 		cfg.Trace = io.MultiWriter(hash, text)
 	}
 	rand.Reader = newSeeded(cfg.Seed)
+	time.Local = time.UTC // reading the zone's file in the middle would let others go first
 	os.Args = os.Args[:1] // the rest is not for the testing package
 	testing.Init()
 	// A bubble needs a test around it, in a program too.
