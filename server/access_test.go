@@ -213,7 +213,7 @@ func (r role) expect(m method, about row, state string, object nstance.TenantID)
 // TestAccess looks at every cell: each RPC, by each role, about an object of each
 // tenant that is live, deleted or unknown.
 func TestAccess(t *testing.T) {
-	w := newWorld(t, setup{size: 1, text: strings.Replace(ordinary(1), `"templates": {`, `"tenants": {"blue": {"templates": ["vm"]}}, "templates": {`, 1)})
+	w := newWorld(t, setup{size: 1, text: strings.Replace(ordinary(1), `"templates": {`, `"tenants": {"blue": {"templates": ["vm"]}, "green": {"templates": ["vm"]}}, "templates": {`, 1)})
 	addrs := w.server.Addresses()
 	live, deleted, agents := map[string]nstance.InstanceID{}, map[string]nstance.InstanceID{}, map[string]*holder{}
 	gone := w.agent(w.machine("default")) // a certificate that outlives its instance
