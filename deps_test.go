@@ -36,6 +36,7 @@ var floors = []struct {
 	{"./storage", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
 	{"./storage/lease", []string{"storage", "internal/..."}, heavy, "the lease can be embedded on its own"},
 	{"./storage/secret", []string{"storage", "internal/..."}, heavy, "sealing needs no cloud"},
+	{"./internal/manager", []string{"storage", "storage/secret", "internal/..."}, heavy, "what secret managers share knows none of them"},
 	{"./provider", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
 	{"./provider/simcloud", []string{"provider", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
 	{"./provider/local", []string{"provider", "internal/..."}, heavy, "local machines need no cloud"},

@@ -1,0 +1,40 @@
+// Package opener opens any source of secrets by its URL: what programs use that
+// leave the choice to their configuration. It links the clients of all clouds; a
+// program that needs one only imports storage/secret/aws, gcp or azure.
+package opener
+
+import (
+	"context"
+	"strings"
+
+	"github.com/nstance-go/nstance/internal/manager"
+	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/secret/aws"
+	"github.com/nstance-go/nstance/storage/secret/azure"
+	"github.com/nstance-go/nstance/storage/secret/gcp"
+)
+
+// Open opens env://PREFIX_, file:///directory, awssecretsmanager://,
+// awsparamstore://, gcpsecretmanager://projects/PROJECT and
+// azurekeyvault://VAULT, with the parameters that those packages document. It
+// asks nothing of them yet. Nil for store:, the cluster's own storage, which
+// every server has.
+func Open(ctx context.Context, rawURL string) (secret.Source, error) {
+	scheme, rest, _ := strings.Cut(rawURL, ":")
+	switch scheme {
+	case secret.SchemeStore:
+		if rest != "" {
+			return nil, manager.Invalid("write store:", "names a place in storage")
+		}
+		return nil, nil
+	case secret.SchemeEnv, secret.SchemeFile:
+		return secret.OpenLocal(rawURL)
+	case aws.SecretsManager, aws.ParameterStore:
+		return aws.Open(ctx, rawURL)
+	case gcp.Scheme:
+		return gcp.Open(ctx, rawURL)
+	case azure.Scheme:
+		return azure.Open(ctx, rawURL)
+	}
+	return nil, manager.Invalid("use store:, env, file, awssecretsmanager, awsparamstore, gcpsecretmanager or azurekeyvault", "scheme %.32q is unknown", scheme)
+}

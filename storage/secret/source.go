@@ -1,0 +1,143 @@
+package secret
+
+import (
+	"context"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+)
+
+// MaxSize is how long a secret may be that does not come from the cluster's own
+// storage, in bytes: 64 KiB, which no secret manager exceeds.
+const MaxSize = 64 << 10
+
+// A Source is where the secrets come from that become files on machines. It is
+// safe for concurrent use.
+type Source interface {
+	// Get returns the secret of that name as it is now. It fails with Invalid
+	// when the name is none or the secret is empty or longer than MaxSize,
+	// NotFound when the source has definitely no such secret, Denied when it
+	// may not be read, Throttled or Unavailable when asking again may help.
+	// Errors never quote a secret.
+	Get(ctx context.Context, name string) ([]byte, error)
+}
+
+// SourceField is the setting that names a source, as errors call it.
+const SourceField = "shard.secrets.source"
+
+// Schemes of the sources that need no client.
+const (
+	SchemeStore = "store" // the cluster's storage, where nstance-admin secret puts them
+	SchemeEnv   = "env"
+	SchemeFile  = "file"
+)
+
+// OpenLocal opens env://PREFIX_ and file:///directory. Other schemes are Invalid
+// here. It reads no secret yet.
+func OpenLocal(rawURL string) (Source, error) {
+	const remedy = "use env://PREFIX_ or file:///directory"
+	u, err := url.Parse(rawURL)
+	switch {
+	case err != nil:
+		return nil, nstance.FieldError(SourceField, remedy, "is not a URL") // it may hold a secret
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+		return nil, nstance.FieldError(SourceField, remedy, "%s takes no user, query or fragment", u.Scheme)
+	case u.Scheme == SchemeEnv && u.Path == "":
+		return Env(u.Host)
+	case u.Scheme == SchemeFile && u.Host == "":
+		return Dir(u.Path)
+	}
+	return nil, nstance.FieldError(SourceField, remedy, "is neither env://PREFIX_ nor file:///directory")
+}
+
+// envChars are those of portable names (POSIX 8.1).
+const envChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
+
+type env struct {
+	prefix string
+	lookup func(string) (string, bool)
+}
+
+// Env returns the secrets in this process's environment: db-password is in
+// prefix+"DB_PASSWORD", with . like -. The prefix ends in an underscore, so that
+// not every variable is a secret for machines, and does not begin with NSTANCE_,
+// where the cluster's own key is. It fails with Invalid otherwise.
+func Env(prefix string) (Source, error) {
+	stem := strings.TrimSuffix(prefix, "_")
+	switch {
+	case stem == "" || stem == prefix || strings.Trim(prefix, envChars) != "" || strings.ContainsRune("0123456789_", rune(prefix[0])):
+		return nil, nstance.FieldError(SourceField, "use capitals, digits and _, such as env://APP_SECRET_", "names no prefix of variables that ends in _")
+	case strings.HasPrefix(prefix, "NSTANCE_"):
+		return nil, nstance.FieldError(SourceField, "use another prefix", "names variables of the server itself")
+	}
+	return &env{prefix, os.LookupEnv}, nil
+}
+
+// Get implements Source.
+func (e *env) Get(_ context.Context, name string) ([]byte, error) {
+	if err := nstance.ValidateSecretName("secret", name); err != nil {
+		return nil, err
+	}
+	variable := e.prefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))
+	value, ok := e.lookup(variable)
+	if !ok {
+		return nil, nstance.Errorf(nstance.NotFound, "there is no secret %s: variable %s is not set", name, variable)
+	}
+	return Sized(name, []byte(value))
+}
+
+// Sized returns data, or Invalid if it is empty or longer than MaxSize.
+func Sized(name string, data []byte) ([]byte, error) {
+	switch {
+	case len(data) == 0:
+		return nil, nstance.Errorf(nstance.Invalid, "secret %s is empty", name)
+	case len(data) > MaxSize:
+		return nil, nstance.Errorf(nstance.Invalid, "secret %s has more than %d bytes", name, MaxSize)
+	}
+	return data, nil
+}
+
+type dir string
+
+// Dir returns the secrets in a directory, a file each, as a container platform
+// mounts them. What a file links to counts, if it is in the directory too. It
+// fails with Invalid unless path is absolute.
+func Dir(path string) (Source, error) {
+	if !filepath.IsAbs(path) || filepath.Clean(path) == string(filepath.Separator) {
+		return nil, nstance.FieldError(SourceField, "use file:///directory", "names no directory by its whole path")
+	}
+	return dir(filepath.Clean(path)), nil
+}
+
+// Get implements Source.
+func (d dir) Get(_ context.Context, name string) ([]byte, error) {
+	if err := nstance.ValidateSecretName("secret", name); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(string(d)) // each time: it may be mounted anew
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Unavailable, "secret %s: its directory cannot be read: %w", name, err)
+	}
+	defer root.Close() // only read from
+	info, err := root.Stat(name)
+	if err != nil {
+		return nil, nstance.Errorf(codeOf(err), "secret %s: %w", name, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nstance.Errorf(nstance.Invalid, "secret %s: %s is no file", name, filepath.Join(string(d), name))
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, nstance.Errorf(codeOf(err), "secret %s: %w", name, err)
+	}
+	defer f.Close() // only read from
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Unavailable, "secret %s: %w", name, err)
+	}
+	return Sized(name, data)
+}
