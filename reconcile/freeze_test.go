@@ -138,6 +138,38 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
+// TestOrderBeforeAFreeze: whoever was promised an instance gets it after the
+// thaw, or learns that it was given up.
+func TestOrderBeforeAFreeze(t *testing.T) {
+	for name, c := range map[string]struct {
+		frozen time.Duration
+		made   bool
+	}{"for a moment": {5 * time.Minute, true}, "for so long that its nonce has expired": {time.Hour, false}} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
+				id := w.newID()
+				_, err := w.order(onDemand(id))
+				require.NoError(t, err)
+				w.passes(time.Second)
+				require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+				w.cloud.Heal()
+				w.passes(c.frozen)
+				require.Len(t, w.cloud.Machines(), 1)
+				w.succeeds(wanted(1))
+				require.NoError(t, w.r.Thaw(t.Context(), web))
+				w.passes(5 * time.Minute)
+				if !c.made {
+					require.Equal(t, 1, w.count(nstance.EventDeleted, id))
+					w.agrees(1)
+					return
+				}
+				require.Contains(t, w.ready(), id)
+			})
+		})
+	}
+}
+
 // TestNoticeDuringAFreeze: what is acknowledged is in the record, and acted on
 // exactly once, whoever leads.
 func TestNoticeDuringAFreeze(t *testing.T) {
