@@ -141,19 +141,11 @@ func (r *Reconciler) unchoose(g *group) {
 		case m.step != stepCreate || m.hasMach || m.running:
 		case !m.durable:
 			r.forget(m)
-		case m.rec.OnDemand && !r.overdue(m): // somebody was promised this very one
 		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
 		case r.freezeOf(g) == nil && m.requested == nil:
 			m.requested, m.noDrain = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"}, true
 		}
 	}
-}
-
-// overdue reports whether m's nonce is about to expire: a machine that is made
-// now may have no time to register.
-func (r *Reconciler) overdue(m *member) bool {
-	limit := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
-	return !limit.IsZero() && !r.opts.Now().Before(limit)
 }
 
 // noteStanding has the notices of members recorded that the plan does not act
