@@ -55,7 +55,7 @@ func (p *program) root() *cobra.Command {
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(
 		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(),
-		p.interruptCommand(), p.interruptionCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.recordCommand(),
+		p.interruptCommand(), p.interruptionCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.operatorCommand(), p.recordCommand(),
 		p.planCommand(), p.freezeCommand(), p.thawCommand(), p.secretCommand(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -1,12 +1,14 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -196,7 +198,7 @@ func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Id
 		return Identity{}, err
 	}
 	if made { // then no other process is at it now, but one may just have finished
-		if id, done := renewedMeanwhile(dir, now()); done {
+		if id, done := renewedMeanwhile(dir, c.id, now()); done {
 			return id, os.Remove(filepath.Join(dir, fileNextKey))
 		}
 	}
@@ -219,9 +221,9 @@ func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Id
 	return id, replaceCertificate(dir, id)
 }
 
-func renewedMeanwhile(dir string, now time.Time) (Identity, bool) {
+func renewedMeanwhile(dir string, mine Identity, now time.Time) (Identity, bool) {
 	id, err := LoadIdentity(dir)
-	if err != nil {
+	if err != nil || slices.EqualFunc(id.Chain, mine.Chain, bytes.Equal) {
 		return id, false
 	}
 	renewAt, _, err := id.life()

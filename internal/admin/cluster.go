@@ -5,18 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -24,15 +21,14 @@ import (
 const keyVariable = "NSTANCE_SECRET_KEY"
 
 func (p *program) clusterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards, done in the cluster's storage"}
-	cmd.AddCommand(p.nonceCommand())
+	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards: nonces and keys"}
+	cmd.AddCommand(p.nonceCommand(), p.keysCommand(), p.rotateCommand())
 	return cmd
 }
 
 // minting is what cluster nonce is asked for.
 type minting struct {
-	storage                string
-	keyProvider, keySource string
+	depot
 	kind                   string
 	cluster, shard, tenant string
 	expiry                 time.Duration
@@ -49,22 +45,14 @@ func (p *program) nonceCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	f.StringVar(&m.storage, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1; also --storage-bucket")
-	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "storage-bucket" {
-			name = "storage"
-		}
-		return pflag.NormalizedName(name)
-	})
-	choice(cmd, &m.keyProvider, "key-provider", "", "where the secret key is that seals private keys in storage", "env", "file", "none")
-	f.StringVar(&m.keySource, "key-source", "", "name of the variable (default "+keyVariable+"), or path of the file")
+	m.flags(cmd, "")
 	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
 	f.StringVar(&m.tenant, "tenant", string(nstance.DefaultTenant), "tenant")
 	f.DurationVar(&m.expiry, "expiry", 3*time.Hour, "how long it is good for")
 	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
-	f.StringVar(&m.caOutput, "ca-output", "", "file to write the identity authority's certificate to, for login --ca")
+	f.StringVar(&m.caOutput, "ca-output", "", "file to write the certificates of the identity authority to, for login --ca")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.nonce(cmd.Context(), &m) }
 	return cmd
 }
@@ -78,17 +66,21 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
-	var keys *registration.Keys
+	var ring *registration.Keyring
 	err = p.stderr.slow("reading the keys in storage", func() (err error) {
-		keys, err = p.keys(ctx, m.storage, box)
+		ring, err = p.keyring(ctx, m.depot, box)
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	keys := ring.Keys()
 	token, err := keys.Nonces.Mint("", claims)
 	if err != nil {
 		return err
+	}
+	if err := ring.UseUntil(ctx, registration.Nonces, keys.Nonces.KeyID(), claims.Expiry); err != nil {
+		p.stderr.note("warning: not noted in storage, so that a rotation of the nonce key may end this nonce early: %v", err)
 	}
 	if m.caOutput != "" {
 		if err := p.deliver("ca-output", m.caOutput, keys.Identity.CertPEM()); err != nil {
@@ -108,7 +100,7 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 		Kind: nstance.Role(m.kind), Subject: m.cluster, Cluster: nstance.ClusterID(m.cluster), Shard: nstance.ShardID(m.shard),
 		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
 	}
-	if m.storage == "" {
+	if m.url == "" {
 		return c, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
 	}
 	if err := errors.Join(c.Cluster.Validate("--cluster"), c.Tenant.Validate("--tenant")); err != nil {
@@ -127,57 +119,54 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 
 // box returns what opens the private keys; nil means that they are not sealed.
 func (p *program) box(provider, source string) (*secret.Box, error) {
-	var key secret.Key
+	var keys []secret.Key
 	var err error
 	switch provider {
 	case "none":
 		return nil, nil
 	case "file":
-		key, err = sourceFile(source)
+		keys, err = sourceFile(source)
 	default:
-		key, err = p.envKey(source)
+		keys, err = p.envKeys(source)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return secret.NewBox(key)
+	return secret.NewBox(keys...)
 }
 
-// sourceFile reads a key from a file that the command line names.
-func sourceFile(path string) (secret.Key, error) {
+// sourceFile reads keys from a file that the command line names.
+func sourceFile(path string) ([]secret.Key, error) {
 	if path == "" {
-		return secret.Key{}, nstance.FieldError("--key-source", "name the file that holds the secret key", "is not given")
+		return nil, nstance.FieldError("--key-source", "name the file that holds the secret key", "is not given")
 	}
-	key, err := secret.FromFile(path)
+	keys, err := secret.KeysFromFile(path)
 	if errors.Is(err, nstance.NotFound) {
 		err = nstance.FieldError("--key-source", "name the file that holds the secret key", "%v", err)
 	}
-	return key, err
+	return keys, err
 }
 
-func (p *program) envKey(name string) (secret.Key, error) {
+func (p *program) envKeys(name string) ([]secret.Key, error) {
 	if name == "" {
 		name = keyVariable
 	}
 	text := p.getenv(name)
 	if text == "" {
-		return secret.Key{}, nstance.FieldError("--key-source", "set it to the secret key, or say --key-provider none where storage is not sealed",
+		return nil, nstance.FieldError("--key-source", "set it to the secret key, or say --key-provider none where storage is not sealed",
 			"variable %s is not set", name)
 	}
-	key, err := secret.ParseKey(text)
+	keys, err := secret.ParseKeys(text)
 	if err != nil {
-		return key, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return key, nil
+	return keys, nil
 }
 
-// keys returns the cluster's keys, and says so when it had to make them: that
+// keyring returns the cluster's keys, and says so when it had to make them: that
 // is rarely meant where a server has run before.
-func (p *program) keys(ctx context.Context, url string, box *secret.Box) (*registration.Keys, error) {
-	if strings.HasPrefix(url, "mem:") {
-		return nil, nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
-	}
-	store, err := blob.Open(ctx, url)
+func (p *program) keyring(ctx context.Context, d depot, box *secret.Box) (*registration.Keyring, error) {
+	store, err := d.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -189,11 +178,11 @@ func (p *program) keys(ctx context.Context, url string, box *secret.Box) (*regis
 			return nil, err
 		}
 	}
-	keys, err := registration.Bootstrap(ctx, v, p.now())
+	ring, err := registration.OpenKeyring(ctx, v, p.now)
 	if err == nil && fresh {
 		p.stderr.note("there were no keys in this storage: new authorities and a new nonce key have been made")
 	}
-	return keys, err
+	return ring, err
 }
 
 // deliver writes a result to a file that only its owner can read, or to

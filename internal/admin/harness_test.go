@@ -74,6 +74,8 @@ type world struct {
 	standby   bool
 	hang      chan struct{} // not nil: calls wait for it
 	onStatus  func()        // before GetShardStatus answers
+	phases    []string      // of the identity keys
+	refusals  []error       // of the next calls of RotateKey
 }
 
 func newWorld(t testing.TB) *world {

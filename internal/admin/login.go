@@ -36,11 +36,12 @@ const maxNonce = 4 << 10
 // Registration are required.
 type LoginOptions struct {
 	Nonce        string          // of kind admin, from nstance-admin cluster nonce
-	CA           []byte          // PEM: the identity authority, ca/identity-ca.crt in storage
+	CA           []byte          // PEM: the identity authority, from nstance-admin cluster nonce --ca-output
 	Registration []string        // registration addresses, host or host:port; the first that answers serves
 	Servers      []string        // operator API addresses; none: the hosts of Registration at the default port
 	Shard        nstance.ShardID // required when the nonce is for any shard
 	Timeout      time.Duration   // of each attempt; default 30s
+	Role         nstance.Role    // of the nonce: admin, which is the default, or operator
 	Replace      bool            // an identity of another cluster or shard may be replaced
 }
 
@@ -85,7 +86,10 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 
 // prepare checks everything that can be checked without the server.
 func (o *LoginOptions) prepare() (Identity, *x509.CertPool, error) {
-	c, err := readNonce(o.Nonce)
+	if o.Role == "" {
+		o.Role = nstance.RoleAdmin
+	}
+	c, err := readNonce(o.Nonce, o.Role)
 	if err != nil {
 		return Identity{}, nil, err
 	}
@@ -114,7 +118,7 @@ func (o *LoginOptions) prepare() (Identity, *x509.CertPool, error) {
 func poolOf(pem []byte) (*x509.CertPool, error) {
 	certs, err := pki.ParseCertificates(pem)
 	if err != nil {
-		return nil, nstance.FieldError("ca", "use ca/identity-ca.crt from the cluster's storage", "%v", err)
+		return nil, nstance.FieldError("ca", "use what cluster nonce --ca-output wrote", "%v", err)
 	}
 	pool := x509.NewCertPool()
 	for _, c := range certs {
@@ -160,14 +164,14 @@ func registerAt(ctx context.Context, addr string, d dialing, req *apiv1.Register
 	return wire.CredentialOf(resp.GetCredential()), err
 }
 
-// holder checks that a chain is for key and for an administrator.
+// holder checks that a chain is for key and for an administrator or operator.
 func holder(key ed25519.PrivateKey, chain [][]byte) (nstance.Identity, error) {
 	pair, err := Identity{Key: key, Chain: chain}.pair()
 	if err != nil {
 		return nstance.Identity{}, fmt.Errorf("the server sent an unusable certificate: %w", err)
 	}
 	who, err := pki.IdentityOf(pair.Leaf)
-	if err == nil && who.Role != nstance.RoleAdmin {
+	if err == nil && who.Role != nstance.RoleAdmin && who.Role != nstance.RoleOperator {
 		err = nstance.Errorf(nstance.Denied, "the server sent a certificate of role %s", who.Role)
 	}
 	return who, err
@@ -181,7 +185,7 @@ type claims struct {
 	Shard   nstance.ShardID   `json:"shard"`
 }
 
-func readNonce(token string) (claims, error) {
+func readNonce(token string, kind nstance.Role) (claims, error) {
 	const remedy = "pass the nonce exactly as nstance-admin cluster nonce printed it"
 	var c claims
 	parts := strings.Split(strings.TrimSpace(token), ".")
@@ -192,8 +196,8 @@ func readNonce(token string) (claims, error) {
 	if err != nil || json.Unmarshal(data, &c) != nil {
 		return c, nstance.FieldError("nonce", remedy, "holds no claims that can be read")
 	}
-	if c.Kind != nstance.RoleAdmin {
-		return c, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind admin", "is of kind %q, not admin", c.Kind)
+	if c.Kind != kind {
+		return c, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind "+string(kind), "is of kind %q, not %s", c.Kind, kind)
 	}
 	if err := c.Cluster.Validate("nonce: cluster_id"); err != nil {
 		return c, err
@@ -246,8 +250,11 @@ type LoginResult struct {
 	NotAfter time.Time         `json:"not_after"`
 }
 
-func (p *program) loginCommand() *cobra.Command {
-	var o LoginOptions
+func (p *program) loginCommand() *cobra.Command { return p.registerCommand(nstance.RoleAdmin) }
+
+// registerCommand is login, or for an operator operator register.
+func (p *program) registerCommand(role nstance.Role) *cobra.Command {
+	o := LoginOptions{Role: role}
 	var nonce, ca, shard, dir string
 	cmd := &cobra.Command{
 		Use:   "login --nonce FILE|- --registration ADDR --ca FILE",
@@ -256,9 +263,16 @@ func (p *program) loginCommand() *cobra.Command {
 			"shard's server. It lives 24 hours and is renewed by any command that runs in its last third.",
 		Args: arguments(),
 	}
+	if role == nstance.RoleOperator {
+		cmd.Use = "register --nonce FILE|- --registration ADDR --ca FILE --identity DIR"
+		cmd.Short = "Exchange a nonce of kind operator for a certificate of its tenant"
+		cmd.Long = "Exchange a nonce of kind operator for a certificate of its tenant, for a program that is to act for the tenant,\n" +
+			"or for nstance-admin itself: with that --identity it sees the tenant's groups and instances only. It lives 24\n" +
+			"hours and is renewed by any command that shows it in its last third."
+	}
 	f := cmd.Flags()
 	f.StringVar(&nonce, "nonce", "", "file that holds the nonce, - for standard input")
-	f.StringVar(&ca, "ca", "", "file of the cluster's identity authority, PEM: ca/identity-ca.crt in storage")
+	f.StringVar(&ca, "ca", "", "file of the cluster's identity authority, PEM, from cluster nonce --ca-output")
 	f.StringSliceVar(&o.Registration, "registration", nil, "registration address of the server, port 8992 by default")
 	f.StringSliceVar(&o.Servers, "operator-addr", nil, "operator API address, by default the same host at port 8993")
 	f.StringVar(&shard, "shard", "", "shard, if the nonce is for any")
@@ -275,6 +289,9 @@ func (p *program) loginCommand() *cobra.Command {
 			return err
 		}
 		o.CA, o.Shard = []byte(pem), nstance.ShardID(shard)
+		if role == nstance.RoleOperator && dir == "" {
+			return nstance.FieldError("--identity", "name a directory for it", "is not given")
+		}
 		if dir, err = p.identityDir(dir); err != nil {
 			return err
 		}

@@ -123,7 +123,7 @@ func TestLoginRefuses(t *testing.T) {
 		"an operator's nonce":  {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "--kind admin"},
 		"no shard at all":      {w.nonce(func(c *registration.Claims) { c.Shard = "" }), nil, 2, "--shard"},
 		"another shard":        {w.nonce(nil), []string{"--shard", "eu1b"}, 2, `for shard "eu1a"`},
-		"a bad authority":      {w.nonce(nil), []string{"--ca", bad}, 2, "ca/identity-ca.crt"},
+		"a bad authority":      {w.nonce(nil), []string{"--ca", bad}, 2, "--ca-output"},
 		"an expired nonce": {w.nonce(func(c *registration.Claims) {
 			c.NotBefore, c.Expiry = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 		}), nil, 4, "expired"},

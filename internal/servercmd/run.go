@@ -65,6 +65,7 @@ openssl rand -base64 32 prints one. Where it is:
 
   --key-provider env    in variable --key-source (default ` + keyVariable + `)
   --key-provider file   in file --key-source
+                        there may be several keys: the first one seals, all of them open
   --key-provider none   nowhere: keys are stored as they are, for a private directory`,
 		Args: cobra.NoArgs,
 	}
@@ -206,7 +207,7 @@ func stateDir(getenv func(string) string) string {
 
 // box returns what seals private keys; nil means that they are not sealed.
 func (r *running) box() (*secret.Box, error) {
-	var key secret.Key
+	var keys []secret.Key
 	var err error
 	switch r.keyProvider {
 	case "none":
@@ -215,33 +216,33 @@ func (r *running) box() (*secret.Box, error) {
 		if r.keySource == "" {
 			return nil, nstance.FieldError("--key-source", "name the file that holds the key", "is not given")
 		}
-		key, err = secret.FromFile(r.keySource)
+		keys, err = secret.KeysFromFile(r.keySource)
 	case "env":
-		key, err = r.envKey()
+		keys, err = r.envKeys()
 	default:
 		return nil, nstance.FieldError("--key-provider", "use env, file or none", "%.64q is not known", r.keyProvider)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return secret.NewBox(key)
+	return secret.NewBox(keys...)
 }
 
-func (r *running) envKey() (secret.Key, error) {
+func (r *running) envKeys() ([]secret.Key, error) {
 	name := r.keySource
 	if name == "" {
 		name = keyVariable
 	}
 	text := r.getenv(name)
 	if text == "" {
-		return secret.Key{}, nstance.FieldError("--key-source", "set it to what openssl rand -base64 32 prints, or use --key-provider none for a private directory",
+		return nil, nstance.FieldError("--key-source", "set it to what openssl rand -base64 32 prints, or use --key-provider none for a private directory",
 			"variable %.64s is not set", name)
 	}
-	key, err := secret.ParseKey(text)
+	keys, err := secret.ParseKeys(text)
 	if err != nil {
-		return key, nstance.FieldError(name, "", "%v", err)
+		return nil, nstance.FieldError(name, "", "%v", err)
 	}
-	return key, nil
+	return keys, nil
 }
 
 // source returns where the configuration is.

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 func newBox(t testing.TB, keys ...secret.Key) *secret.Box {
@@ -121,4 +122,53 @@ func Example() {
 	}
 	fmt.Println(keys.Identity.Name(), vault.Key(registration.VaultCert(registration.Identity)), vault.Key(registration.VaultNonceKey))
 	// Output: identity ca/identity-ca.crt secret/nonce.key
+}
+
+func TestDestroy(t *testing.T) {
+	for name, box := range map[string]*secret.Box{"sealed": newBox(t, secret.NewKey()), "bare": nil} {
+		t.Run(name, func(t *testing.T) {
+			store := storage.NewMemory()
+			v := vault.New(store, box)
+			require.NoError(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")))
+			for range 2 {
+				require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
+				require.NotContains(t, stored(t, store, "secret/nonce.2.key"), "PRIVATE")
+			}
+			require.ErrorIs(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")), nstance.Conflict, "the name is used up")
+			require.NoError(t, v.Destroy(t.Context(), "nonce.3.key"), "of what never was, too")
+			require.ErrorIs(t, v.PutIfAbsent(t.Context(), "nonce.3.key", []byte("PRIVATE")), nstance.Conflict)
+		})
+	}
+	t.Run("whose answer is lost is found", func(t *testing.T) {
+		faulty := storagetest.NewFaulty(storage.NewMemory())
+		v := vault.New(faulty, newBox(t, secret.NewKey()))
+		require.NoError(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")))
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose})
+		require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
+	})
+}
+
+// The whole of a rotation over a store, as a server does it.
+func TestCatalogueInStorage(t *testing.T) {
+	store, now := storage.NewMemory(), time.Now()
+	box := newBox(t, secret.NewKey())
+	clock := func() time.Time { return now }
+	ring, err := registration.OpenKeyring(t.Context(), vault.New(store, box), clock)
+	require.NoError(t, err)
+	other, err := registration.OpenKeyring(t.Context(), vault.New(store, box), clock)
+	require.NoError(t, err)
+	for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
+		for _, r := range []*registration.Keyring{ring, other} { // each step by both
+			_, err := r.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step})
+			require.NoError(t, err)
+		}
+		require.Equal(t, ring.Set(registration.Identity), other.Set(registration.Identity))
+		now = now.Add(registration.Settle)
+	}
+	require.Contains(t, stored(t, store, "lease/cluster.json"), `"format":"1.0"`)
+	require.NotEqual(t, stored(t, store, "ca/identity-ca.crt"), stored(t, store, "ca/identity-ca.2.crt"))
+	require.Equal(t, string(ring.Keys().Identity.CertPEM()), stored(t, store, "ca/identity-ca.2.crt"))
+	require.Equal(t, 2, ring.Set(registration.Identity).Last)
+	_, err = registration.Bootstrap(t.Context(), vault.New(store, box), now)
+	require.NoError(t, err)
 }

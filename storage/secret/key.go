@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"unicode"
 
 	"github.com/nstance-go/nstance"
 )
@@ -59,6 +60,41 @@ func ParseKey(text string) (Key, error) {
 		return Key{}, invalid(remedy, "key is one byte repeated: a placeholder")
 	}
 	return keyOf([keySize]byte(raw)), nil
+}
+
+// ParseKeys returns the keys that text holds, each as ParseKey reads it, apart
+// by white space or commas: for NewBox, so the first one seals. It fails with
+// Invalid, also when a key is there twice.
+func ParseKeys(text string) ([]Key, error) {
+	fields := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	if len(fields) == 0 {
+		_, err := ParseKey("")
+		return nil, err
+	}
+	var keys []Key
+	for i, field := range fields {
+		key, err := ParseKey(field)
+		if err != nil && len(fields) > 1 {
+			err = invalid("separate keys by spaces, commas or lines", "key %d of %d: %v", i+1, len(fields), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	_, err := NewBox(keys...)
+	return keys, err
+}
+
+// KeysFromFile returns the keys in a file, as ParseKeys reads them. It fails like
+// FromFile.
+func KeysFromFile(path string) ([]Key, error) {
+	text, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := ParseKeys(text)
+	return keys, at(path, err)
 }
 
 // FromEnv returns the key in an environment variable, as ParseKey reads it. It

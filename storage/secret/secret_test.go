@@ -241,3 +241,28 @@ func Example() {
 	// secret <nil> true
 	// secret other.key: is damaged, altered, or was sealed under another name (restore it from a backup)
 }
+
+func TestParseKeys(t *testing.T) {
+	a, b := secret.NewKey(), secret.NewKey()
+	for name, text := range map[string]string{
+		"lines":  a.Encode() + "\n" + b.Encode() + "\n",
+		"spaces": " " + a.Encode() + "  " + b.Encode(),
+		"commas": a.Encode() + "," + b.Encode(),
+	} {
+		keys, err := secret.ParseKeys(text)
+		require.NoError(t, err, name)
+		require.Equal(t, []secret.Key{a, b}, keys, "the first one seals")
+	}
+	for name, text := range map[string]string{"nothing": " \n", "twice": a.Encode() + "," + a.Encode(), "a word": a.Encode() + " x"} {
+		_, err := secret.ParseKeys(text)
+		require.ErrorIs(t, err, nstance.Invalid, name)
+		require.NotContains(t, err.Error(), a.Encode())
+	}
+	path := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(path, []byte(a.Encode()+"\n"+b.Encode()+"\n"), 0o600))
+	keys, err := secret.KeysFromFile(path)
+	require.NoError(t, err)
+	require.Len(t, keys, 2)
+	_, err = secret.KeysFromFile(path + "x")
+	require.ErrorIs(t, err, nstance.NotFound)
+}
