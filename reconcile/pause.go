@@ -12,25 +12,28 @@ const (
 	longPause = 3 * heartbeat
 )
 
-// watchPauses notices when this process did not run for a while. Whatever
-// agents sent meanwhile is still on its way to it, so nobody is judged by that
-// time: each has a whole interval again. A pause in which the lease was lost
-// needs no such care, since the next term begins anew.
-func (r *Reconciler) watchPauses(ctx context.Context) {
-	last := r.opts.Now()
+// beats leaves a sign, again and again, that this process runs.
+func (r *Reconciler) beats(ctx context.Context) {
 	for sleep(ctx, heartbeat) {
-		now := r.opts.Now()
-		if gap := now.Sub(last); gap > longPause {
-			r.log.Warn("this process did not run for a while, agents get new grace", "gap", gap)
-			r.regrace(now)
-		}
-		last = now
+		r.mu.Lock()
+		r.noticePause(r.opts.Now())
+		r.mu.Unlock()
 	}
 }
 
-func (r *Reconciler) regrace(now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// noticePause finds out whether this process did not run for a while. Whatever
+// agents sent meanwhile is still on its way to it, so nobody is judged by that
+// time: each has a whole interval again. A pause in which the lease was lost
+// needs no such care, since the next term begins anew. It is asked before
+// anybody is judged, and needs the lock.
+func (r *Reconciler) noticePause(now time.Time) {
+	gap := now.Sub(r.beat)
+	began := r.beat.IsZero()
+	r.beat = now
+	if began || gap <= longPause {
+		return
+	}
+	r.log.Warn("this process did not run for a while, agents get new grace", "gap", gap)
 	for _, m := range r.members {
 		m.track.Regrace(now)
 	}

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,18 +107,18 @@ func TestPreserve(t *testing.T) {
 // TestServerPause: silence that this process did not hear is nobody's.
 func TestServerPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var skipped time.Duration
+		var skipped atomic.Int64
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *office) {
-			o.options = func(ro *reconcile.Options) { ro.Now = func() time.Time { return time.Now().Add(skipped) } }
+			o.options = func(ro *reconcile.Options) { ro.Now = func() time.Time { return time.Now().Add(time.Duration(skipped.Load())) } }
 		}
 		w.lead(wanted(1))
 		w.passes(5 * time.Minute)
 		id := w.ready()[0]
 		w.hush(id)
 		w.passes(time.Second)
-		skipped = 10 * time.Minute // as if nothing had run meanwhile
+		skipped.Store(int64(10 * time.Minute)) // as if nothing had run meanwhile
 		w.passes(30 * time.Second)
 		require.Zero(t, w.count(nstance.EventUnhealthy, ""))
 		require.Len(t, w.ready(), 1)

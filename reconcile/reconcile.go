@@ -108,6 +108,7 @@ type Reconciler struct {
 	began    time.Time
 	blank    bool         // storage held no live record then
 	counted  silenceCount // for the breaker
+	beat     time.Time    // when this process last showed that it runs
 	doubted  bool         // orphans are spared for lack of certainty, and that was said
 }
 
@@ -218,7 +219,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
-	wg.Go(func() { r.watchPauses(ctx) })
+	wg.Go(func() { r.beats(ctx) })
 	wg.Go(func() { r.countSubnets(ctx) })
 	wg.Go(func() { r.balanceLoads(ctx) })
 	r.passes(ctx)
@@ -245,6 +246,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 		return
 	}
 	now := r.opts.Now()
+	r.noticePause(now)
 	v, next := r.view(g, now)
 	d := Plan(v, now)
 	next = earliest(next, d.Next, r.apply(g, d, now))
