@@ -158,6 +158,7 @@ func (s *Server) permitted(conf *config.Config) error {
 		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},
 		{"shard.breaker", now.Shard.Breaker, conf.Shard.Breaker},
 		{"shard.create_rate", now.Shard.CreateRate, conf.Shard.CreateRate},
+		{"shard.secrets.source", own.Shard.Secrets.Source, conf.Shard.Secrets.Source},
 		{"shard.election", own.Shard.Election, conf.Shard.Election},
 		{"shard.leader_address", own.Shard.LeaderAddress, conf.Shard.LeaderAddress},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/files"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -86,12 +87,20 @@ func newFileKeeper(t *term) *fileKeeper {
 		t: t, kits: map[kitKey]*kitSlot{}, wanted: map[nstance.GroupKey]string{},
 		certs: &certlog{store: t.server.store, shard: t.conf.Shard.ID, check: t.granted.Err},
 		sources: files.Sources{
-			Secrets: secrets{vault.New(t.server.store, t.server.opts.Secrets)},
+			Secrets: t.server.secretSource(),
 			Objects: objects{t.server.store},
 		},
 	}
 	k.more = sync.NewCond(&k.mu)
 	return k
+}
+
+// secretSource returns where secrets for files come from.
+func (s *Server) secretSource() files.Source {
+	if s.own.Shard.Secrets.Source == config.StoreSecrets {
+		return secrets{vault.New(s.store, s.opts.Secrets)}
+	}
+	return s.opts.SecretSource
 }
 
 // secrets are those in storage that are nobody's keys.

@@ -46,6 +46,10 @@ type Options struct {
 	Now     func() time.Time     // nil: time.Now
 	Log     *slog.Logger         // nil: discarded
 
+	// SecretSource is where secrets for files come from, where
+	// shard.secrets.source says another place than storage.
+	SecretSource secret.Source
+
 	// KeyInterval is between two looks whether the cluster's keys have changed,
 	// jittered; 1 min, which is the longest.
 	KeyInterval time.Duration
@@ -132,6 +136,9 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	if err := able(conf, provider.AbilitiesOf(p)); err != nil {
 		return nil, err
+	}
+	if from := conf.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {
+		return nil, nstance.FieldError(secret.SourceField, "use store:", "this server was started without a source of secrets beside storage")
 	}
 	s.own = conf
 	s.force(conf, as)

@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
+	"github.com/nstance-go/nstance/storage/secret/opener"
 )
 
 // keyVariable holds the key that seals private keys, where nothing else is
@@ -130,6 +131,10 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	secrets, err := opener.Open(ctx, string(conf.Shard.Secrets.Source))
+	if err != nil {
+		return err
+	}
 	traces, endTraces, err := r.traces(ctx, conf.Shard.ID)
 	if err != nil {
 		return err
@@ -138,7 +143,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	events := newEvents(r.events, r.log)
 	defer events.close()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Secrets: box, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
+		Secrets: box, SecretSource: secrets, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
 		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,
 	})
 	if err != nil {

@@ -58,6 +58,12 @@ func TestBadInput(t *testing.T) {
 		{"a warm pool", group(`"warm_pool": {}`),
 			`groups.default.web.warm_pool: c:6:62: is not supported by this version (remove it)`},
 
+		// Secrets.
+		{"a source of secrets that is unknown", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "secrets": {"source": "vault://me:hunter2@x"}}}`,
+			`shard.secrets.source: c:1:98: names no source of secrets (use a URL with store, env, file, awssecretsmanager, awsparamstore, gcpsecretmanager, azurekeyvault)`},
+		{"a place in storage", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "secrets": {"source": "store://secret"}}}`,
+			`shard.secrets.source: c:1:98: is not a URL of scheme store (write store: or scheme://...)`},
+
 		// Provisioning.
 		{"tracked secrets", template(`"track": ["secrets"]`),
 			`templates.web.track[0]: c:5:65: "secrets" is not supported by this version (valid here: vars, image, userdata)`},

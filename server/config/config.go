@@ -54,6 +54,7 @@ type Shard struct {
 	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Breaker             Breaker               `name:"breaker"`
+	Secrets             Secrets               `name:"secrets"`
 	FileRefresh         time.Duration         `name:"file_refresh" default:"5m" min:"1s" doc:"how often secrets and stored objects that files are made of are read again"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
@@ -95,6 +96,11 @@ type Advertise struct {
 type CreateRate struct {
 	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created a second in the long run; halves while the provider throttles"`
 	Burst     int     `name:"burst" default:"1000" min:"1" max:"100000" doc:"machines created at once after a pause"`
+}
+
+// Secrets says where the secrets are that become files.
+type Secrets struct {
+	Source SecretSource `name:"source" default:"store:" doc:"where files of kind secret come from: store: (the cluster's storage), env://PREFIX_, file:///directory, awssecretsmanager://, awsparamstore://, gcpsecretmanager://projects/PROJECT or azurekeyvault://VAULT"`
 }
 
 // Expiry replaces machines because of their age.

@@ -77,6 +77,29 @@ type KeyName string
 // Validate returns nil or an Invalid error that names field.
 func (n KeyName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
 
+// StoreSecrets is the source of secrets that every server has: the cluster's
+// storage.
+const StoreSecrets SecretSource = "store:"
+
+// secretSchemes are those of the sources that there are.
+var secretSchemes = []string{"store", "env", "file", "awssecretsmanager", "awsparamstore", "gcpsecretmanager", "azurekeyvault"}
+
+// SecretSource is the URL of a source of secrets. Whoever opens it checks the
+// rest of it.
+type SecretSource string
+
+// Validate returns nil or an Invalid error that names field and not the URL.
+func (s SecretSource) Validate(field string) error {
+	scheme, rest, ok := strings.Cut(string(s), ":")
+	switch {
+	case !ok || !slices.Contains(secretSchemes, scheme):
+		return nstance.FieldError(field, "use a URL with "+strings.Join(secretSchemes, ", "), "names no source of secrets")
+	case scheme == "store" && rest != "" || scheme != "store" && !strings.HasPrefix(rest, "//"):
+		return nstance.FieldError(field, "write store: or scheme://...", "is not a URL of scheme %s", scheme)
+	}
+	return nil
+}
+
 // SecretName names a secret.
 type SecretName string
 

@@ -14,12 +14,13 @@ import (
 func (c *Config) Digest() string { return c.digest }
 
 // At returns c with what belongs to one process as in own: where it listens and
-// what it says of that, its provider, its election and the address that moves.
+// what it says of that, its provider, its election, the address that moves and
+// where secrets come from.
 func (c *Config) At(own *Config) *Config {
 	out := *c
 	out.Shard.Bind, out.Shard.Advertise = own.Shard.Bind, own.Shard.Advertise
 	out.Shard.Provider, out.Shard.Election = own.Shard.Provider, own.Shard.Election
-	out.Shard.LeaderAddress = own.Shard.LeaderAddress
+	out.Shard.LeaderAddress, out.Shard.Secrets = own.Shard.LeaderAddress, own.Shard.Secrets
 	return &out
 }
 

@@ -35,7 +35,9 @@ func TestDir(t *testing.T) {
 	base := t.TempDir()
 	dir := filepath.Join(base, "mounted")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "..data"), 0o700))
-	write := func(name, data string) { require.NoError(t, os.WriteFile(filepath.Join(base, name), []byte(data), 0o600)) }
+	write := func(name, data string) {
+		require.NoError(t, os.WriteFile(filepath.Join(base, name), []byte(data), 0o600))
+	}
 	write("mounted/..data/db", "hunter2\n")
 	write("outside", "not for machines")
 	write("mounted/empty", "")

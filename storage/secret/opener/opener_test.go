@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage/secret/opener"
 )
 
@@ -16,6 +17,7 @@ func TestOpen(t *testing.T) {
 		src, err := opener.Open(t.Context(), good)
 		require.NoError(t, err, good)
 		require.NotNil(t, src, good)
+		require.NoError(t, config.SecretSource(good).Validate("source"), "the configuration permits it")
 	}
 	src, err := opener.Open(t.Context(), "store:")
 	require.NoError(t, err)
