@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,16 @@ func newChecker(w *World) *checker {
 	return &checker{
 		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
 		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
+	}
+}
+
+// result is what has come of the run so far.
+func (c *checker) result() Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Result{
+		Seed: c.w.cfg.Seed, Events: c.events, Virtual: time.Since(c.w.began),
+		Violations: slices.Clone(c.violations), Journal: slices.Clone(c.journal),
 	}
 }
 

@@ -152,12 +152,8 @@ func Run(cfg Config) Result {
 	d.drill()
 	stop()
 	beside.Wait()
-	w.check.mu.Lock()
-	defer w.check.mu.Unlock()
-	res := Result{
-		Seed: cfg.Seed, Events: w.check.events, Virtual: time.Since(w.began), Violations: w.check.violations,
-		Journal: w.check.journal, Faults: d.faults,
-	}
+	res := w.check.result()
+	res.Faults = d.faults
 	w.close()
 	return res
 }
