@@ -41,8 +41,11 @@ func depotFlags(cmd *cobra.Command, d *depot, sealing bool) {
 }
 
 func (d *depot) open(ctx context.Context) (storage.Store, error) {
-	if d.url == "" || strings.HasPrefix(d.url, "mem:") {
-		return nil, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "does not name the cluster's storage")
+	switch {
+	case d.url == "":
+		return nil, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
+	case strings.HasPrefix(d.url, "mem:"):
+		return nil, nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
 	}
 	return blob.Open(ctx, d.url)
 }
