@@ -21,7 +21,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Paused: g.Paused, Halted: g.Halted, Frozen: g.Frozen, Protect: g.Protect, Removing: g.Removing, RolledBack: g.RolledBack,
 		SubnetPool: g.Definition.SubnetPool, DrainTimeout: durationpb.New(g.DrainTimeout), LoadBalancers: g.Definition.LoadBalancers,
 		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
-		Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
+		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved),
 	}
 	for _, h := range g.Holds {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -81,7 +82,7 @@ func requestDigest(o config.Override) string {
 
 // inField returns err as being about a field of the request.
 func inField(field string, err error) error {
-	if e, ok := err.(*nstance.Error); ok {
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
 		named := *e
 		named.Field = field
 		return &named

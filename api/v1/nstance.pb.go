@@ -2214,6 +2214,7 @@ type Group struct {
 	BackoffUntil  *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
 	OnDemand      int32                  `protobuf:"varint,30,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"` // instances made by request
 	Preserved     int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
+	Kind          string                 `protobuf:"bytes,32,opt,name=kind,proto3" json:"kind,omitempty"` // that the IDs of its instances begin with
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2463,6 +2464,13 @@ func (x *Group) GetPreserved() int32 {
 		return x.Preserved
 	}
 	return 0
+}
+
+func (x *Group) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 // Rollout bounds voluntary change.
@@ -8310,7 +8318,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bevent_id\x18\x06 \x01(\tR\aeventId\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x1c\n" +
-	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xa6\b\n" +
+	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xba\b\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -8347,7 +8355,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bfailures\x18\x1c \x01(\x05R\bfailures\x12?\n" +
 	"\rbackoff_until\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\x12\x1b\n" +
 	"\ton_demand\x18\x1e \x01(\x05R\bonDemand\x12\x1c\n" +
-	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x1a7\n" +
+	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x12\x12\n" +
+	"\x04kind\x18  \x01(\tR\x04kind\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x01\n" +

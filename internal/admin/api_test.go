@@ -75,6 +75,7 @@ func (w *world) UpdateGroup(_ context.Context, req *apiv1.UpdateGroupRequest) (*
 	w.did(fmt.Sprintf("size %s/%s %d dry=%t", req.GetTenant(), req.GetGroup(), req.GetSize(), req.GetDryRun()))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.asked = req
 	i := slices.IndexFunc(w.groups, func(g *apiv1.Group) bool { return g.GetTenant() == req.GetTenant() && g.GetGroup() == req.GetGroup() })
 	if i < 0 {
 		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.GetGroup())

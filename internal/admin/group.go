@@ -16,7 +16,7 @@ import (
 func (p *program) groupCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "group", Short: "Groups and their sizes"}
 	cmd.AddCommand(
-		p.groupListCommand(), p.groupScaleCommand(),
+		p.groupListCommand(), p.groupGetCommand(), p.groupCreateCommand(), p.groupUpdateCommand(), p.groupScaleCommand(), p.groupDeleteCommand(),
 		p.groupPauseCommand(), p.groupResumeCommand(), p.groupRollbackCommand(), p.groupRolloutCommand(),
 	)
 	return cmd
@@ -65,12 +65,8 @@ func (t *table) groups(groups []Group) {
 	}
 	t.row("TENANT", "GROUP", "TEMPLATE", "SIZE", "READY", "BOOTING", "LEAVING", "STALE", "SOURCE", "HOLDS")
 	for _, g := range groups {
-		source := "api"
-		if g.Static {
-			source = "config"
-		}
 		t.row(string(g.Tenant), string(g.Group), g.Template, strconv.Itoa(g.Size), strconv.Itoa(g.Ready), strconv.Itoa(g.Booting),
-			strconv.Itoa(g.Leaving), strconv.Itoa(g.Stale), source, holds(g.Holds))
+			strconv.Itoa(g.Leaving), strconv.Itoa(g.Stale), source(g), holds(g.Holds))
 	}
 }
 

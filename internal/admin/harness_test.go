@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -72,6 +73,7 @@ type world struct {
 	problems  []string
 	plan      func(*apiv1.PlanRequest) *apiv1.PlanResponse
 	standby   bool
+	asked     proto.Message // the last request that describes something
 	hang      chan struct{} // not nil: calls wait for it
 	onStatus  func()        // before GetShardStatus answers
 	phases    []string      // of the identity keys

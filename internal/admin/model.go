@@ -29,6 +29,23 @@ type Group struct {
 	LastGoodHash  string            `json:"last_good_hash,omitempty"`
 	Failures      int               `json:"failures,omitempty"` // consecutive creations that did not become ready
 	Holds         []Hold            `json:"holds,omitempty"`
+	Kind          nstance.Kind      `json:"kind,omitempty"`        // that the IDs of its instances begin with
+	HasOverlay    bool              `json:"has_overlay,omitempty"` // static, and changed through the API
+	Protect       bool              `json:"protect,omitempty"`
+	Removing      bool              `json:"removing,omitempty"` // it goes when its last member is gone
+	SubnetPool    string            `json:"subnet_pool,omitempty"`
+	Args          string            `json:"args,omitempty"` // JSON
+	LoadBalancers []string          `json:"load_balancers,omitempty"`
+	DrainTimeout  string            `json:"drain_timeout,omitempty"`
+	Rollout       *Pace             `json:"rollout,omitempty"`
+	OnDemand      int               `json:"on_demand,omitempty"` // instances made by request
+}
+
+// A Pace bounds what a group's rollouts do at once.
+type Pace struct {
+	MaxSurge  string `json:"max_surge"`
+	MinReady  string `json:"min_ready"`
+	HaltAfter int    `json:"halt_after"`
 }
 
 // A Hold says what a group waits for.
@@ -47,6 +64,14 @@ func groupOf(w *apiv1.Group) Group {
 		InstanceTypes: w.GetInstanceTypes(), Vars: w.GetVars(),
 		Paused: w.GetPaused(), Halted: w.GetHalted(), Frozen: w.GetFrozen(), RolledBack: w.GetRolledBack(),
 		LastGoodHash: w.GetLastGoodHash(), Failures: int(w.GetFailures()),
+	}
+	g.Kind, g.HasOverlay, g.Protect, g.Removing = nstance.Kind(w.GetKind()), w.GetHasOverlay(), w.GetProtect(), w.GetRemoving()
+	g.SubnetPool, g.Args, g.LoadBalancers, g.OnDemand = w.GetSubnetPool(), w.GetArgs(), w.GetLoadBalancers(), int(w.GetOnDemand())
+	if d := w.GetDrainTimeout(); d != nil {
+		g.DrainTimeout = d.AsDuration().String()
+	}
+	if r := w.GetRollout(); r != nil {
+		g.Rollout = &Pace{MaxSurge: r.GetMaxSurge(), MinReady: r.GetMinReady().AsDuration().String(), HaltAfter: int(r.GetHaltAfter())}
 	}
 	for _, h := range w.GetHolds() {
 		g.Holds = append(g.Holds, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})

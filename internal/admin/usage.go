@@ -3,6 +3,7 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,8 @@ func section(cmd *cobra.Command) {
 		}
 		err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			err = fmt.Errorf("%w, did you mean %q?", err, near[0])
+			alike := max(0, slices.IndexFunc(near, func(s string) bool { return s[0] == args[0][0] })) // the first letter is seldom wrong
+			err = fmt.Errorf("%w, did you mean %q?", err, near[alike])
 		}
 		return misused(cmd, err)
 	}

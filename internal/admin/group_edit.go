@@ -1,0 +1,312 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// A groupForm is what may be said of a group on the command line.
+type groupForm struct {
+	flags *pflag.FlagSet // knows what was said
+
+	tenant, template, pool, args, surge string
+	size                                int32
+	types, balancers, vars              []string
+	drain, ready                        time.Duration
+	halt                                int32
+	protect, dryRun, yes                bool
+}
+
+func newGroupForm(cmd *cobra.Command) *groupForm {
+	f := &groupForm{flags: cmd.Flags()}
+	f.flags.StringVar(&f.template, "template", "", "template of the configuration that it is made from")
+	f.flags.Int32Var(&f.size, "size", 0, "members wanted")
+	f.flags.StringSliceVar(&f.types, "instance-type", nil, "machine type; several in order of preference")
+	f.flags.StringVar(&f.pool, "subnet-pool", "", "subnet pool")
+	f.flags.StringArrayVar(&f.vars, "var", nil, "variable, as name=value; may be repeated")
+	f.flags.StringVar(&f.args, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
+	f.flags.StringSliceVar(&f.balancers, "load-balancer", nil, "load balancer of the configuration; may be repeated")
+	f.flags.DurationVar(&f.drain, "drain-timeout", 0, "longest drain of a member; 0 deletes without one")
+	f.flags.StringVar(&f.surge, "max-surge", "", "spare members while replacing, a count or a percentage")
+	f.flags.DurationVar(&f.ready, "min-ready", 0, "how long a member must have been well before it counts as ready")
+	f.flags.Int32Var(&f.halt, "halt-after", 0, "failed replacements in a row that stop a rollout; 0 means never")
+	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
+	dryRunFlag(cmd, &f.dryRun)
+	return f
+}
+
+// said returns v if the flag was given, else nil.
+func said[T any](f *groupForm, flag string, v T) *T {
+	if !f.flags.Changed(flag) {
+		return nil
+	}
+	return &v
+}
+
+func (f *groupForm) span(flag string, d time.Duration) *durationpb.Duration {
+	if !f.flags.Changed(flag) {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+func (f *groupForm) rollout() *apiv1.Rollout {
+	if !f.flags.Changed("max-surge") && !f.flags.Changed("min-ready") && !f.flags.Changed("halt-after") {
+		return nil
+	}
+	return &apiv1.Rollout{MaxSurge: f.surge, MinReady: f.span("min-ready", f.ready), HaltAfter: said(f, "halt-after", f.halt)}
+}
+
+// variables takes name=value apart. An empty list is none.
+func variables(list []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, v := range list {
+		name, value, ok := strings.Cut(v, "=")
+		if v == "" && len(list) == 1 {
+			break
+		}
+		if !ok || name == "" {
+			return nil, nstance.FieldError("--var", "write name=value", "%q is none", v)
+		}
+		out[name] = value
+	}
+	return out, nil
+}
+
+// document returns text, or what is in the file that it names after an @.
+func document(flag, text string) (string, error) {
+	path, ok := strings.CutPrefix(text, "@")
+	if !ok {
+		return text, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", nstance.FieldError(flag, "name a file that can be read", "%v", err)
+	}
+	return string(data), nil
+}
+
+func (p *program) groupCreateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create GROUP", Short: "Make a group from a template",
+		Long: "Make a group from a template of the configuration. What is not said is as the template has it. Saying the same\n" +
+			"again changes nothing; a group of that name which differs is code 6.",
+		Args: arguments("GROUP"),
+	}
+	f := newGroupForm(cmd)
+	cmd.Flags().StringVar(&f.tenant, "tenant", "", "make it for this tenant")
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req, err := f.created(args[0])
+		if err != nil {
+			return err
+		}
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.CreateGroup(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			g := groupOf(resp.GetGroup())
+			return out.print(g, func(t *table) { t.edited(g, "made", f.dryRun) })
+		})
+	}
+	return cmd
+}
+
+func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
+	vars, err := variables(f.vars)
+	if err != nil {
+		return nil, err
+	}
+	text, err := document("--args", f.args)
+	return &apiv1.CreateGroupRequest{
+		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
+		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
+		Protect: f.protect, DryRun: f.dryRun,
+	}, err
+}
+
+func (p *program) groupUpdateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "update GROUP", Short: "Change what a group should be",
+		Long: "Change what a group should be; what is not said stays. --var replaces all variables that were set this way\n" +
+			"(--var '' gives them up), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type\n" +
+			"and --var can be changed. Ask nstance-admin plan first what a change would replace.",
+		Args: arguments("GROUP"),
+	}
+	f := newGroupForm(cmd)
+	tenantFlag(cmd, &f.tenant)
+	yesFlag(cmd, &f.yes)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req, err := f.updated()
+		if err != nil {
+			return err
+		}
+		return r.with(cmd.Context(), func(c *client) error {
+			g, err := p.update(cmd.Context(), c, f, req, args[0])
+			if err != nil {
+				return err
+			}
+			return out.print(g, func(t *table) { t.edited(g, "changed", f.dryRun) })
+		})
+	}
+	return cmd
+}
+
+func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
+	req := &apiv1.UpdateGroupRequest{
+		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
+		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun,
+	}
+	if f.flags.Changed("instance-type") {
+		req.InstanceTypes = &apiv1.Strings{Values: f.types}
+	}
+	if f.flags.Changed("load-balancer") {
+		req.LoadBalancers = &apiv1.Strings{Values: f.balancers}
+	}
+	if f.flags.Changed("var") {
+		vars, err := variables(f.vars)
+		if err != nil {
+			return nil, err
+		}
+		req.Vars = &apiv1.Vars{Values: vars}
+	}
+	if f.flags.Changed("args") {
+		text, err := document("--args", f.args)
+		if err != nil {
+			return nil, err
+		}
+		req.Args = &text
+	}
+	return req, nil
+}
+
+// update changes a group, and asks first if it is to have fewer members.
+func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv1.UpdateGroupRequest, name string) (Group, error) {
+	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
+	if err != nil {
+		return g, err
+	}
+	req.Tenant, req.Group = string(g.Tenant), name
+	if less := g.Size - int(f.size); req.Size != nil && less > 0 && !f.dryRun {
+		what := fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", g.key(), g.Size, f.size, plural(less, "instance"))
+		if err := p.confirm(ctx, f.yes, what); err != nil {
+			return g, err
+		}
+	}
+	resp, err := c.UpdateGroup(ctx, req)
+	if err != nil {
+		return g, err
+	}
+	return groupOf(resp.GetGroup()), nil
+}
+
+func (p *program) groupDeleteCommand() *cobra.Command {
+	return p.orderCommand(order{
+		use: "delete GROUP", short: "Delete a group, or what was changed of it", done: "goes, or is as the configuration has it",
+		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
+			"then the group is gone. Instances made by request stay. Of a group in the configuration what was changed through\n" +
+			"the API is deleted. A protected group is code 6.",
+		asks: func(g Group) string {
+			if g.Static {
+				return fmt.Sprintf("group %s returns to what the configuration says", g.key())
+			}
+			return fmt.Sprintf("deleting group %s drains and deletes %s", g.key(), plural(g.Ready+g.Booting, "instance"))
+		},
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+			resp, err := c.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
+			return resp.GetGroup(), err
+		},
+	})
+}
+
+func (t *table) edited(g Group, done string, dryRun bool) {
+	if dryRun {
+		t.say("group %s would be %s:", g.key(), done)
+	} else {
+		t.say("group %s is %s:", g.key(), done)
+	}
+	t.group(g)
+}
+
+func (p *program) groupGetCommand() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{Use: "get GROUP", Short: "Show what a group should be and is", Args: arguments("GROUP")}
+	tenantFlag(cmd, &tenant)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			g, err := c.group(cmd.Context(), nstance.TenantID(tenant), args[0])
+			if err != nil {
+				return err
+			}
+			return out.print(g, func(t *table) { t.group(g) })
+		})
+	}
+	return cmd
+}
+
+// group writes everything about one group.
+func (t *table) group(g Group) {
+	var vars []string
+	for _, name := range slices.Sorted(maps.Keys(g.Vars)) {
+		vars = append(vars, name+"="+g.Vars[name])
+	}
+	for _, f := range []struct{ name, value string }{
+		{"Group", g.key().String()},
+		{"Source", source(g)},
+		{"Template", g.Template},
+		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand)},
+		{"Types", strings.Join(g.InstanceTypes, ", ")},
+		{"Subnet pool", g.SubnetPool},
+		{"Variables", strings.Join(vars, ", ")},
+		{"Arguments", g.Args},
+		{"Load balancers", strings.Join(g.LoadBalancers, ", ")},
+		{"Drain timeout", g.DrainTimeout},
+		{"Rollout", pace(g.Rollout)},
+		{"Holds", holds(g.Holds)},
+		{"Infra hash", g.InfraHash},
+	} {
+		if f.value != "" {
+			t.row(f.name+":", f.value)
+		}
+	}
+}
+
+func pace(r *Pace) string {
+	if r == nil {
+		return ""
+	}
+	return fmt.Sprintf("max surge %s, min ready %s, halt after %d", r.MaxSurge, r.MinReady, r.HaltAfter)
+}
+
+// source says where a group comes from, and what becomes of it.
+func source(g Group) string {
+	s := "api"
+	switch {
+	case g.Static && g.HasOverlay:
+		s = "config, changed"
+	case g.Static:
+		s = "config"
+	}
+	if g.Protect {
+		s += ", protected"
+	}
+	if g.Removing {
+		s += ", going"
+	}
+	return s
+}

@@ -1,0 +1,76 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+func (p *program) instanceCreateCommand() *cobra.Command {
+	var tenant, id, instanceType, text string
+	var vars []string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "create GROUP", Short: "Make one instance beside a group's size",
+		Long: "Make one instance beside a group's size, from the group's definition with what is said here laid over it. It is\n" +
+			"not counted, replaced or removed for being silent, and goes when it is reclaimed, deleted or old enough. Saying the\n" +
+			"same again with the same --id finds the same instance.",
+		Args: arguments("GROUP"),
+	}
+	tenantFlag(cmd, &tenant)
+	cmd.Flags().StringVar(&id, "id", "", "its ID, at most 5 minutes old; a new one unless given")
+	cmd.Flags().StringVar(&instanceType, "instance-type", "", "machine type, instead of the group's")
+	cmd.Flags().StringArrayVar(&vars, "var", nil, "variable, as name=value; may be repeated")
+	cmd.Flags().StringVar(&text, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
+	dryRunFlag(cmd, &dryRun)
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req := &apiv1.CreateInstanceRequest{Id: id, InstanceType: instanceType, DryRun: dryRun}
+		var err error
+		if req.Vars, err = variables(vars); err != nil {
+			return err
+		}
+		if req.Args, err = document("--args", text); err != nil {
+			return err
+		}
+		return r.with(cmd.Context(), func(c *client) error {
+			made, err := c.createInstance(cmd.Context(), req, nstance.TenantID(tenant), args[0])
+			if err != nil {
+				return err
+			}
+			return out.print(made, func(t *table) {
+				if dryRun {
+					t.say("instance %s of group %s would be made", made.ID, made.key())
+					return
+				}
+				t.say("instance %s of group %s is %s", made.ID, made.key(), made.State)
+			})
+		})
+	}
+	return cmd
+}
+
+// createInstance asks for an instance, and chooses its ID if nobody has.
+func (c *client) createInstance(ctx context.Context, req *apiv1.CreateInstanceRequest, tenant nstance.TenantID, name string) (Instance, error) {
+	g, err := c.group(ctx, tenant, name)
+	if err != nil {
+		return Instance{}, err
+	}
+	req.Tenant, req.Group = string(g.Tenant), name
+	if req.GetId() == "" {
+		id, err := nstance.NewInstanceID(g.Kind, time.Now())
+		if err != nil {
+			return Instance{}, err
+		}
+		req.Id = string(id)
+	}
+	resp, err := c.CreateInstance(ctx, req)
+	if err != nil {
+		return Instance{}, err
+	}
+	return instanceOf(resp.GetInstance()), nil
+}
