@@ -341,3 +341,29 @@ func TestStateOutlivesWhatIsNotKnown(t *testing.T) {
 		require.Equal(t, "for later", groups["default/idle"].(map[string]any)["pause_reason"])
 	})
 }
+
+// TestBadImageThroughLeaders: failures are counted across leaders, and nobody is
+// sacrificed for a definition that no leader has seen ready.
+func TestBadImageThroughLeaders(t *testing.T) {
+	for name, term := range map[string]time.Duration{"in the midst of a boot": 3 * time.Minute, "after each failure": 7 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.fails("bad")
+				w.want(redefined(3, "bad"))
+				for range 10 {
+					w.passes(term)
+					require.Equal(t, 3, w.told()["v1"], "the group serves")
+					w.succeeds(redefined(3, "bad"))
+				}
+				w.passes(30 * time.Minute)
+				require.NotEmpty(t, w.group().Halted)
+				require.Equal(t, 1, w.count(nstance.EventRolloutHalted, ""), "once for all leaders")
+				require.Equal(t, 2, w.count(nstance.EventCreateFailed, ""), "halt_after is 2, whoever leads")
+				require.Equal(t, map[string]int{"v1": 3}, w.told())
+				require.NoError(t, w.r.Rollback(t.Context(), web, false))
+				w.succeeds(redefined(3, "bad"))
+				w.agrees(3)
+			})
+		})
+	}
+}

@@ -174,10 +174,24 @@ func (r *Reconciler) becameReady(m *member) {
 	m.everReady = true
 	r.timeLaunch(m)
 	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
-	if h := &m.group.history; !m.rec.OnDemand && !m.lastGood && (h.Failures > 0 || h.Refusals > 0) {
+	if h := &m.group.history; r.proves(m) && (h.Failures > 0 || h.Refusals > 0) {
 		h.forgive()
 		r.saveSoon()
 	}
+}
+
+// proves reports whether m, now that it is ready, shows that what its group
+// desires can become ready. One that a former leader has made and registered may
+// have been ready for long: it is only heard of again, by this one. And while
+// creations fail, what another definition can do is no comfort.
+func (r *Reconciler) proves(m *member) bool {
+	switch {
+	case m.rec.OnDemand, m.lastGood:
+		return false
+	case m.rec.CreatedEpoch < r.opts.Epoch && m.rec.RegisteredAt.Before(r.began):
+		return false
+	}
+	return m.rec.InfraHash == m.group.hash || m.group.history.Failures == 0
 }
 
 // longest stands for the drain timeout of a group that nobody describes: its

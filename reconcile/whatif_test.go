@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 // plan asks what wanting one group would do, and checks that asking does nothing.
 func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 	w.t.Helper()
+	synctest.Wait() // what has been asked for before is planned
 	before, events := w.r.Groups(), len(w.events)
 	plans, err := w.r.WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
