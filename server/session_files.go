@@ -42,6 +42,7 @@ type sessionFiles struct {
 	queued   bool      // it is to be looked at
 	parked   bool      // until there is memory for its files
 	known    bool      // the agent has said what it has
+	settling bool      // the next report may have been put together before the set was in place
 	hash     string    // that it has recorded
 	have     []nstance.FileStatus
 	slot     *kitSlot
@@ -100,6 +101,10 @@ func (s *session) filesReported(r nstance.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files
+	stale := f.settling && f.set != nil && !f.set.InPlace(r.ConfigHash, r.Files)
+	if f.settling = false; stale {
+		return // the next one says how it is
+	}
 	f.known, f.hash, f.have = true, r.ConfigHash, r.Files
 	if f.phase == filesIdle && f.due(s.now(), time.Now()) {
 		s.queueFiles()
@@ -314,7 +319,7 @@ func (s *session) filesApplied(m *apiv1.FilesApplied) {
 	}
 	s.dropFiles()
 	placed := f.set.InPlace(f.set.Hash, f.have)
-	if placed {
+	if f.settling = placed; placed {
 		f.failures, f.retryAt = 0, time.Time{}
 		if f.set.Complete() {
 			f.hash = f.set.Hash
