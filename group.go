@@ -39,7 +39,8 @@ type Definition struct {
 	Files               map[string]File        `json:"files,omitempty"`        // by slash-separated path within the receive directory
 	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
 	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
-	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata
+	Secrets             map[string]string      `json:"secrets,omitempty"`      // marks of the secrets in Files, where they are tracked: another mark, another content
+	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata, secrets
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
 }

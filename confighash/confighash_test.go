@@ -105,7 +105,7 @@ func TestGolden(t *testing.T) {
 var covered = map[string]string{
 	"Kind": "infra", "Arch": "infra", "InstanceTypes": "infra", "SubnetPool": "infra",
 	"Args": "infra", "UserData": "infra", "Market": "infra", "Vars": "runtime",
-	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "", "Track": "infra",
+	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "", "Track": "infra", "Secrets": "",
 	"LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
 }
 
@@ -115,7 +115,7 @@ func TestEachFieldIsCoveredOnPurpose(t *testing.T) {
 		InstanceTypes: []string{"m7g.xlarge", "t4g.xlarge"}, SubnetPool: "edge", Subnets: []string{"subnet-2"},
 		Args: json.RawMessage(`{"ratio":1}`), UserData: nstance.UserData{Content: "x"},
 		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot}, Track: []string{"image"},
-		LoadBalancers: []string{"private"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
+		LoadBalancers: []string{"private"}, Secrets: map[string]string{"db": "x"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
 		Files: served().Files, Certificates: served().Certificates, PostApply: served().PostApply,
 	}
 	for i := range reflect.TypeFor[nstance.Definition]().NumField() {

@@ -16,6 +16,7 @@ type Tracked struct {
 	Vars     map[string]string `json:"vars,omitempty"`     // those that user data or args name
 	Image    string            `json:"image,omitempty"`    // resolved
 	UserData string            `json:"userdata,omitempty"` // digest of what was fetched
+	Secrets  map[string]string `json:"secrets,omitempty"`  // marks of their contents, by name
 }
 
 func trackedOf(d nstance.Definition) Tracked {
@@ -28,6 +29,9 @@ func trackedOf(d nstance.Definition) Tracked {
 	}
 	if slices.Contains(d.Track, nstance.TrackUserData) {
 		out.UserData = d.UserData.Digest()
+	}
+	if slices.Contains(d.Track, nstance.TrackSecrets) {
+		out.Secrets = d.Secrets
 	}
 	return out
 }

@@ -37,6 +37,8 @@ func TestTracked(t *testing.T) {
 		{"other fetched bytes, not tracked", "image", func(d *nstance.Definition) { d.UserData.Fetched = []byte("{{.Vars.color}}!") }, false},
 		{"a variable that is named, tracked", "vars", func(d *nstance.Definition) { d.Vars = map[string]string{"color": "red", "region": "eu"} }, true},
 		{"a variable that is not named, tracked", "vars", func(d *nstance.Definition) { d.Vars = map[string]string{"color": "<green>", "region": "us"} }, false},
+		{"another secret, tracked", "secrets", func(d *nstance.Definition) { d.Secrets = map[string]string{"db": "b"} }, true},
+		{"another secret, not tracked", "image", func(d *nstance.Definition) { d.Secrets = map[string]string{"db": "b"} }, false},
 		{"a variable, not tracked", "image", func(d *nstance.Definition) { d.Vars = nil }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/files"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -23,6 +24,7 @@ import (
 type resolved struct {
 	Images   map[string]found `json:"images,omitempty"`   // the provider's ID, by query
 	UserData map[string]found `json:"userdata,omitempty"` // the digest of what was fetched, by address
+	Secrets  map[string]found `json:"secrets,omitempty"`  // the mark of the content, by name
 }
 
 // found is one answer.
@@ -36,16 +38,19 @@ type found struct {
 // configuration changes, and every image_refresh. What cannot be found stays
 // what it was.
 type resolver struct {
-	t     *term
-	doc   *storage.Doc[resolved]
-	fetch *fetcher
-	can   provider.Abilities
-	wake  chan struct{} // has room for one: there is something to find
+	t       *term
+	doc     *storage.Doc[resolved]
+	fetch   *fetcher
+	can     provider.Abilities
+	secrets files.Source
+	key     []byte        // of marks; nil: not read yet. Only run uses it
+	wake    chan struct{} // has room for one: there is something to find
 
 	mu     sync.Mutex
 	read   bool // known is what is durable, or newer
 	known  resolved
-	bodies map[string][]byte // fetched user data, by digest
+	bodies map[string][]byte    // fetched user data, by digest
+	looked map[string]time.Time // when tracked secrets were last read
 	archs  map[string][]nstance.Arch
 	asked  map[string]bool   // types that the provider has been asked for, or will be
 	wrong  map[string]string // what could not be found, and why
@@ -65,6 +70,7 @@ func newResolver(t *term) *resolver {
 		doc: storage.NewDoc[resolved](t.server.store, storage.ResolvedKey(t.conf.Shard.ID), &storage.DocOptions{
 			Epoch: t.granted.Epoch(), Check: t.granted.Err,
 		}),
+		secrets: t.server.secretSource(), looked: map[string]time.Time{},
 		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, wrong: map[string]string{},
 	}
 }
@@ -79,6 +85,9 @@ func (v *resolver) run(ctx context.Context) {
 		v.t.groups.publish()
 		v.t.groups.settleSoon()
 		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
+		if len(conf.TrackedSecrets()) > 0 {
+			wait = min(wait, conf.Shard.FileRefresh)
+		}
 		if failed++; ok {
 			failed = 0
 		} else {
@@ -218,6 +227,7 @@ func (v *resolver) resolve(ctx context.Context, conf *config.Config) bool {
 	}
 	ok := v.findImages(ctx, conf, due)
 	ok = v.findUserData(ctx, conf, due) && ok
+	ok = v.findSecrets(ctx, conf, all) && ok
 	ok = v.findTypes(ctx, all) && ok
 	return v.save(ctx, conf) && ok
 }
@@ -321,22 +331,28 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 	for key := range queries(conf) {
 		needed[key] = true
 	}
-	digests := map[string]bool{}
+	digests, secrets := map[string]bool{}, map[string]bool{}
+	for _, name := range conf.TrackedSecrets() {
+		secrets[name] = true
+	}
 	v.mu.Lock()
 	for _, u := range addresses(conf) {
 		needed[addressKey(u)] = true
 		digests[v.known.UserData[addressKey(u)].Is] = true
 	}
-	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed)}
+	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed), only(v.known.Secrets, secrets)}
 	maps.DeleteFunc(v.bodies, func(digest string, _ []byte) bool { return !digests[digest] })
 	maps.DeleteFunc(v.wrong, func(what, _ string) bool {
 		_, key, named := strings.Cut(strings.TrimPrefix(what, "user "), " ")
+		if name, ok := strings.CutPrefix(what, "secret "); ok {
+			return !secrets[name]
+		}
 		return named && (strings.HasPrefix(what, "image ") || strings.HasPrefix(what, "user data ")) && !needed[key]
 	})
 	snapshot := v.known
 	v.mu.Unlock()
 	held, exists := v.doc.Held()
-	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) || !exists && len(needed) == 0 {
+	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) && same(held.Secrets, snapshot.Secrets) || !exists && len(needed)+len(secrets) == 0 {
 		return true
 	}
 	_, err := v.doc.Update(ctx, func(r *resolved) error { *r = snapshot; return nil })
@@ -383,6 +399,9 @@ func (v *resolver) complete(conf *config.Config, spec *nstance.Group) error {
 		if u.Fetched = v.bodies[v.known.UserData[addressKey(*u)].Is]; u.Fetched == nil {
 			return v.unknown("user data "+addressKey(*u), "userdata.content")
 		}
+	}
+	if err := v.mark(d); err != nil {
+		return err
 	}
 	return v.suits(d)
 }

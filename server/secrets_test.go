@@ -1,14 +1,20 @@
 package server_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -51,4 +57,49 @@ func TestSecretsFromNowhere(t *testing.T) {
 	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), conf.read, nil)
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.ErrorContains(t, err, "shard.secrets.source: this server was started without a source of secrets beside storage")
+}
+
+// TestTrackedSecretsReplace replaces a machine when a secret has another
+// content, not when the same is stored again or sealed with another key, nor
+// when it cannot be read.
+func TestTrackedSecretsReplace(t *testing.T) {
+	store := storage.NewMemory()
+	put := func(value string) {
+		key := storage.SecretKey("db")
+		obj, err := store.Get(t.Context(), key)
+		if errors.Is(err, nstance.NotFound) {
+			_, err = store.PutIfAbsent(t.Context(), key, []byte(value))
+		} else if err == nil {
+			_, err = store.PutIfMatch(t.Context(), key, []byte(value), obj.Version)
+		}
+		require.NoError(t, err)
+	}
+	put("first")
+	w := newWorld(t, setup{store: store, text: served(1, often+`"file_refresh": "1s",`, red, "", password, `, "track": ["secrets"]`)})
+	api := w.admin()
+	first := w.machine(nstance.DefaultTenant)
+	hash := w.group(api, "web").GetInfraHash()
+	put("first")
+	_, err := w.server.Refresh(t.Context())
+	require.NoError(t, err)
+	obj, err := store.Get(t.Context(), storage.SecretKey("db"))
+	require.NoError(t, err)
+	require.NoError(t, store.DeleteIfMatch(t.Context(), storage.SecretKey("db"), obj.Version))
+	require.Eventually(t, func() bool {
+		status, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+		require.NoError(t, err)
+		return strings.Contains(strings.Join(status.GetProblems(), "\n"), "secret db: there is no secret db")
+	}, eventually, 5*time.Millisecond)
+	require.Equal(t, hash, w.group(api, "web").GetInfraHash())
+	require.Equal(t, first, w.machine(nstance.DefaultTenant))
+
+	put("second")
+	require.Eventually(t, func() bool { return w.group(api, "web").GetInfraHash() != hash }, eventually, 5*time.Millisecond)
+	w.nextMachine(nstance.DefaultTenant, first)
+	resolved, err := store.Get(t.Context(), storage.ResolvedKey(zone))
+	require.NoError(t, err)
+	for _, value := range []string{"first", "second"} {
+		sum := sha256.Sum256([]byte(value))
+		require.NotContains(t, string(resolved.Data), hex.EncodeToString(sum[:8]))
+	}
 }

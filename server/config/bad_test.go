@@ -65,8 +65,8 @@ func TestBadInput(t *testing.T) {
 			`shard.secrets.source: c:1:98: is not a URL of scheme store (write store: or scheme://...)`},
 
 		// Provisioning.
-		{"tracked secrets", template(`"track": ["secrets"]`),
-			`templates.web.track[0]: c:5:65: "secrets" is not supported by this version (valid here: vars, image, userdata)`},
+		{"tracked secrets without any", template(`"track": ["secrets"]`),
+			`templates.web.track[0]: c:5:65: the template has no file of kind secret (remove it)`},
 		{"an unknown thing to track", template(`"track": ["varz"]`),
 			`templates.web.track[0]: c:5:65: unknown word "varz" (did you mean "vars"?)`},
 		{"a tracked image without one", template(`"track": ["image"]`),

@@ -145,7 +145,7 @@ type Template struct {
 	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
 	Files               map[FilePath]File `name:"files" key:"path"`
 	Image               ImageName         `name:"image" absent:"what args or the provider say" doc:"name of its image"`
-	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata" later:"secrets" doc:"what else counts as a change of the machine, so that it is replaced: variables that user data or args name, another image under the same name, other user data at the same URL"`
+	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"what else counts as a change of the machine, so that it is replaced: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
 	PostApply           Command           `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
 }

@@ -100,6 +100,28 @@ func (s SecretSource) Validate(field string) error {
 	return nil
 }
 
+// secrets returns the names of the secrets in t's files.
+func (t Template) secrets() (out []string) {
+	for _, f := range t.Files {
+		if nstance.FileKind(f.Kind) == nstance.FileSecret && !slices.Contains(out, string(f.Secret)) {
+			out = append(out, string(f.Secret))
+		}
+	}
+	return out
+}
+
+// TrackedSecrets returns the names of the secrets whose contents count as a
+// change of machines, sorted.
+func (c *Config) TrackedSecrets() (out []string) {
+	for _, t := range c.Templates {
+		if slices.Contains(t.Track, nstance.TrackSecrets) {
+			out = append(out, t.secrets()...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // SecretName names a secret.
 type SecretName string
 

@@ -130,6 +130,9 @@ func (d *decoder) provisioning(c *Config, at string, t Template) {
 			d.wrong(index(join(at, "track"), i), "remove it", "user data that is not fetched is tracked anyway")
 		}
 	}
+	if i := slices.Index(t.Track, nstance.TrackSecrets); i >= 0 && len(t.secrets()) == 0 {
+		d.wrong(index(join(at, "track"), i), "remove it", "the template has no file of kind secret")
+	}
 	if t.UserData != nil {
 		d.userData(join(at, "userdata"), t.UserData)
 	}
