@@ -141,7 +141,7 @@ func (o *rotation) check() error {
 }
 
 func (o *rotation) confirm(ctx context.Context) error {
-	what := ""
+	var what string
 	switch {
 	case o.watch:
 		what = fmt.Sprintf("rotating the %s key replaces it for good once nothing depends on it", o.name)
@@ -194,7 +194,7 @@ func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
 			if began && step == registration.StepBegin {
 				return keys, nil
 			}
-			if keys, err = o.take(ctx, string(step)); err == nil {
+			if _, err = o.take(ctx, string(step)); err == nil {
 				began = true
 				say("%s of the %s key is done", step, o.name)
 				continue
