@@ -111,7 +111,9 @@ func TestServerPause(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *office) {
-			o.options = func(ro *reconcile.Options) { ro.Now = func() time.Time { return time.Now().Add(time.Duration(skipped.Load())) } }
+			o.options = func(ro *reconcile.Options) {
+				ro.Now = func() time.Time { return time.Now().Add(time.Duration(skipped.Load())) }
+			}
 		}
 		w.lead(wanted(1))
 		w.passes(5 * time.Minute)

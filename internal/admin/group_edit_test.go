@@ -111,7 +111,9 @@ func TestGroupDelete(t *testing.T) {
 	r = w.run("group", "delete", "web", "-y", "-o", "json")
 	require.Zero(t, r.code, r.errors)
 	require.Contains(t, r.out, `"removing": true`)
-	w.web(func(g *apiv1.Group) { g.Removing, g.Vars, g.Rollout = true, map[string]string{"b": "2", "a": "1"}, &apiv1.Rollout{MaxSurge: "1"} })
+	w.web(func(g *apiv1.Group) {
+		g.Removing, g.Vars, g.Rollout = true, map[string]string{"b": "2", "a": "1"}, &apiv1.Rollout{MaxSurge: "1"}
+	})
 	require.Contains(t, w.run("group", "list").out, "api, going")
 	got := w.run("group", "get", "web")
 	require.Contains(t, got.out, "api, going")

@@ -44,7 +44,7 @@ func TestSecret(t *testing.T) {
 			"has more than":                    d.secret(strings.Repeat("x", 1<<20+1), "put", "db"),
 			"cluster's keys are sealed":        d.secret("x", "put", "db", "--key-provider", "none"),
 			"needs a confirmation":             d.secret("", "delete", "db"),
-			"is not given":                    run(t, strings.NewReader("x"), d.env, "secret", "put", "db"),
+			"is not given":                     run(t, strings.NewReader("x"), d.env, "secret", "put", "db"),
 		} {
 			require.NotZero(t, r.code, want)
 			require.Contains(t, r.errors, want)
