@@ -231,6 +231,9 @@ func (p *play) limit() time.Duration {
 	if p.pair != nil {
 		limit += 2 * p.o.ElectionTTL
 	}
+	if p.o.Scenario == Kill { // a whole rollout may still be ahead, one machine after another
+		limit += time.Duration(p.size) * 8 * time.Second
+	}
 	return limit
 }
 
