@@ -316,8 +316,18 @@ type taker struct {
 
 func (k *talk) taker() *taker { return &taker{talk: k, key: pki.NewKey(), data: map[string][]byte{}} }
 
+// tell reports, and waits until that is acknowledged. What the server says about
+// files meanwhile is still to be heard.
 func (k *taker) tell() {
-	k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: k.report()}}))
+	k.Helper()
+	number := k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: k.report()}})
+	var others []*apiv1.ConnectResponse
+	for m := k.hear(); m.GetAcknowledgement().GetNumber() != number; m = k.hear() {
+		others = append(others, m)
+	}
+	for _, m := range others {
+		k.heard <- m
+	}
 }
 
 func (k *taker) report() *apiv1.HealthReport {
