@@ -38,7 +38,7 @@ tidy-check:
 	go mod verify
 
 lint: $(BIN)/tools.stamp
-	test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w"; exit 1; }
+	test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w"; exit 1; }
 	go vet ./...
 	$(BIN)/golangci-lint run ./...
 
