@@ -167,6 +167,7 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	a.t.server.force(conf, p)
 	a.t.groups.publish()
 	a.t.groups.settleSoon()
+	a.t.log.Info("configuration in force", "name", p.Name, "digest", p.Digest)
 	return nil
 }
 
