@@ -1,0 +1,203 @@
+// Command calls counts what an instance's life costs in calls to object storage:
+// the intent, the registration over mutual TLS, the drain where there is one, the
+// mark and the end. A whole server leads the shard; each instance's calls are
+// counted by the key of its record, below everything that could save or add any.
+//
+//	go run ./bench/calls [-machines 50] [-json calls.json]
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/bench/internal/rig"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+func main() {
+	machines := flag.Int("machines", 50, "instances of each kind of life")
+	out := flag.String("json", "", "file for the results as JSON")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	err := run(ctx, *machines, *out)
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "calls:", err)
+		os.Exit(1)
+	}
+}
+
+// A result is what a kind of life costs: the most that any instance did.
+type result struct {
+	Case      string `json:"case"`
+	Instances int    `json:"instances"`
+	calls
+	Target calls `json:"target"` // T10
+	OK     bool  `json:"ok"`
+}
+
+// A report is what is written as JSON.
+type report struct {
+	Bench   string   `json:"bench"`
+	Target  string   `json:"target"`
+	Go      string   `json:"go"`
+	CPUs    int      `json:"cpus"`
+	Results []result `json:"results"`
+}
+
+func run(ctx context.Context, n int, out string) (err error) {
+	store := &counted{Store: storage.NewMemory(), of: map[nstance.InstanceID]*calls{}}
+	r, err := rig.Start(ctx, rig.Options{Machines: 2 * n, Store: store})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if serr := r.Stop(); err == nil {
+			err = serr
+		}
+	}()
+	for i, spec := range r.Specs {
+		if _, err := r.Register(ctx, i, spec); err != nil {
+			return err
+		}
+	}
+	o, err := newOperator(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	rep := report{Bench: "calls", Target: "T10", Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0)}
+	for i, c := range []struct {
+		name    string
+		noDrain bool
+		target  calls
+	}{{"deleted", true, calls{Puts: 3, Deletes: 1}}, {"drained, then deleted", false, calls{Puts: 4, Deletes: 1}}} {
+		res := result{Case: c.name, Instances: n, Target: c.target}
+		for _, spec := range r.Specs[i*n : (i+1)*n] {
+			if err := o.end(ctx, spec.ID, c.noDrain); err != nil {
+				return err
+			}
+			res.calls = res.most(store.calls(spec.ID))
+		}
+		res.OK = res.most(c.target) == c.target
+		rep.Results = append(rep.Results, res)
+	}
+	return rep.show(out)
+}
+
+func (r report) show(file string) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "life\tinstances\tputs\tdeletes\tgets\ttarget\tok\t")
+	for _, c := range r.Results {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d, %d, %d\t%t\t\n", c.Case, c.Instances, c.Puts, c.Deletes, c.Gets, c.Target.Puts, c.Target.Deletes, c.Target.Gets, c.OK)
+	}
+	if err := w.Flush(); err != nil || file == "" {
+		return err
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(data, '\n'), 0o644)
+}
+
+// An operator ends instances. It watches its tenant, so that drains are its own
+// to acknowledge.
+type operator struct {
+	api   apiv1.OperatorServiceClient
+	watch apiv1.OperatorService_WatchInstanceEventsClient
+	close func()
+}
+
+func newOperator(ctx context.Context, r *rig.Rig) (*operator, error) {
+	cert, err := registerOperator(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := r.Dial(r.Server.Addresses().Operator, 0, cert)
+	if err != nil {
+		return nil, err
+	}
+	o := &operator{api: apiv1.NewOperatorServiceClient(conn), close: func() { _ = conn.Close() }}
+	if o.watch, err = o.api.WatchInstanceEvents(ctx, &apiv1.WatchInstanceEventsRequest{}); err == nil {
+		err = o.await(func(m *apiv1.WatchInstanceEventsResponse) bool { return m.GetSynced() != nil })
+	}
+	if err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+func registerOperator(ctx context.Context, r *rig.Rig) (*tls.Certificate, error) {
+	nonce, err := r.Keys.Nonces.Mint("", registration.Claims{
+		Kind: nstance.RoleOperator, Subject: string(rig.Cluster), Cluster: rig.Cluster, Shard: rig.Zone, Tenant: nstance.DefaultTenant,
+		JTI: rand.Text(), NotBefore: time.Now().Add(-time.Minute), Expiry: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		return nil, err
+	}
+	key := pki.NewKey()
+	csr, err := pki.NewCSR(key, "bench")
+	if err != nil {
+		return nil, err
+	}
+	conn, err := r.Dial(r.Server.Addresses().Registration, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterOperator(ctx, &apiv1.RegisterOperatorRequest{Nonce: nonce, Csr: csr})
+	if err != nil {
+		return nil, wire.ErrorOf(err)
+	}
+	return &tls.Certificate{Certificate: wire.CredentialOf(resp.GetCredential()).Chain, PrivateKey: key}, nil
+}
+
+// await reads until something comes that it waits for.
+func (o *operator) await(is func(*apiv1.WatchInstanceEventsResponse) bool) error {
+	for {
+		m, err := o.watch.Recv()
+		if err != nil || is(m) {
+			return err
+		}
+	}
+}
+
+// end deletes an instance, drains it first unless told not to, and returns when
+// nothing of it is left.
+func (o *operator) end(ctx context.Context, id nstance.InstanceID, noDrain bool) error {
+	if _, err := o.api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain}); err != nil {
+		return wire.ErrorOf(err)
+	}
+	var failed error
+	err := o.await(func(m *apiv1.WatchInstanceEventsResponse) bool {
+		e := m.GetEvent()
+		if e.GetInstance() != string(id) {
+			return false
+		}
+		if e.GetType() == string(nstance.EventDrainStarted) {
+			_, failed = o.api.AcknowledgeDrained(ctx, &apiv1.AcknowledgeDrainedRequest{
+				Id: string(id), Generation: e.GetDrain().GetGeneration(), Outcome: string(nstance.OutcomeDrained),
+			})
+		}
+		return failed != nil || e.GetType() == string(nstance.EventDeleted)
+	})
+	if failed != nil {
+		return wire.ErrorOf(failed)
+	}
+	return err
+}
