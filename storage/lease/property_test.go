@@ -28,14 +28,19 @@ func TestOneLeader(t *testing.T) {
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w := newHistory(seed)
-				w.play(t.Context())
-				for _, p := range w.broken {
-					t.Error(p)
-				}
-				require.NotEmpty(t, w.terms)
-			})
+			synctest.Test(t, func(t *testing.T) { newHistory(seed).play(t, 1, 30*time.Second) })
+		})
+	}
+}
+
+// TestProgress plays histories in which trouble comes back again and again, but
+// is there for less than half of the time: whenever it has gone for a while, one
+// of the candidates leads, and stays.
+func TestProgress(t *testing.T) {
+	for seed := range uint64(seeds / 4) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { newHistory(seed).play(t, 8, 12*time.Second) })
 		})
 	}
 }
@@ -103,17 +108,25 @@ func (w *history) fail(format string, args ...any) {
 	}
 }
 
-func (w *history) play(ctx context.Context) {
-	ctx, stop := context.WithCancel(ctx)
+// play has trouble of that length and then a calm of half a minute or more, as
+// many times as there are rounds.
+func (w *history) play(t *testing.T, rounds int, trouble time.Duration) {
+	ctx, stop := context.WithCancel(t.Context())
 	for i, n := range w.nodes {
 		w.wg.Go(func() { n.live(ctx, i == 0) })
 	}
 	w.wg.Go(func() { w.tick(ctx) })
-	w.faults(ctx, 30*time.Second)
-	w.calm(ctx)
+	for range rounds {
+		w.faults(ctx, trouble)
+		w.calm(ctx)
+	}
 	stop()
 	w.wg.Wait()
 	after(context.Background(), 15*time.Second) // terms of crashed processes, requests in the network
+	for _, p := range w.broken {
+		t.Error(p)
+	}
+	require.NotEmpty(t, w.terms)
 }
 
 // faults makes trouble for a while.
