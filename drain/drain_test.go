@@ -155,9 +155,14 @@ func TestStart(t *testing.T) {
 		require.NoError(t, c.Cancel(t.Context(), instance, 1))
 		require.ErrorIs(t, c.Start(t.Context(), aDrain(1)), nstance.Conflict)
 		require.NoError(t, c.Start(t.Context(), aDrain(3)))
+		of, ok := c.Of(instance)
+		require.True(t, ok)
+		require.Equal(t, aDrain(3), of)
 		require.NoError(t, c.End(t.Context(), instance))
 		require.ErrorIs(t, c.Start(t.Context(), aDrain(3)), nstance.Conflict)
 		require.Empty(t, c.Active())
+		_, ok = c.Of(instance)
+		require.False(t, ok)
 	})
 	t.Run("does not keep the caller's causes", func(t *testing.T) {
 		d := aDrain(1)
@@ -165,6 +170,9 @@ func TestStart(t *testing.T) {
 		d.Causes[0].Kind = "scribble"
 		c.Active()[0].Causes[0].Kind = "scribble"
 		told(t, c, 0, 1)[0].Drain.Causes[0].Kind = "scribble"
+		of, ok := c.Of(instance)
+		require.True(t, ok)
+		of.Causes[0].Kind = "scribble"
 		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
 	})
 	t.Run("an absent executor is nobody", func(t *testing.T) {

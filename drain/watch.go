@@ -67,6 +67,19 @@ func (c *Coordinator) Active() []nstance.Drain {
 	return all
 }
 
+// Of returns the drain of one instance that is under way, if there is one.
+func (c *Coordinator) Of(id nstance.InstanceID) (nstance.Drain, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.drains[id]
+	if !ok {
+		return nstance.Drain{}, false
+	}
+	d := e.drain
+	d.Causes = slices.Clone(d.Causes)
+	return d, true
+}
+
 func (c *Coordinator) active() []nstance.Drain {
 	all := make([]nstance.Drain, 0, len(c.drains))
 	for _, e := range c.drains {

@@ -210,15 +210,8 @@ func (t *term) runtimeHash(id nstance.InstanceID) string { return t.reconciler.R
 
 // drainFor returns the drain that the instance's own agent must carry out.
 func (t *term) drainFor(id nstance.InstanceID) (nstance.Drain, bool) {
-	if v, err := t.reconciler.Instance(id); err != nil || v.Drain == nil {
-		return nstance.Drain{}, false // the ordinary case, for thousands that come back at once
-	}
-	for _, d := range t.drains.Active() {
-		if d.Instance == id && d.Executor == nstance.ExecutorAgent {
-			return d, true
-		}
-	}
-	return nstance.Drain{}, false
+	d, ok := t.drains.Of(id)
+	return d, ok && d.Executor == nstance.ExecutorAgent
 }
 
 // relayDrains tells agents of the drains that are theirs to carry out.

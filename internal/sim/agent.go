@@ -47,7 +47,9 @@ func (a *agent) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { a.watch(ctx) })
-	for wait(ctx, agentTick) {
+	tick := time.NewTicker(agentTick)
+	defer tick.Stop()
+	for next(ctx, tick) {
 		if a.w.isMute(a.id) || string(a.spec.UserData) == badImage {
 			continue
 		}
@@ -199,28 +201,27 @@ func (a *agent) acknowledged(n nstance.Notice) {
 	delete(a.owed, n.EventID)
 }
 
-// empty begins to empty the machine for every drain that is the agent's, which
+// empty begins to empty the machine for each drain that is the agent's, which
 // takes a while, or longer while hooks hang. It is not stopped by a
 // cancellation, so that its acknowledgement may come when nobody asks for it
 // any more.
 func (a *agent) empty(ctx context.Context, wg *sync.WaitGroup, drains *drain.Coordinator) {
-	for _, d := range drains.Active() {
-		if d.Instance != a.id || d.Executor != nstance.ExecutorAgent || a.begun[d.Generation] {
-			continue
-		}
-		a.begun[d.Generation] = true
-		wg.Go(func() {
-			for ok := wait(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
-				if !ok || !wait(ctx, agentTick) {
-					return
-				}
-			}
-			a.w.check.emptied(a.id, d.Generation)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.emptied = append(a.emptied, d.Generation)
-		})
+	d, ok := drains.Of(a.id)
+	if !ok || d.Executor != nstance.ExecutorAgent || a.begun[d.Generation] {
+		return
 	}
+	a.begun[d.Generation] = true
+	wg.Go(func() {
+		for ok := wait(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
+			if !ok || !wait(ctx, agentTick) {
+				return
+			}
+		}
+		a.w.check.emptied(a.id, d.Generation)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.emptied = append(a.emptied, d.Generation)
+	})
 }
 
 // acknowledge says again what was said before, old drains included, until the

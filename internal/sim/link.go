@@ -118,3 +118,13 @@ func wait(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// next waits for the next tick and returns false when ctx ends first.
+func next(ctx context.Context, tick *time.Ticker) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-tick.C:
+		return true
+	}
+}
