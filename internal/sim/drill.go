@@ -17,6 +17,7 @@ func (d *driver) drill() {
 	d.check.settled(size)
 	d.drillStray()
 	d.drillSuccession(size)
+	d.drillTakeover(size)
 	d.pass(10 * time.Minute)
 	d.check.settled(size)
 }
@@ -68,6 +69,37 @@ func (d *driver) drillSuccession(size int) {
 		d.check.violated("I3", "%s is not being deleted although its deadline has passed", id)
 	}
 	d.acts.Wait()
+}
+
+// drillTakeover makes a group smaller while a new leader has heard of nobody
+// yet. Until it has, or they have had the time to be heard, none is surplus: it
+// might be the ones that serve.
+func (d *driver) drillTakeover(size int) {
+	var ids []nstance.InstanceID
+	for _, m := range d.cloud.Machines() {
+		ids = append(ids, m.ID)
+	}
+	d.separate(1, ids...)
+	d.acts.Go(func() { act{d, rand.New(rand.NewPCG(d.cfg.Seed, 9))}.crashLeader() })
+	d.pass(time.Second)
+	d.want(func(g *nstance.Group) { g.Size = size / 2 })
+	for range 60 {
+		if r, _ := d.leader(); r != nil {
+			break
+		}
+		d.pass(time.Second)
+	}
+	d.pass(reportInterval / 2)
+	for _, id := range ids {
+		if rec, ok := d.store.record(id); ok && leaving(rec) == nstance.CauseSurplus {
+			d.check.violated("I4", "%s is surplus to a new leader that has heard of nobody", id)
+		}
+	}
+	d.separate(-1, ids...)
+	d.acts.Wait()
+	d.pass(5 * time.Minute)
+	d.check.settled(size / 2)
+	d.want(func(g *nstance.Group) { g.Size = size })
 }
 
 // drillReclaim takes a machine whose hooks hang. The replacement does not wait
