@@ -67,6 +67,9 @@ type Options struct {
 
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
+
+	// Dates notes what time it is at the service. Default: nobody does.
+	Dates *Dates
 }
 
 // Store is a storage.Store over one bucket. It needs no closing.
@@ -75,9 +78,13 @@ type Store struct {
 	driver  Driver
 	prefix  string // empty, or ends in a slash
 	timeout time.Duration
+	dates   *Dates
 }
 
-var _ storage.Store = (*Store)(nil)
+var (
+	_ storage.Store = (*Store)(nil)
+	_ storage.Dated = (*Store)(nil)
+)
 
 // maxPrefix leaves room for keys: S3 and GCS permit 1024 bytes in all.
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html
@@ -88,7 +95,10 @@ func New(b *blob.Bucket, d Driver, o *Options) (*Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &Store{bucket: b, driver: d, timeout: o.Timeout}
+	s := &Store{bucket: b, driver: d, timeout: o.Timeout, dates: o.Dates}
+	if s.dates == nil {
+		s.dates = &Dates{}
+	}
 	if s.timeout == 0 {
 		s.timeout = 30 * time.Second
 	}
@@ -103,6 +113,9 @@ func New(b *blob.Bucket, d Driver, o *Options) (*Store, error) {
 	}
 	return s, nil
 }
+
+// Date implements storage.Dated.
+func (s *Store) Date() (storage.Reading, bool) { return s.dates.Date() }
 
 // Get implements storage.Store.
 func (s *Store) Get(ctx context.Context, key string) (storage.Object, error) {

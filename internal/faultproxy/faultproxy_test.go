@@ -135,3 +135,21 @@ func ExampleProxy() {
 	// an answer: false
 	// landed: 1
 }
+
+func TestDated(t *testing.T) {
+	for name, h := range map[string]http.HandlerFunc{
+		"nothing said": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") },
+		"with another": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Date", "Fri, 20 Nov 2026 10:00:07 GMT")
+			w.WriteHeader(http.StatusTeapot)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			faultproxy.Dated(h, func() time.Duration { return time.Hour }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			date, err := http.ParseTime(w.Header().Get("Date"))
+			require.NoError(t, err)
+			require.InDelta(t, time.Hour.Seconds(), time.Until(date).Seconds(), 10)
+		})
+	}
+}

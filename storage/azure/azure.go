@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -116,11 +117,20 @@ func New(client *container.Client, o *Options) (storage.Store, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
 	}
-	return bucket.New(b, &driver{client: client}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+	d := &driver{client: client, dates: &bucket.Dates{}}
+	return bucket.New(b, d, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: d.dates})
 }
 
 type driver struct {
 	client *container.Client
+	dates  *bucket.Dates
+}
+
+// dated has the date of a call's last answer noted, when note is called.
+func (d *driver) dated(ctx context.Context) (_ context.Context, note func()) {
+	var answer *http.Response
+	sent := time.Now()
+	return policy.WithCaptureResponse(ctx, &answer), func() { d.dates.Note(sent, answer) }
 }
 
 // once keeps the client from repeating a write by itself.
@@ -135,7 +145,9 @@ func reads(ctx context.Context) context.Context {
 }
 
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
-	out, err := d.client.NewBlobClient(key).DownloadStream(reads(ctx), nil)
+	ctx, note := d.dated(reads(ctx))
+	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, nil)
+	note()
 	if err != nil {
 		return nil, "", err
 	}
@@ -144,7 +156,9 @@ func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Ve
 
 func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
 	body := streaming.NopCloser(bytes.NewReader(data))
-	out, err := d.client.NewBlockBlobClient(key).Upload(once(ctx), body, &blockblob.UploadOptions{AccessConditions: only(match)})
+	ctx, note := d.dated(once(ctx))
+	defer note()
+	out, err := d.client.NewBlockBlobClient(key).Upload(ctx, body, &blockblob.UploadOptions{AccessConditions: only(match)})
 	if err != nil {
 		return "", err
 	}
@@ -152,7 +166,9 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 }
 
 func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
-	_, err := d.client.NewBlobClient(key).Delete(once(ctx), &azblob.DeleteOptions{AccessConditions: only(v)})
+	ctx, note := d.dated(once(ctx))
+	defer note()
+	_, err := d.client.NewBlobClient(key).Delete(ctx, &azblob.DeleteOptions{AccessConditions: only(v)})
 	return err
 }
 

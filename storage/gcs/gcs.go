@@ -45,6 +45,8 @@ type Options struct {
 	// emulators do: the version is then looked at before. Open sets it when
 	// STORAGE_EMULATOR_HOST is set.
 	Emulator bool
+
+	dates *bucket.Dates // notes the dates of answers; nil: nobody does
 }
 
 // Open opens gs://bucket. The only parameter is prefix, a folder within the
@@ -55,7 +57,8 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if err != nil {
 		return nil, err
 	}
-	client, err := dial(ctx)
+	dates := &bucket.Dates{}
+	client, err := dial(ctx, dates)
 	if err != nil {
 		return nil, err
 	}
@@ -63,19 +66,20 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 		o = &Options{}
 	}
 	emulator := o.Emulator || os.Getenv("STORAGE_EMULATOR_HOST") != ""
-	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout, Emulator: emulator})
+	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout, Emulator: emulator, dates: dates})
 }
 
-func dial(ctx context.Context) (*gcstorage.Client, error) {
+func dial(ctx context.Context, dates *bucket.Dates) (*gcstorage.Client, error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
+	watched := dates.Watch(gcp.DefaultTransport().RoundTrip)
 	if os.Getenv("STORAGE_EMULATOR_HOST") != "" {
-		return newClient(ctx, option.WithoutAuthentication())
+		return newClient(ctx, option.WithHTTPClient(&http.Client{Transport: watched}))
 	}
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Google credentials: %w", err)
 	}
-	transport, err := gcp.NewHTTPClient(gcp.DefaultTransport(), gcp.CredentialsTokenSource(creds))
+	transport, err := gcp.NewHTTPClient(watched, gcp.CredentialsTokenSource(creds))
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -105,7 +109,8 @@ func unusable(err error) error {
 	return nstance.Errorf(nstance.Invalid, "storage.url: Google client: %w", err)
 }
 
-// New returns a store over a bucket, for those who have a client.
+// New returns a store over a bucket, for those who have a client. Unlike one
+// that Open made, it does not know what time it is at the service.
 func New(client *gcstorage.Client, name string, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}
@@ -114,7 +119,7 @@ func New(client *gcstorage.Client, name string, o *Options) (storage.Store, erro
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 	}
-	return bucket.New(b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+	return bucket.New(b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: o.dates})
 }
 
 type driver struct {

@@ -119,20 +119,25 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 	}
-	return bucket.New(b, &driver{client: client, name: name}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+	d := &driver{client: client, name: name, dates: &bucket.Dates{}}
+	return bucket.New(b, d, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: d.dates})
 }
 
 type driver struct {
 	client *s3.Client
 	name   string
+	dates  *bucket.Dates
 }
+
+// dated has the dates of a call's answers noted, whoever made the client.
+func (d *driver) dated(o *s3.Options) { o.HTTPClient = d.dates.Watch(o.HTTPClient.Do) }
 
 // once keeps the client from repeating a write by itself. What is below it,
 // net/http, repeats only what it knows the server has not seen.
 func once(o *s3.Options) { o.Retryer = aws.NopRetryer{} }
 
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
-	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key})
+	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key}, d.dated)
 	if err != nil {
 		return nil, "", err
 	}
@@ -147,7 +152,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 	if match == "" {
 		in.IfNoneMatch = aws.String("*")
 	}
-	out, err := d.client.PutObject(ctx, in, once)
+	out, err := d.client.PutObject(ctx, in, once, d.dated)
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +162,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 // Delete sends the condition, which Amazon honours and many others ignore.
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html
 func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
-	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v)}, once)
+	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v)}, once, d.dated)
 	return err
 }
 

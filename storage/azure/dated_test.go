@@ -1,0 +1,19 @@
+package azure_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+func TestDated(t *testing.T) {
+	storagetest.Dated(t, func(t *testing.T, off time.Duration) storage.Store {
+		skewed := faultproxy.Dated(http.HandlerFunc(accept), func() time.Duration { return off })
+		_, s := open(t, skewed.ServeHTTP)
+		return s
+	})
+}
