@@ -48,7 +48,6 @@ func TestServers(t *testing.T) {
 				put(t, open(t, shared), "prod-2/instance/a", "prodigy", "z")
 				storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, with(shared, "prefix", "prod/"+rand.Text())) })
 			})
-			t.Run("10,000 keys", func(t *testing.T) { tenThousand(t, open(t, newBucket(t))) })
 			t.Run("a missing bucket is not absence", func(t *testing.T) { missingBucket(t, newBucket(t)) })
 			t.Run("odd keys", func(t *testing.T) { oddKeys(t, open(t, with(newBucket(t), "prefix", "a/b"))) })
 			t.Run("records", func(t *testing.T) { records(t, newBucket(t)) })
@@ -102,19 +101,6 @@ func instanceID(t *testing.T, i int) nstance.InstanceID {
 	id, err := nstance.NewInstanceID("web", time.UnixMilli(int64(i)))
 	require.NoError(t, err)
 	return id
-}
-
-func tenThousand(t *testing.T, s storage.Store) {
-	var keys []string
-	for i := range 10_000 {
-		keys = append(keys, storage.InstanceKey("eu1a", "default", nstance.GroupID(fmt.Sprintf("g%d", i%7)), instanceID(t, i)))
-	}
-	put(t, s, keys...)
-	slices.Sort(keys)
-	begin := time.Now()
-	require.Equal(t, keys, list(t, s, storage.InstancePrefix("eu1a"), ""))
-	t.Logf("10,000 keys listed in %s", time.Since(begin))
-	require.Equal(t, keys[4321:], list(t, s, "", keys[4320]))
 }
 
 func missingBucket(t *testing.T, bucketURL string) {
