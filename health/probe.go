@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/command"
 )
 
 const (
@@ -59,7 +60,7 @@ func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
 	var err error
 	switch {
 	case len(p.Command) > 0:
-		err = runCommand(bounded, p.Command)
+		err = command.Command{Argv: p.Command, MaxOutput: maxMessage / 2}.Run(bounded)
 	case p.HTTP != "":
 		err = c.get(bounded, p.HTTP)
 	default:
@@ -74,9 +75,7 @@ func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
 	case bounded.Err() != nil:
 		err = fmt.Errorf("no answer within %v", p.Timeout)
 	}
-	out := tail{}
-	_, _ = io.WriteString(&out, err.Error())
-	return nstance.ProbeResult{Name: p.Name, Message: out.String()}
+	return nstance.ProbeResult{Name: p.Name, Message: command.End(err.Error(), maxMessage)}
 }
 
 func dial(ctx context.Context, address string) error {

@@ -12,29 +12,22 @@
 package hook
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/command"
 )
 
-const (
-	// maxMessage is how many bytes an outcome's message may have.
-	maxMessage = 256
-
-	// lastWords is how long output is awaited from processes that outlive
-	// their parent and hold its output open.
-	lastWords = 200 * time.Millisecond
-)
+// maxMessage is how many bytes an outcome's message may have.
+const maxMessage = 256
 
 // Options change how a Hook runs. Nil and zero fields mean the defaults.
 type Options struct {
@@ -97,36 +90,18 @@ func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, strin
 	}
 	log := h.opts.Log.With("instance_id", string(d.Instance), "generation", d.Generation)
 	log.Info("drain hook started", "deadline", deadline)
-	out := &tail{}
-	err := h.run(ctx, environ(d, deadline), out)
+	said, err := command.Command{
+		Argv: h.command, Dir: h.opts.Dir, Env: append(h.environ(), environ(d, deadline)...), MaxOutput: maxMessage,
+	}.Output(ctx)
 	if err == nil {
 		log.Info("drain hook finished")
-		return nstance.OutcomeDrained, out.String()
+		return nstance.OutcomeDrained, said
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("killed: %s", ending(ctx.Err()))
 	}
 	log.Warn("drain hook finished", "err", err)
-	return nstance.OutcomeFailed, describe(err, out.String())
-}
-
-func (h *Hook) run(ctx context.Context, env []string, out *tail) error {
-	cmd := exec.CommandContext(ctx, h.command[0], h.command[1:]...)
-	cmd.Dir = h.opts.Dir
-	cmd.Env = append(h.environ(), env...)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = lastWords
-	ownGroup(cmd)
-	cmd.Cancel = func() error { return killGroup(cmd) }
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	err := cmd.Wait()
-	_ = killGroup(cmd) // what it left behind; most often nothing
-	if errors.Is(err, exec.ErrWaitDelay) {
-		return nil // it exited well, only its output was still held open
-	}
-	return err
+	return nstance.OutcomeFailed, describe(err, said)
 }
 
 func (h *Hook) environ() []string {
@@ -167,43 +142,9 @@ func ending(err error) string {
 
 // describe joins what went wrong with as much of the output's end as fits.
 func describe(err error, output string) string {
-	what := (&tail{}).with(err.Error())
-	if output == "" {
-		return what
+	what := command.End(err.Error(), maxMessage)
+	if room := maxMessage - len(what) - len(": "); room > 0 && output != "" {
+		return what + ": " + command.End(output, room)
 	}
-	room := maxMessage - len(what) - len(": ")
-	if room <= 0 {
-		return what
-	}
-	return what + ": " + (&tail{limit: room}).with(output)
-}
-
-// A tail keeps the end of what is written to it.
-type tail struct {
-	limit int // in bytes; zero means maxMessage
-	buf   []byte
-}
-
-// Write never fails. The command's output has one writer at a time.
-func (t *tail) Write(p []byte) (int, error) {
-	keep := t.limit
-	if keep == 0 {
-		keep = maxMessage
-	}
-	t.buf = append(t.buf, p[max(0, len(p)-keep):]...)
-	if over := len(t.buf) - keep; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) with(s string) string {
-	_, _ = t.Write([]byte(s))
-	return t.String()
-}
-
-// String returns the end as text: without a character cut in two at its front,
-// other bytes that are no UTF-8, or space around it.
-func (t *tail) String() string {
-	return string(bytes.TrimSpace(bytes.ToValidUTF8(t.buf, nil)))
+	return what
 }

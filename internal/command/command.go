@@ -28,6 +28,22 @@ type Command struct {
 // and in every case so is all of its process group. It returns nil for exit
 // status zero, else what went wrong and the end of the output.
 func (c Command) Run(ctx context.Context) error {
+	said, err := c.Output(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("killed: %w", context.Cause(ctx))
+	}
+	if said != "" {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return err
+}
+
+// Output is Run with the end of the output beside the error, and also when
+// there is none.
+func (c Command) Output(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
 	cmd.Dir, cmd.Env = c.Dir, c.Env
 	out := &tail{limit: c.MaxOutput}
@@ -36,20 +52,22 @@ func (c Command) Run(ctx context.Context) error {
 	ownGroup(cmd)
 	cmd.Cancel = func() error { return killGroup(cmd) }
 	if err := cmd.Start(); err != nil {
-		return err
+		return "", err
 	}
 	err := cmd.Wait()
 	_ = killGroup(cmd) // what it left behind; most often nothing
-	switch {
-	case err == nil || errors.Is(err, exec.ErrWaitDelay):
-		return nil // it exited well, at most its output was still held open
-	case ctx.Err() != nil:
-		err = fmt.Errorf("killed: %w", context.Cause(ctx))
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it exited well, only its output was still held open
 	}
-	if said := out.String(); said != "" {
-		return fmt.Errorf("%w: %s", err, said)
-	}
-	return err
+	return out.String(), err
+}
+
+// End returns the end of a text, as Output does of what a program said: limit
+// bytes at most.
+func End(text string, limit int) string {
+	out := &tail{limit: limit}
+	_, _ = out.Write([]byte(text))
+	return out.String()
 }
 
 // A tail keeps the end of what is written to it.
