@@ -12,10 +12,31 @@ import (
 const minBreaker = 2
 
 // breaker says why silent members are not replaced at present: so many fell
-// silent together, while the provider says that they run, that the cause is
-// more likely between them and this server than in each of them. Empty: they
-// are. It needs the lock.
+// silent together, or did until now, while the provider says that they run, that
+// the cause is more likely between them and this server than in each of them.
+// Empty: they are. It needs the lock.
 func (r *Reconciler) breaker(g *group, now time.Time) string {
+	why := r.outage(g, now)
+	if why == "" && g.tripped {
+		r.regrace(g, now)
+		return "members that fell silent together have time to be heard of again"
+	}
+	return why
+}
+
+// regrace gives those that are silent a whole interval again: when what kept
+// many apart is over, they come back one after another, and the last of them
+// are no worse than the first.
+func (r *Reconciler) regrace(g *group, now time.Time) {
+	for _, m := range g.members {
+		if r.health.Misses(m.track, now) > 0 {
+			m.track.Regrace(now)
+		}
+	}
+}
+
+// outage says how many fell silent together, if they are many.
+func (r *Reconciler) outage(g *group, now time.Time) string {
 	if mine, all := r.silence(g.members, now); all >= 3 && mine*2 > all {
 		return fmt.Sprintf("%d of the group's %d members fell silent within one interval", mine, all)
 	}

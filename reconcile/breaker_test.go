@@ -84,6 +84,17 @@ func TestBreaker(t *testing.T) {
 			}
 		})
 	})
+	t.Run("those that come back last are not", func(t *testing.T) {
+		play(t, 10, 10, func(t *testing.T, w *world, ids []nstance.InstanceID) {
+			w.speak(ids[2:]...)
+			w.passes(90 * time.Second)
+			require.False(t, w.holds(reconcile.HoldBreaker), "so few are silent that it lets go")
+			w.speak(ids[:2]...)
+			w.passes(20 * time.Minute)
+			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.ElementsMatch(t, ids, w.ready())
+		})
+	})
 	t.Run("the majority of a small group", func(t *testing.T) {
 		play(t, 3, 2, func(t *testing.T, w *world, _ []nstance.InstanceID) {
 			require.True(t, w.holds(reconcile.HoldBreaker))
