@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/bench/internal/rig"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -104,14 +104,10 @@ func (r report) show(file string) error {
 	for _, c := range r.Results {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d, %d, %d\t%t\t\n", c.Case, c.Instances, c.Puts, c.Deletes, c.Gets, c.Target.Puts, c.Target.Deletes, c.Target.Gets, c.OK)
 	}
-	if err := w.Flush(); err != nil || file == "" {
+	if err := w.Flush(); err != nil {
 		return err
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(data, '\n'), 0o644)
+	return figures.Save(file, r)
 }
 
 // An operator ends instances. It watches its tenant, so that drains are its own

@@ -12,7 +12,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -23,6 +22,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/internal/servercmd"
 )
 
@@ -91,7 +91,7 @@ func run(ctx context.Context, n int, ttl time.Duration, out string) error {
 	if err := rep.print(); err != nil {
 		return err
 	}
-	return rep.write(out)
+	return figures.Save(out, rep)
 }
 
 // judged fills in what follows from the changes.
@@ -119,17 +119,6 @@ func (r report) print() error {
 	}
 	fmt.Printf("\n%s, %d processors, ttl %.0f ms\n", r.Go, r.CPUs, r.TTLMS)
 	return nil
-}
-
-func (r report) write(path string) error {
-	if path == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -24,6 +24,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/internal/sim/exact"
 )
 
@@ -89,7 +90,7 @@ func run(ctx context.Context, seeds int, module, out string) error {
 	if err := rep.print(); err != nil {
 		return err
 	}
-	return rep.write(out)
+	return figures.Save(out, rep)
 }
 
 func build(ctx context.Context, dir, module string) (string, error) {
@@ -134,15 +135,4 @@ func (r report) print() error {
 	}
 	fmt.Printf("\n%s, %d processors\n", r.Go, r.CPUs)
 	return nil
-}
-
-func (r report) write(path string) error {
-	if path == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
 }

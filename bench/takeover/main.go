@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -103,7 +103,7 @@ func run(ctx context.Context, n int, latency time.Duration, out string) error {
 	if err := rep.print(); err != nil {
 		return err
 	}
-	return rep.write(out)
+	return figures.Save(out, rep)
 }
 
 func (r report) print() error {
@@ -117,17 +117,6 @@ func (r report) print() error {
 	}
 	fmt.Printf("\n%s, %d processors, %.0f ms latency; the snapshot has %d KiB\n", r.Go, r.CPUs, r.LatencyMS, r.Snapshot>>10)
 	return nil
-}
-
-func (r report) write(path string) error {
-	if path == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
 // A bench is one shard between two leaders.

@@ -1,14 +1,14 @@
 package rig
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/nstance-go/nstance/bench/internal/figures"
 )
 
 // A Result is the distribution of one measurement, in milliseconds.
@@ -62,12 +62,8 @@ func (r Report) Show(w io.Writer, file string) error {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%.3f\t%.3f\t%.3f\t%.3f\t%s\t\n", s.Case, s.Samples, s.P50MS, s.P90MS, s.P99MS, s.MaxMS, target)
 	}
-	if err := t.Flush(); err != nil || file == "" {
+	if err := t.Flush(); err != nil {
 		return err
 	}
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(data, '\n'), 0o600)
+	return figures.Save(file, r)
 }
