@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -191,12 +192,38 @@ type role struct {
 	ended  string // what its calls come to, if it does not stand any more
 }
 
-// expect derives a cell from the table of access and the rows.
-func (r role) expect(m method, about row, state string, object nstance.TenantID) string {
+// published is the table of docs/security.md: who may call what, by the names
+// that rows has. It is written by hand, apart from the server's own, so that
+// whoever changes who may do what says so twice.
+func published(t *testing.T) map[string][]nstance.Role {
+	text, err := os.ReadFile("../docs/security.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "| RPC | agent | operator | admin | server |\n|---|---|---|---|---|\n")
+	require.True(t, found, "docs/security.md has no table of calls")
+	table, _, _ = strings.Cut(table, "\n\n")
+	columns := []nstance.Role{nstance.RoleAgent, nstance.RoleOperator, nstance.RoleAdmin, nstance.RoleServer}
+	out := map[string][]nstance.Role{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		require.Len(t, cells, len(columns)+3, line)
+		name := strings.Trim(cells[1], " `")
+		require.NotContains(t, out, name)
+		for i, role := range columns {
+			if cell := strings.TrimSpace(cells[i+2]); cell != "" {
+				require.Equal(t, "yes", cell, line)
+				out[name] = append(out[name], role)
+			}
+		}
+	}
+	return out
+}
+
+// expect derives a cell from those who may make the call, and the rows.
+func (r role) expect(m method, may []nstance.Role, about row, state string, object nstance.TenantID) string {
 	switch {
 	case r.Role == "" || r.Role == nstance.RoleServer || m.agents != (r.Role == nstance.RoleAgent):
 		return kept
-	case !slices.Contains(server.Access()[m.name], r.Role):
+	case !slices.Contains(may, r.Role):
 		return denied
 	case r.ended != "":
 		return r.ended
@@ -269,12 +296,11 @@ func TestAccess(t *testing.T) {
 		}
 		return out
 	}
-	table := server.Access()
+	table := published(t)
 	for _, m := range methods() {
 		t.Run(m.short(), func(t *testing.T) {
-			permitted, listed := table[m.name]
-			require.True(t, listed, "a method that nobody may call should not exist")
-			require.NotEmpty(t, permitted)
+			may := table[m.short()]
+			require.NotEmpty(t, may, "say in docs/security.md who may call it; a method that nobody may call should not exist")
 			about, ok := rows[m.short()]
 			require.True(t, ok, "add a row for it above")
 			for name, p := range parties {
@@ -285,7 +311,7 @@ func TestAccess(t *testing.T) {
 				for object, a := range aims(about.about) {
 					state, tenant, _ := strings.Cut(object, " ")
 					err := m.call(t, conn, about.request(a))
-					require.Equal(t, p.expect(m, about, state, nstance.TenantID(tenant)), outcome(err),
+					require.Equal(t, p.expect(m, may, about, state, nstance.TenantID(tenant)), outcome(err),
 						"%s by %s about what is %q: %v", m.short(), name, object, err)
 				}
 			}
@@ -296,6 +322,13 @@ func TestAccess(t *testing.T) {
 	})
 	t.Run("nothing is listed that does not exist", func(t *testing.T) {
 		require.Len(t, table, len(methods())+len(apiv1.PeerService_ServiceDesc.Streams), "servers have a port of their own")
+	})
+	t.Run("the server's table is the published one", func(t *testing.T) {
+		own := map[string][]nstance.Role{}
+		for name, roles := range server.Access() {
+			own[strings.TrimPrefix(name, "/nstance.v1.")] = roles
+		}
+		require.Equal(t, table, own, "docs/security.md and server/access.go differ")
 	})
 	t.Run("a method that is not listed is denied to all", func(t *testing.T) {
 		admin := w.client(nstance.RoleAdmin, "default")
