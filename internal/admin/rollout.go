@@ -42,7 +42,7 @@ terminal the view is drawn again and again; elsewhere each change is a line.`,
 		if interval < 50*time.Millisecond {
 			return nstance.FieldError("--interval", "use 50ms or more", "is %s", interval)
 		}
-		w := &rolloutWatch{p: p, r: r, out: out, tenant: nstance.TenantID(tenant), name: args[0], interval: interval, limit: wait, began: p.now()}
+		w := &rolloutWatch{p: p, link: link{r: r}, out: out, tenant: nstance.TenantID(tenant), name: args[0], interval: interval, limit: wait, began: p.now()}
 		return w.run(cmd.Context())
 	}
 	return cmd
@@ -51,22 +51,20 @@ terminal the view is drawn again and again; elsewhere each change is a line.`,
 // A rolloutWatch follows one group, across changes of leader.
 type rolloutWatch struct {
 	p        *program
-	r        *remote
+	link     link
 	out      *output
 	tenant   nstance.TenantID
 	name     string
 	interval time.Duration
 	limit    time.Duration
 	began    time.Time
-	c        *client // nil: to be connected
-	back     backoff
 	drawn    int    // lines on the terminal that the next view replaces
 	said     string // the last line, where it is no terminal
 }
 
 // run returns nil when the rollout is done, or when ctx ends.
 func (w *rolloutWatch) run(ctx context.Context) error {
-	defer w.hangUp()
+	defer w.link.hangUp()
 	for {
 		wait := w.interval
 		s, members, err := w.look(ctx)
@@ -96,17 +94,9 @@ func (w *rolloutWatch) halted(s Rollout) error {
 	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+w.name, "the rollout is halted: "+s.Reason)
 }
 
-func (w *rolloutWatch) hangUp() {
-	if w.c != nil {
-		w.c.close()
-		w.c = nil
-	}
-}
-
 // outage decides how long to wait after a failed look, or that it is for good.
 func (w *rolloutWatch) outage(err error) (time.Duration, error) {
-	w.hangUp()
-	wait, again := w.back.next(err, w.p.now())
+	wait, again := w.link.lost(err)
 	if !again {
 		return 0, err
 	}
@@ -117,22 +107,19 @@ func (w *rolloutWatch) outage(err error) (time.Duration, error) {
 
 // look returns the rollout as it is now, with the group's members.
 func (w *rolloutWatch) look(ctx context.Context) (Rollout, []Instance, error) {
-	if w.c == nil {
-		c, err := w.r.connect(ctx)
-		if err != nil {
-			return Rollout{}, nil, err
-		}
-		w.c = c
+	if err := w.link.connect(ctx); err != nil {
+		return Rollout{}, nil, err
 	}
-	g, err := w.c.group(ctx, w.tenant, w.name)
+	c := w.link.client
+	g, err := c.group(ctx, w.tenant, w.name)
 	if err != nil {
 		return Rollout{}, nil, err
 	}
-	members, err := w.c.instances(ctx, g.Tenant, string(g.Group))
+	members, err := c.instances(ctx, g.Tenant, string(g.Group))
 	if err != nil {
 		return Rollout{}, nil, err
 	}
-	w.back = backoff{connected: true}
+	w.link.works()
 	members = slices.DeleteFunc(members, func(i Instance) bool { return i.OnDemand })
 	return rolloutOf(g, members, w.p.now().UTC()), members, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	tea "github.com/charmbracelet/bubbletea"
@@ -32,10 +33,12 @@ Where standard output is no terminal it is printed once.`,
 		if interval < 100*time.Millisecond {
 			return nstance.FieldError("--interval", "use 100ms or more", "is %s", interval)
 		}
-		return r.with(cmd.Context(), func(c *client) error {
-			v := &view{p: p, c: c, tenant: nstance.TenantID(tenant), interval: interval, limit: r.timeout}
-			return v.show(cmd.Context())
-		})
+		v := &view{p: p, link: link{r: r}, tenant: nstance.TenantID(tenant), interval: interval}
+		defer v.link.hangUp()
+		if err := v.link.connect(cmd.Context()); err != nil {
+			return err
+		}
+		return v.show(cmd.Context())
 	}
 	return cmd
 }
@@ -49,17 +52,14 @@ type scene struct {
 }
 
 // A view shows a scene after the other. It is a model of bubbletea's: only its
-// loop touches it.
+// loop touches the frame.
 type view struct {
 	p        *program
-	c        *client
-	ctx      context.Context
+	link     link // the looker's alone while it looks
 	tenant   nstance.TenantID
 	interval time.Duration
-	limit    time.Duration // for one look
 
 	frame
-	looking bool
 }
 
 // seen is the outcome of one look.
@@ -68,22 +68,25 @@ type seen struct {
 	err   error
 }
 
-// again says that it is time for the next look.
-type again struct{}
-
 // show draws until somebody ends it, or once where nobody could.
 func (v *view) show(ctx context.Context) error {
-	v.ctx = ctx
 	out, ok := v.p.stdout.(*os.File)
 	if !ok || !terminal(out) {
-		s, err := v.look()
+		s, err := v.look(ctx)
 		if err == nil {
 			v.scene = s
 			_, err = v.p.stdout.Write([]byte(v.text(v.p.now())))
 		}
 		return err
 	}
-	_, err := tea.NewProgram(v, tea.WithContext(ctx), tea.WithInput(v.p.stdin), tea.WithOutput(out), tea.WithAltScreen()).Run()
+	v.link.silence() // the view says it
+	screen := tea.NewProgram(v, tea.WithContext(ctx), tea.WithInput(v.p.stdin), tea.WithOutput(out), tea.WithAltScreen())
+	looking, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { v.watch(looking, func(s seen) { screen.Send(s) }) })
+	_, err := screen.Run()
+	stop()
+	wg.Wait()
 	if errors.Is(err, tea.ErrInterrupted) || errors.Is(err, tea.ErrProgramKilled) { // a signal, which is how it ends too
 		return nil
 	}
@@ -95,37 +98,48 @@ func terminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// watch looks again and again until ctx ends. After a failed look it seeks the
+// server that leads, for as long as somebody watches.
+func (v *view) watch(ctx context.Context, tell func(seen)) {
+	for ctx.Err() == nil {
+		s, err := v.look(ctx)
+		tell(seen{s, err})
+		wait := v.interval
+		if err != nil {
+			if again, ok := v.link.lost(err); ok {
+				wait = again
+			}
+		}
+		pause(ctx, wait)
+	}
+}
+
 // look asks the server for everything.
-func (v *view) look() (scene, error) {
-	ctx, cancel := context.WithTimeout(v.ctx, v.limit)
+func (v *view) look(ctx context.Context) (scene, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.link.r.timeout)
 	defer cancel()
-	status, err := v.c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
+	if err := v.link.connect(ctx); err != nil {
+		return scene{}, err
+	}
+	c := v.link.client
+	status, err := c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
 	if err != nil {
 		return scene{}, err
 	}
-	s := scene{at: v.p.now(), status: statusOf(status, v.c.addr)}
-	if s.groups, err = v.c.groups(ctx, v.tenant); err != nil {
+	s := scene{at: v.p.now(), status: statusOf(status, c.addr)}
+	if s.groups, err = c.groups(ctx, v.tenant); err != nil {
 		return s, err
 	}
-	s.instances, err = v.c.instances(ctx, v.tenant, "")
+	if s.instances, err = c.instances(ctx, v.tenant, ""); err != nil {
+		return s, err
+	}
 	slices.SortStableFunc(s.instances, urgency)
-	return s, err
+	v.link.works()
+	return s, nil
 }
 
 // Init implements tea.Model.
-func (v *view) Init() tea.Cmd { return v.begin() }
-
-// begin looks, beside the loop.
-func (v *view) begin() tea.Cmd {
-	if v.looking {
-		return nil
-	}
-	v.looking = true
-	return func() tea.Msg {
-		s, err := v.look()
-		return seen{s, err}
-	}
-}
+func (v *view) Init() tea.Cmd { return nil }
 
 // Update implements tea.Model.
 func (v *view) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -133,11 +147,7 @@ func (v *view) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.WindowSizeMsg:
 		v.width, v.height = msg.Width, msg.Height
 	case seen:
-		v.looking = false
 		v.saw(msg)
-		return v, tea.Tick(v.interval, func(time.Time) tea.Msg { return again{} })
-	case again:
-		return v, v.begin()
 	case tea.KeyMsg:
 		return v, v.key(msg.String())
 	}
