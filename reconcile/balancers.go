@@ -130,14 +130,15 @@ const (
 )
 
 // stance returns what m should do about b. It joins with its first good report
-// and leaves when it begins to go; in between a bad report changes nothing, for
-// load balancers have health checks of their own. Of a member that nobody has
-// heard of yet nothing is decided.
+// and leaves when it begins to go or is preserved; in between a bad report changes
+// nothing, for load balancers have health checks of their own. Of a member that
+// nobody has heard of yet nothing is decided, and a freeze lets nobody in, nor out
+// who does not go.
 func (r *Reconciler) stance(m *member, b *balancer) stance {
 	switch {
 	case m.machine.ProviderID == "":
 		return stay
-	case m.state.Leaving(), m.gone:
+	case m.state.Leaving(), m.gone, m.preserve != nil:
 		return leave
 	case r.freezeOf(m.group) != nil:
 		return stay

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 var front = nstance.LoadBalancer{Name: "front", ID: "lb-1"}
@@ -56,6 +57,13 @@ func (w *world) fronts(lb string, others ...string) {
 	}
 	require.ElementsMatch(w.t, want, w.cloud.Balanced(lb))
 	require.Empty(w.t, w.cloud.Severed(), "nobody is deleted while traffic goes there")
+}
+
+// balances reports whether a machine is in a load balancer.
+func (w *world) balances(lb string, id nstance.InstanceID) bool {
+	m, err := w.cloud.Get(w.ctx, id)
+	require.NoError(w.t, err)
+	return slices.Contains(w.cloud.Balanced(lb), m.ProviderID)
 }
 
 func (w *world) alarms(about string) (n int) {
@@ -113,6 +121,52 @@ func TestLoadBalancerIsJoinedAgainWhenADrainIsCancelled(t *testing.T) {
 		w.mu.Unlock()
 		w.passes(2 * time.Minute)
 		w.fronts("lb-1", "foreign")
+	})
+}
+
+func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
+	t.Run("at once, and does not come back", func(t *testing.T) {
+		balancing(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			kept := w.ready()[0]
+			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour)))
+			w.passes(time.Second)
+			require.False(t, w.balances("lb-1", kept))
+			w.passes(10 * time.Minute)
+			require.Len(t, w.cloud.Machines(), 3)
+			require.Len(t, w.cloud.Balanced("lb-1"), 3, "two that serve, and the foreign one")
+			w.succeeds(balanced(2, "front"))
+			w.passes(10 * time.Minute)
+			require.False(t, w.balances("lb-1", kept), "nor under the next leader")
+			w.passes(time.Hour)
+			w.agrees(2)
+			w.fronts("lb-1", "foreign")
+		})
+	})
+	t.Run("during a freeze, too", func(t *testing.T) {
+		balancing(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			kept := w.ready()[0]
+			require.NoError(t, w.r.FreezeShard(t.Context(), ""))
+			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour)))
+			w.passes(time.Second)
+			require.False(t, w.balances("lb-1", kept))
+			require.Len(t, w.cloud.Balanced("lb-1"), 2)
+		})
+	})
+	t.Run("unless that cannot be recorded", func(t *testing.T) {
+		balancing(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			faulty := storagetest.NewFaulty(w.store)
+			w.store = faulty
+			w.succeeds(balanced(2, "front"))
+			id := w.ready()[0]
+			faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1, Do: func() {
+				w.r.Observe(nstance.Balancing{LoadBalancers: []nstance.LoadBalancer{front}}) // so that all are looked at
+				<-time.After(time.Second)
+			}})
+			require.ErrorIs(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour)), nstance.Unavailable)
+			faulty.Heal()
+			w.passes(time.Second)
+			w.fronts("lb-1", "foreign")
+		})
 	})
 }
 

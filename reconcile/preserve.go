@@ -9,11 +9,11 @@ import (
 )
 
 // Preserve keeps a machine for inspection until then: it counts no more, so it
-// is replaced if it is missed, and nothing drains or deletes it. Then it is
-// drained and deleted, as it is at once when until has passed. The cloud may
-// still take it. It returns once that is durable. Fails with NotFound, Conflict
-// when its deletion has begun, and as storage says: then nothing has changed,
-// unless the error is Ambiguous.
+// is replaced if it is missed, it leaves its load balancers, and nothing drains
+// or deletes it. Then it is drained and deleted, as it is at once when until
+// has passed. The cloud may still take it. It returns once that is durable.
+// Fails with NotFound, Conflict when its deletion has begun, and as storage
+// says: then nothing has changed, unless the error is Ambiguous.
 func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time) error {
 	r.mu.Lock()
 	m := r.members[id]
@@ -38,6 +38,7 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.queue.add(m.group.key, true)
+	r.rebalance(m.group)
 	if err != nil {
 		if m.preserve = was; nstance.CodeOf(err) == nstance.Ambiguous {
 			m.preserve = &storage.Preserve{Until: until.UTC()}
