@@ -879,8 +879,9 @@ func (*ConnectResponse_FileKeysRequest) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Renewal) isConnectResponse_Message() {}
 
-// RenewalRequest asks the agent to renew its certificate at a moment of its
-// choice within that time: the key that signed it is being retired.
+// RenewalRequest asks an agent, or who watches, to renew its certificate at a
+// moment of its choice within that time: the key that signed it is being
+// retired.
 type RenewalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Within        *durationpb.Duration   `protobuf:"bytes,1,opt,name=within,proto3" json:"within,omitempty"`
@@ -2937,6 +2938,7 @@ type WatchGroupsResponse struct {
 	//	*WatchGroupsResponse_Synced
 	//	*WatchGroupsResponse_Changed
 	//	*WatchGroupsResponse_Removed
+	//	*WatchGroupsResponse_Renewal
 	Message       isWatchGroupsResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3015,6 +3017,15 @@ func (x *WatchGroupsResponse) GetRemoved() *GroupRemoved {
 	return nil
 }
 
+func (x *WatchGroupsResponse) GetRenewal() *RenewalRequest {
+	if x != nil {
+		if x, ok := x.Message.(*WatchGroupsResponse_Renewal); ok {
+			return x.Renewal
+		}
+	}
+	return nil
+}
+
 type isWatchGroupsResponse_Message interface {
 	isWatchGroupsResponse_Message()
 }
@@ -3035,6 +3046,10 @@ type WatchGroupsResponse_Removed struct {
 	Removed *GroupRemoved `protobuf:"bytes,4,opt,name=removed,proto3,oneof"`
 }
 
+type WatchGroupsResponse_Renewal struct {
+	Renewal *RenewalRequest `protobuf:"bytes,5,opt,name=renewal,proto3,oneof"` // about the watcher's own certificate; may come more than once, before the snapshot too
+}
+
 func (*WatchGroupsResponse_Snapshot) isWatchGroupsResponse_Message() {}
 
 func (*WatchGroupsResponse_Synced) isWatchGroupsResponse_Message() {}
@@ -3042,6 +3057,8 @@ func (*WatchGroupsResponse_Synced) isWatchGroupsResponse_Message() {}
 func (*WatchGroupsResponse_Changed) isWatchGroupsResponse_Message() {}
 
 func (*WatchGroupsResponse_Removed) isWatchGroupsResponse_Message() {}
+
+func (*WatchGroupsResponse_Renewal) isWatchGroupsResponse_Message() {}
 
 // GroupChanged is a group as it is now.
 type GroupChanged struct {
@@ -5748,6 +5765,7 @@ type WatchInstanceEventsResponse struct {
 	//	*WatchInstanceEventsResponse_Snapshot
 	//	*WatchInstanceEventsResponse_Synced
 	//	*WatchInstanceEventsResponse_Event
+	//	*WatchInstanceEventsResponse_Renewal
 	Message       isWatchInstanceEventsResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5817,6 +5835,15 @@ func (x *WatchInstanceEventsResponse) GetEvent() *Event {
 	return nil
 }
 
+func (x *WatchInstanceEventsResponse) GetRenewal() *RenewalRequest {
+	if x != nil {
+		if x, ok := x.Message.(*WatchInstanceEventsResponse_Renewal); ok {
+			return x.Renewal
+		}
+	}
+	return nil
+}
+
 type isWatchInstanceEventsResponse_Message interface {
 	isWatchInstanceEventsResponse_Message()
 }
@@ -5833,11 +5860,17 @@ type WatchInstanceEventsResponse_Event struct {
 	Event *Event `protobuf:"bytes,3,opt,name=event,proto3,oneof"`
 }
 
+type WatchInstanceEventsResponse_Renewal struct {
+	Renewal *RenewalRequest `protobuf:"bytes,4,opt,name=renewal,proto3,oneof"` // about the watcher's own certificate; may come more than once, before the snapshot too
+}
+
 func (*WatchInstanceEventsResponse_Snapshot) isWatchInstanceEventsResponse_Message() {}
 
 func (*WatchInstanceEventsResponse_Synced) isWatchInstanceEventsResponse_Message() {}
 
 func (*WatchInstanceEventsResponse_Event) isWatchInstanceEventsResponse_Message() {}
+
+func (*WatchInstanceEventsResponse_Renewal) isWatchInstanceEventsResponse_Message() {}
 
 // Synced ends a snapshot.
 type Synced struct {
@@ -8403,12 +8436,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\tR\x06values\"G\n" +
 	"\x12WatchGroupsRequest\x12\x1b\n" +
 	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\x12\x14\n" +
-	"\x05group\x18\x02 \x01(\tR\x05group\"\xeb\x01\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\"\xa3\x02\n" +
 	"\x13WatchGroupsResponse\x12/\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x11.nstance.v1.GroupH\x00R\bsnapshot\x12,\n" +
 	"\x06synced\x18\x02 \x01(\v2\x12.nstance.v1.SyncedH\x00R\x06synced\x124\n" +
 	"\achanged\x18\x03 \x01(\v2\x18.nstance.v1.GroupChangedH\x00R\achanged\x124\n" +
-	"\aremoved\x18\x04 \x01(\v2\x18.nstance.v1.GroupRemovedH\x00R\aremovedB\t\n" +
+	"\aremoved\x18\x04 \x01(\v2\x18.nstance.v1.GroupRemovedH\x00R\aremoved\x126\n" +
+	"\arenewal\x18\x05 \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewalB\t\n" +
 	"\amessage\"I\n" +
 	"\fGroupChanged\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12'\n" +
@@ -8637,11 +8671,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x1aWatchInstanceEventsRequest\x12\x1b\n" +
 	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
-	"\binstance\x18\x03 \x01(\tR\binstance\"\xb5\x01\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\"\xed\x01\n" +
 	"\x1bWatchInstanceEventsResponse\x122\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x14.nstance.v1.InstanceH\x00R\bsnapshot\x12,\n" +
 	"\x06synced\x18\x02 \x01(\v2\x12.nstance.v1.SyncedH\x00R\x06synced\x12)\n" +
-	"\x05event\x18\x03 \x01(\v2\x11.nstance.v1.EventH\x00R\x05eventB\t\n" +
+	"\x05event\x18\x03 \x01(\v2\x11.nstance.v1.EventH\x00R\x05event\x126\n" +
+	"\arenewal\x18\x04 \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewalB\t\n" +
 	"\amessage\"\x1a\n" +
 	"\x06Synced\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xda\x02\n" +
@@ -9053,167 +9088,169 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	82,  // 51: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
 	41,  // 52: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
 	42,  // 53: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	32,  // 54: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	122, // 55: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	126, // 56: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	33,  // 57: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	32,  // 58: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 59: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 60: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 61: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 62: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	37,  // 63: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	55,  // 64: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	56,  // 65: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	57,  // 66: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	126, // 67: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	34,  // 68: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	123, // 69: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	32,  // 70: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	125, // 71: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	125, // 72: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	125, // 73: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	61,  // 74: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 75: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	125, // 76: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	56,  // 77: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	125, // 78: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	125, // 79: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	62,  // 80: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	60,  // 81: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	60,  // 82: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	83,  // 83: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	124, // 84: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	60,  // 85: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	126, // 86: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	60,  // 87: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	125, // 88: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	125, // 89: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	83,  // 90: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	75,  // 91: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	31,  // 92: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	125, // 93: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	125, // 94: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	125, // 95: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	125, // 96: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	125, // 97: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	125, // 98: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	125, // 99: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	61,  // 100: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	60,  // 101: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	82,  // 102: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	83,  // 103: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	125, // 104: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	61,  // 105: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	31,  // 106: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	126, // 107: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	125, // 108: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	125, // 109: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	125, // 110: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	102, // 111: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	125, // 112: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	125, // 113: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	125, // 114: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	125, // 115: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	125, // 116: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	102, // 117: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	107, // 118: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	125, // 119: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	125, // 120: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	125, // 121: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	125, // 122: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	125, // 123: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	34,  // 124: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	125, // 125: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	125, // 126: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	114, // 127: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	114, // 128: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	114, // 129: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 130: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 131: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 132: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 133: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	35,  // 134: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	39,  // 135: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	43,  // 136: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	37,  // 137: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	45,  // 138: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	47,  // 139: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	49,  // 140: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	51,  // 141: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	53,  // 142: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	63,  // 143: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	65,  // 144: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	67,  // 145: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	76,  // 146: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	78,  // 147: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	69,  // 148: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	71,  // 149: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	73,  // 150: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	80,  // 151: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	84,  // 152: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	86,  // 153: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	88,  // 154: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	110, // 155: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	90,  // 156: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	112, // 157: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	92,  // 158: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	94,  // 159: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	96,  // 160: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	98,  // 161: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	100, // 162: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	103, // 163: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	105, // 164: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	108, // 165: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	115, // 166: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	117, // 167: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	119, // 168: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 169: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 170: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 171: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 172: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 173: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	36,  // 174: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	40,  // 175: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	44,  // 176: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	59,  // 177: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	46,  // 178: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	48,  // 179: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	50,  // 180: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	52,  // 181: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	54,  // 182: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	64,  // 183: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	66,  // 184: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	68,  // 185: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	77,  // 186: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	79,  // 187: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	70,  // 188: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	72,  // 189: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	74,  // 190: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	81,  // 191: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	85,  // 192: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	87,  // 193: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	89,  // 194: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	111, // 195: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	91,  // 196: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	113, // 197: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	93,  // 198: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	95,  // 199: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	97,  // 200: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	99,  // 201: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	101, // 202: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	104, // 203: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	106, // 204: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	109, // 205: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	116, // 206: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	118, // 207: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	120, // 208: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 209: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	170, // [170:210] is the sub-list for method output_type
-	130, // [130:170] is the sub-list for method input_type
-	130, // [130:130] is the sub-list for extension type_name
-	130, // [130:130] is the sub-list for extension extendee
-	0,   // [0:130] is the sub-list for field type_name
+	11,  // 54: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	32,  // 55: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	122, // 56: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	126, // 57: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	33,  // 58: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	32,  // 59: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 60: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 61: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 62: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 63: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	37,  // 64: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	55,  // 65: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	56,  // 66: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	57,  // 67: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	126, // 68: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	34,  // 69: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	123, // 70: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	32,  // 71: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	125, // 72: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	125, // 73: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	125, // 74: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	61,  // 75: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 76: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	125, // 77: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	56,  // 78: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	125, // 79: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	125, // 80: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	62,  // 81: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	60,  // 82: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	60,  // 83: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	83,  // 84: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	124, // 85: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	60,  // 86: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	126, // 87: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	60,  // 88: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	125, // 89: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	125, // 90: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	83,  // 91: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	75,  // 92: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	31,  // 93: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	125, // 94: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	125, // 95: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	125, // 96: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	125, // 97: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	125, // 98: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	125, // 99: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	125, // 100: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	61,  // 101: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	60,  // 102: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	82,  // 103: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	83,  // 104: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 105: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	125, // 106: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	61,  // 107: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	31,  // 108: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	126, // 109: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	125, // 110: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	125, // 111: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	125, // 112: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	102, // 113: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	125, // 114: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	125, // 115: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	125, // 116: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	125, // 117: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	125, // 118: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	102, // 119: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	107, // 120: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	125, // 121: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	125, // 122: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	125, // 123: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	125, // 124: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	125, // 125: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	34,  // 126: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	125, // 127: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	125, // 128: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	114, // 129: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	114, // 130: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	114, // 131: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 132: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 133: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 134: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 135: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	35,  // 136: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	39,  // 137: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	43,  // 138: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	37,  // 139: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	45,  // 140: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	47,  // 141: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	49,  // 142: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	51,  // 143: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	53,  // 144: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	63,  // 145: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	65,  // 146: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	67,  // 147: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	76,  // 148: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	78,  // 149: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	69,  // 150: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	71,  // 151: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	73,  // 152: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	80,  // 153: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	84,  // 154: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	86,  // 155: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	88,  // 156: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	110, // 157: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	90,  // 158: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	112, // 159: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	92,  // 160: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	94,  // 161: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	96,  // 162: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	98,  // 163: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	100, // 164: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	103, // 165: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	105, // 166: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	108, // 167: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	115, // 168: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	117, // 169: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	119, // 170: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 171: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 172: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 173: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 174: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 175: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	36,  // 176: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	40,  // 177: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	44,  // 178: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	59,  // 179: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	46,  // 180: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	48,  // 181: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	50,  // 182: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	52,  // 183: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	54,  // 184: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	64,  // 185: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	66,  // 186: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	68,  // 187: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	77,  // 188: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	79,  // 189: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	70,  // 190: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	72,  // 191: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	74,  // 192: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	81,  // 193: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	85,  // 194: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	87,  // 195: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	89,  // 196: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	111, // 197: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	91,  // 198: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	113, // 199: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	93,  // 200: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	95,  // 201: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	97,  // 202: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	99,  // 203: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	101, // 204: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	104, // 205: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	106, // 206: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	109, // 207: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	116, // 208: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	118, // 209: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	120, // 210: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 211: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	172, // [172:212] is the sub-list for method output_type
+	132, // [132:172] is the sub-list for method input_type
+	132, // [132:132] is the sub-list for extension type_name
+	132, // [132:132] is the sub-list for extension extendee
+	0,   // [0:132] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -9249,12 +9286,14 @@ func file_api_v1_nstance_proto_init() {
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
+		(*WatchGroupsResponse_Renewal)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{}
 	file_api_v1_nstance_proto_msgTypes[81].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
+		(*WatchInstanceEventsResponse_Renewal)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
