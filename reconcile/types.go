@@ -118,5 +118,6 @@ const (
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned
 	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
+	HoldUnresolved   = "unresolved"    // the definition names what is not known yet, or does not suit; reported by the server
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )

@@ -125,9 +125,15 @@ func (g *groups) publish() {
 	g.t.files.published()
 }
 
+// An openGroup is a group whose definition cannot be completed.
+type openGroup struct {
+	nstance.Group
+	why error
+}
+
 // complete puts into groups what names and addresses in conf stand for. Those
 // that cannot be had that way are returned apart: they are left as they are.
-func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.Group) (done, open []nstance.Group, problems []string) {
+func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.Group) (done []nstance.Group, open []openGroup, problems []string) {
 	for _, spec := range laid {
 		complete := g.t.resolver.complete
 		if file.of(spec.Key).alone(conf, spec.Key) {
@@ -135,7 +141,7 @@ func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.G
 		}
 		if err := complete(conf, &spec); err != nil {
 			problems = append(problems, fmt.Sprintf("group %s is left as it is: %v", spec.Key, err))
-			open = append(open, spec)
+			open = append(open, openGroup{spec, err})
 			continue
 		}
 		done = append(done, spec)
@@ -154,7 +160,10 @@ func (g *groups) impact(conf *config.Config) (reconcile.Impact, error) {
 	file, _ := g.doc.Held()
 	laid, _ := g.lay(conf, file)
 	done, open, _ := g.complete(conf, file, laid)
-	return g.t.reconciler.Impact(append(done, open...)) // what is not known yet counts as another
+	for _, o := range open {
+		done = append(done, o.Group) // what is not known yet counts as another
+	}
+	return g.t.reconciler.Impact(done)
 }
 
 // lay returns every group as a configuration and a file want it, and what is

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -10,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 )
@@ -54,7 +58,7 @@ func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config
 		conf, _, err = s.read(ctx)
 	}
 	if err == nil {
-		err = s.permitted(conf)
+		err = errors.Join(s.permitted(conf), able(conf, provider.AbilitiesOf(s.provider)))
 	}
 	return conf, err
 }
@@ -69,12 +73,28 @@ func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
 	now := g.t.server.config()
 	released := func(key nstance.GroupKey) bool { return now.Static(key) && !conf.Static(key) }
 	file, _ := g.doc.Held()
-	wanted, _ := g.lay(conf, file)
-	wanted = slices.DeleteFunc(wanted, func(spec nstance.Group) bool { return released(spec.Key) })
-	plans, err := g.t.reconciler.WhatIf(wanted, true)
-	return slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // what makes no sense is left as it is
+	laid, _ := g.lay(conf, file)
+	laid = slices.DeleteFunc(laid, func(spec nstance.Group) bool { return released(spec.Key) })
+	done, open, _ := g.complete(conf, file, laid)
+	plans, err := g.t.reconciler.WhatIf(done, true)
+	plans = slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // what makes no sense is left as it is
 		return p.Change == reconcile.ChangeReleased && !released(p.Key)
-	}), err
+	})
+	return append(plans, g.unresolved(open)...), err
+}
+
+// unresolved says of groups that what they would be made from is not known.
+func (g *groups) unresolved(open []openGroup) (out []reconcile.GroupPlan) {
+	for _, o := range open {
+		p := reconcile.GroupPlan{Key: o.Key, Change: reconcile.ChangeAdded, SizeAfter: o.Size}
+		if v, err := g.t.reconciler.Group(o.Key); err == nil {
+			p.Change, p.SizeBefore, p.SizeAfter = reconcile.ChangeChanged, v.Size, v.Size
+		}
+		why := reconcile.Hold{Kind: reconcile.HoldUnresolved, Reason: o.why.Error()}
+		p.Holds = []reconcile.HoldView{{Hold: why, Since: g.t.server.opts.Now().UTC()}}
+		out = append(out, p)
+	}
+	return out
 }
 
 // planGroup says what a change of one group would do.
@@ -85,12 +105,27 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	plans, err := c.term.reconciler.WhatIf([]nstance.Group{spec}, false)
+	plans, err := c.term.groups.whatIfOne(spec, config.TemplateName(req.GetTemplate()))
 	resp := &apiv1.PlanResponse{Digest: c.term.server.config().Digest()}
 	for _, p := range plans {
 		resp.Groups = append(resp.Groups, planMessage(p))
 	}
 	return resp, err
+}
+
+// whatIfOne says what another state of one group would do; template is the one
+// that a change of it names, if it names one.
+func (g *groups) whatIfOne(spec nstance.Group, template config.TemplateName) ([]reconcile.GroupPlan, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	file, _ := g.doc.Held()
+	e := file.of(spec.Key)
+	e.Template = cmp.Or(template, e.Template)
+	file.Groups = maps.Clone(file.Groups)
+	file.put(spec.Key, e)
+	done, open, _ := g.complete(g.t.server.config(), file, []nstance.Group{spec})
+	plans, err := g.t.reconciler.WhatIf(done, false)
+	return append(plans, g.unresolved(open)...), err
 }
 
 func planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -165,4 +166,67 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, `["small"]`, got.GetInstance().GetDrift()[0].GetBefore())
 		require.Equal(t, `["large"]`, got.GetInstance().GetDrift()[0].GetAfter())
 	})
+}
+
+// unmoved checks that the configuration in force, planned, changes nothing.
+func (w *world) unmoved(text string) {
+	w.Helper()
+	api := w.admin()
+	w.machine(nstance.DefaultTenant)
+	require.Empty(w, w.plan(api, text).GetGroups())
+	resp, err := api.Plan(w.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)}})
+	require.NoError(w, err)
+	p := planned(w.T, resp, "web")
+	require.Empty(w, p.GetInstances())
+	require.EqualValues(w, 1, p.GetCreates())
+	require.Len(w, p.GetFields(), 1)
+	require.Equal(w, "size", p.GetFields()[0].GetPath())
+	require.Empty(w, p.GetHolds())
+}
+
+func TestPlanOfWhatIsLookedUp(t *testing.T) {
+	t.Run("images", func(t *testing.T) {
+		w := newWorld(t, setup{})
+		w.cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1"})
+		text := provisioned(1, `"image": "base", "track": ["image"], `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)
+		w.adopt(text)
+		w.unmoved(text)
+		resp := w.plan(w.admin(), replace(t, text, `"base-*"`, `"other-*"`))
+		p := planned(t, resp, "web")
+		require.Empty(t, p.GetInstances(), "nobody knows yet whether it is another image")
+		require.Zero(t, p.GetCreates())
+		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
+		require.Len(t, p.GetHolds(), 1)
+		require.Equal(t, reconcile.HoldUnresolved, p.GetHolds()[0].GetKind())
+		require.Contains(t, p.GetHolds()[0].GetReason(), "image base is not known yet")
+		require.NotNil(t, p.GetHolds()[0].GetSince())
+	})
+	t.Run("user data", func(t *testing.T) {
+		page, url := newPage(t)
+		page.says("one")
+		w := newWorld(t, setup{})
+		text := provisioned(1, fmt.Sprintf(`"track": ["userdata"], "userdata": {"source": "url", "content": %q}, `, url), "")
+		w.adopt(text)
+		w.unmoved(text)
+	})
+	t.Run("secrets", func(t *testing.T) {
+		store := storage.NewMemory()
+		_, err := store.PutIfAbsent(t.Context(), storage.SecretKey("db"), []byte("first"))
+		require.NoError(t, err)
+		text := served(1, "", red, "", password, `, "track": ["secrets"]`)
+		newWorld(t, setup{store: store, text: text}).unmoved(text)
+	})
+}
+
+func TestPlanOfWhatTheProviderCannotDo(t *testing.T) {
+	cloud := simcloud.New(nil)
+	defer cloud.Close()
+	api := newWorld(t, setup{over: struct{ nstance.Provider }{cloud}}).admin()
+	for top, field := range map[string]string{
+		`"images": {"base": {"name": "x"}}, `:         "images.base.name",
+		`"load_balancers": {"front": {"id": "lb"}}, `: "load_balancers.front",
+	} {
+		_, err := api.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(provisioned(0, "", top))})
+		refuses(t, err, nstance.Invalid, field)
+	}
 }
