@@ -34,6 +34,7 @@ type Error struct {
 	Field  string // the input that is wrong, as a path such as groups.default.web.size; may be empty
 	Msg    string // lower case, free of secrets
 	Remedy string // what to do about it; may be empty
+	Leader string // with Unavailable from a server that stands by: the operator API address of the one that leads; empty: unknown
 	Err    error  // the cause, already part of Msg; may be nil
 }
 

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -183,6 +184,9 @@ func TestStandby(t *testing.T) {
 		h := c.first.client(nstance.RoleAdmin, nstance.DefaultTenant)
 		_, err = apiv1.NewOperatorServiceClient(h.dial(c.second.server.Addresses().Operator)).ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorContains(t, err, "ask the leader, at "+c.first.server.Addresses().Operator)
+		named, ok := errors.AsType[*nstance.Error](wire.ErrorOf(err))
+		require.True(t, ok)
+		require.Equal(t, c.first.server.Addresses().Operator, named.Leader)
 	})
 }
 

@@ -293,7 +293,7 @@ func (s *Server) standingBy() error {
 		return e
 	}
 	if h := known.Holder(); h.Address != "" && !h.Self && !h.Released {
-		e.Remedy = "ask the leader, at " + h.Address
+		e.Remedy, e.Leader = "ask the leader, at "+h.Address, h.Address
 	}
 	return e
 }

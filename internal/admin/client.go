@@ -32,7 +32,7 @@ type remote struct {
 func (p *program) remote(cmd *cobra.Command) *remote {
 	r := &remote{p: p}
 	identityFlag(cmd, &r.dir)
-	cmd.Flags().StringSliceVar(&r.servers, "server", nil, "operator API address instead of those of the identity, port 8993 by default")
+	cmd.Flags().StringSliceVar(&r.servers, "server", nil, "operator API address instead of those of the identity, port 8993 by default; may be repeated")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", defaultTimeout, "how long an answer may take")
 	return r
 }
@@ -135,29 +135,50 @@ func (r *remote) open(addr string, id Identity) (*client, error) {
 	return &client{apiv1.NewOperatorServiceClient(conn), conn, addr, id}, nil
 }
 
-// leader returns a client of the one server that leads, wherever there is a
-// choice: standbys accept connections and refuse every call.
+// leader returns a client of the one server that leads: standbys accept
+// connections and refuse every call. If none of the addresses is its own, but a
+// standby there knows it, that is followed, once. Who is found in this way must
+// show a certificate for the identity's shard, like anyone else.
 func (r *remote) leader(ctx context.Context, id Identity) (*client, error) {
 	addrs := resolve(ctx, id.Servers)
-	if len(addrs) == 1 {
-		return r.open(addrs[0], id)
-	}
 	var failed error
+	var said, by string
 	for _, addr := range addrs {
-		c, err := r.open(addr, id)
-		if err != nil {
-			return nil, err
-		}
-		_, err = c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
+		c, err := r.leads(ctx, addr, id)
 		if err == nil {
 			return c, nil
 		}
-		c.close()
 		if failed == nil || !errors.Is(err, nstance.Unavailable) { // a refusal says more than silence
 			failed = err
 		}
+		if e, ok := errors.AsType[*nstance.Error](err); ok && e.Leader != "" && !slices.Contains(addrs, e.Leader) {
+			said, by = e.Leader, addr
+		}
+	}
+	if said != "" && errors.Is(failed, nstance.Unavailable) {
+		c, err := r.leads(ctx, said, id)
+		if err == nil {
+			return c, nil
+		}
+		return nil, fmt.Errorf("%s leads, as %s says: %w", said, by, err)
+	}
+	if len(addrs) == 1 {
+		return nil, failed
 	}
 	return nil, fmt.Errorf("none of %d addresses serves this request: %w", len(addrs), failed)
+}
+
+// leads returns a client of the server at addr if it leads its shard.
+func (r *remote) leads(ctx context.Context, addr string, id Identity) (*client, error) {
+	c, err := r.open(addr, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{}); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // resolve returns every address behind the names: one name may stand for a

@@ -196,6 +196,27 @@ func TestServers(t *testing.T) {
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "does not lead")
 	})
+	t.Run("a standby that knows the leader", func(t *testing.T) {
+		defer other.set(func() { other.leader = "" })
+		other.set(func() { other.leader = w.operator })
+		r := w.run("status", "-o", "json", "--server", other.operator)
+		require.Zero(t, r.code, r.errors)
+		require.Contains(t, r.out, w.operator)
+		require.Zero(t, w.run("group", "list", "--server", other.operator+","+nobody).code)
+
+		third := newWorldWith(t, w.keys)
+		third.set(func() { third.standby, third.leader = true, w.operator })
+		other.set(func() { other.leader = third.operator })
+		r = w.run("status", "--server", other.operator)
+		require.Equal(t, 5, r.code, "followed once only")
+		require.Contains(t, r.errors, third.operator+" leads, as "+other.operator+" says")
+
+		stranger := newWorld(t) // of another cluster
+		other.set(func() { other.leader = stranger.operator })
+		r = w.run("group", "list", "--server", other.operator)
+		require.Equal(t, 4, r.code, "it has to prove itself like any other")
+		require.Empty(t, r.out)
+	})
 	t.Run("the leader is found among others", func(t *testing.T) {
 		r := w.run("status", "-o", "json", "--server", nobody, "--server", other.operator+","+w.operator)
 		require.Zero(t, r.code, r.errors)

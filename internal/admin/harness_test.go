@@ -73,6 +73,7 @@ type world struct {
 	problems  []string
 	plan      func(*apiv1.PlanRequest) *apiv1.PlanResponse
 	standby   bool
+	leader    string        // whom it names as a standby
 	asked     proto.Message // the last request that describes something
 	hang      chan struct{} // not nil: calls wait for it
 	onStatus  func()        // before GetShardStatus answers
@@ -144,11 +145,11 @@ func (w *world) credential(der []byte) *apiv1.Credential {
 func (w *world) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
 	w.mu.Lock()
-	err, standby, hang := w.fail[method], w.standby, w.hang
+	err, standby, leader, hang := w.fail[method], w.standby, w.leader, w.hang
 	w.callers = append(w.callers, serialOf(ctx))
 	w.mu.Unlock()
 	if standby {
-		err = nstance.Errorf(nstance.Unavailable, "this server does not lead its shard at present")
+		err = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present", Leader: leader}
 	}
 	if err != nil {
 		return nil, wire.Status(err)

@@ -103,8 +103,11 @@ func TestLoginHealsALostAnswer(t *testing.T) {
 
 func TestLoginTriesEachAddress(t *testing.T) {
 	w := newWorld(t)
-	r := w.login(t.TempDir(), w.nonce(nil), "--registration", closedPort(t))
+	dir := t.TempDir()
+	r := w.login(dir, w.nonce(nil), "--registration", closedPort(t), "--operator-addr", "second.example:1,third.example")
 	require.Zero(t, r.code, r.errors)
+	w.dir = dir
+	require.Equal(t, []string{w.operator, "second.example:1", "third.example:8993"}, w.saved().Servers, "all of them")
 }
 
 func TestLoginRefuses(t *testing.T) {

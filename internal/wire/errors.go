@@ -28,7 +28,7 @@ var grpcCodes = map[nstance.Code]codes.Code{
 }
 
 // Status returns err as a gRPC status error: the nearest gRPC code, with the
-// exact code, the field and the remedy as details. Nil stays nil, and an error
+// exact code, the field, the remedy and who leads as details. Nil stays nil, and an error
 // that is a gRPC status already stays as it is.
 func Status(err error) error {
 	if err == nil {
@@ -40,7 +40,7 @@ func Status(err error) error {
 	code := known(nstance.CodeOf(err))
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: string(code), Metadata: map[string]string{}}
 	if e, ok := errors.AsType[*nstance.Error](err); ok {
-		for k, v := range map[string]string{"field": e.Field, "remedy": e.Remedy} {
+		for k, v := range map[string]string{"field": e.Field, "remedy": e.Remedy, "leader": e.Leader} {
 			if v != "" {
 				info.Metadata[k] = valid(v)
 			}
@@ -71,6 +71,7 @@ func ErrorOf(err error) error {
 		info, ok := d.(*errdetails.ErrorInfo)
 		if ok && info.GetDomain() == domain {
 			e.Code = known(nstance.Code(info.GetReason())) // the message names field and remedy already
+			e.Leader = info.GetMetadata()["leader"]
 		}
 	}
 	return e

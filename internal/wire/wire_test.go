@@ -182,6 +182,12 @@ func TestErrors(t *testing.T) {
 		err := wire.ErrorOf(wire.Status(nstance.FieldError("size", "use 0 or more", "is -1")))
 		require.EqualError(t, err, "size: is -1 (use 0 or more)")
 	})
+	t.Run("who leads arrives", func(t *testing.T) {
+		err := wire.ErrorOf(wire.Status(fmt.Errorf("list: %w", &nstance.Error{Code: nstance.Unavailable, Msg: "stands by", Leader: "10.0.0.7:8993"})))
+		known, ok := errors.AsType[*nstance.Error](err)
+		require.True(t, ok)
+		require.Equal(t, "10.0.0.7:8993", known.Leader)
+	})
 	t.Run("a status stays as it is", func(t *testing.T) {
 		err := status.Error(codes.DataLoss, "x")
 		require.Equal(t, err, wire.Status(err))
