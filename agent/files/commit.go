@@ -101,7 +101,7 @@ func (s *Store) stage(set Set) error {
 			return err
 		}
 	}
-	data, err := json.Marshal(set)
+	data, err := json.Marshal(manifest{Set: set})
 	if err != nil {
 		return err
 	}
@@ -283,13 +283,27 @@ func (s *Store) readCurrent() error {
 	return nil
 }
 
-func (s *Store) readManifest(n int) (set Set, err error) {
+// A manifest is what manifest.json holds. Its first format, which is the one
+// that is written, says no number; whoever changes the meaning of a field, or
+// adds one that must not be passed over, writes the next.
+type manifest struct {
+	Format int `json:"format,omitempty"` // 0: 1
+	Set
+}
+
+const manifestFormat = 1
+
+func (s *Store) readManifest(n int) (Set, error) {
+	var m manifest
 	data, err := s.root.ReadFile(versionDir(n) + "/" + fileManifest)
 	if err == nil {
-		err = json.Unmarshal(data, &set)
+		err = json.Unmarshal(data, &m)
+	}
+	if err == nil && m.Format > manifestFormat {
+		err = fmt.Errorf("%s is of format %d, which a newer agent wrote", fileManifest, m.Format)
 	}
 	if err != nil {
 		return Set{}, fmt.Errorf("what the files in %s are is not known, they stay as they are: %w", s.o.Dir, err)
 	}
-	return set, nil
+	return m.Set, nil
 }

@@ -19,6 +19,10 @@
 // new one, and a crash leaves one of the two: Open finishes what is left to do
 // and forgets what had not come so far.
 //
+// manifest.json is the Set. Its format is 1, which is not written; a later one
+// will say "format": 2. An agent that does not know the format leaves the files
+// as they are, says so, and puts in place whatever set comes next.
+//
 // # Order
 //
 // The hash of a set is recorded (Options.Applied) when all of it is in place,
