@@ -17,22 +17,19 @@ const minBreaker = 2
 // Empty: they are. It needs the lock.
 func (r *Reconciler) breaker(g *group, now time.Time) string {
 	why := r.outage(g, now)
-	if why == "" && g.tripped {
-		r.regrace(g, now)
+	switch {
+	case why != "":
+		g.calm = time.Time{}
+		return why
+	case !g.tripped:
+		return ""
+	case g.calm.IsZero(): // it is over: they come back one after another
+		g.calm = now.Add(r.health.Interval + r.health.Jitter)
+	}
+	if now.Before(g.calm) {
 		return "members that fell silent together have time to be heard of again"
 	}
-	return why
-}
-
-// regrace gives those that are silent a whole interval again: when what kept
-// many apart is over, they come back one after another, and the last of them
-// are no worse than the first.
-func (r *Reconciler) regrace(g *group, now time.Time) {
-	for _, m := range g.members {
-		if r.health.Misses(m.track, now) > 0 {
-			m.track.Regrace(now)
-		}
-	}
+	return ""
 }
 
 // outage says how many fell silent together, if they are many.
@@ -104,5 +101,7 @@ func (r *Reconciler) sayBroken(g *group, why string) {
 	if why != "" && !g.tripped {
 		r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
 	}
-	g.tripped = why != ""
+	if g.tripped = why != ""; !g.tripped {
+		g.calm = time.Time{}
+	}
 }

@@ -31,6 +31,16 @@ func (w *world) speak(ids ...nstance.InstanceID) {
 	}
 }
 
+// outage reports whether the breaker holds for members that are silent now.
+func (w *world) outage() bool {
+	for _, h := range w.group().Holds {
+		if strings.Contains(h.Reason, "fell silent within") {
+			return true
+		}
+	}
+	return false
+}
+
 func TestBreaker(t *testing.T) {
 	play := func(t *testing.T, size, silent int, then func(t *testing.T, w *world, ids []nstance.InstanceID)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -87,8 +97,13 @@ func TestBreaker(t *testing.T) {
 	t.Run("those that come back last are not", func(t *testing.T) {
 		play(t, 10, 10, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.speak(ids[2:]...)
-			w.passes(90 * time.Second)
-			require.False(t, w.holds(reconcile.HoldBreaker), "so few are silent that it lets go")
+			for range 70 {
+				if !w.outage() {
+					break
+				}
+				w.passes(time.Second)
+			}
+			require.True(t, w.holds(reconcile.HoldBreaker), "the others have time to come back")
 			w.speak(ids[:2]...)
 			w.passes(20 * time.Minute)
 			require.False(t, w.holds(reconcile.HoldBreaker))

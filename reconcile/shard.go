@@ -25,9 +25,10 @@ type group struct {
 	pace       pace
 	unreadable int
 	removing   bool
-	full       bool // group_ready was said and still holds
-	suspected  bool // most of it is under notice, and that was said
-	tripped    bool // the breaker holds it, and that was said
+	full       bool      // group_ready was said and still holds
+	suspected  bool      // most of it is under notice, and that was said
+	tripped    bool      // the breaker holds it, and that was said
+	calm       time.Time // until when it does, once what tripped it is over
 	holds      []HoldView
 	buffer     []Member // reused for every view
 	fate
