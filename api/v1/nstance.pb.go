@@ -2216,6 +2216,7 @@ type Group struct {
 	OnDemand      int32                  `protobuf:"varint,30,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"` // instances made by request
 	Preserved     int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
 	Kind          string                 `protobuf:"bytes,32,opt,name=kind,proto3" json:"kind,omitempty"` // that the IDs of its instances begin with
+	Market        *Market                `protobuf:"bytes,33,opt,name=market,proto3" json:"market,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2474,6 +2475,82 @@ func (x *Group) GetKind() string {
 	return ""
 }
 
+func (x *Group) GetMarket() *Market {
+	if x != nil {
+		return x.Market
+	}
+	return nil
+}
+
+// Market is how capacity is bought.
+type Market struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`                                        // on-demand or spot
+	MaxPrice      string                 `protobuf:"bytes,2,opt,name=max_price,json=maxPrice,proto3" json:"max_price,omitempty"`                // of one instance, per hour, in the provider's currency; empty: the provider's default
+	Fallback      string                 `protobuf:"bytes,3,opt,name=fallback,proto3" json:"fallback,omitempty"`                                // on-demand, when spot has been sold out for fallback_after; empty: none
+	FallbackAfter *durationpb.Duration   `protobuf:"bytes,4,opt,name=fallback_after,json=fallbackAfter,proto3" json:"fallback_after,omitempty"` // absent: at once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Market) Reset() {
+	*x = Market{}
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Market) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Market) ProtoMessage() {}
+
+func (x *Market) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Market.ProtoReflect.Descriptor instead.
+func (*Market) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Market) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Market) GetMaxPrice() string {
+	if x != nil {
+		return x.MaxPrice
+	}
+	return ""
+}
+
+func (x *Market) GetFallback() string {
+	if x != nil {
+		return x.Fallback
+	}
+	return ""
+}
+
+func (x *Market) GetFallbackAfter() *durationpb.Duration {
+	if x != nil {
+		return x.FallbackAfter
+	}
+	return nil
+}
+
 // Rollout bounds voluntary change.
 type Rollout struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2486,7 +2563,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2575,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2588,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2548,7 +2625,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2637,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2650,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Hold) GetKind() string {
@@ -2612,7 +2689,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2701,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2714,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 type ListGroupsResponse struct {
@@ -2649,7 +2726,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2738,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2751,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2701,13 +2778,14 @@ type UpdateGroupRequest struct {
 	DrainTimeout  *durationpb.Duration `protobuf:"bytes,12,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
 	Rollout       *Rollout             `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	Protect       *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
+	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"` // as a whole
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2797,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2810,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -2833,6 +2911,13 @@ func (x *UpdateGroupRequest) GetProtect() bool {
 	return false
 }
 
+func (x *UpdateGroupRequest) GetMarket() *Market {
+	if x != nil {
+		return x.Market
+	}
+	return nil
+}
+
 // Strings replaces a list.
 type Strings struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2843,7 +2928,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2940,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +2953,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Strings) GetValues() []string {
@@ -2888,7 +2973,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +2985,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +2998,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -2946,7 +3031,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3043,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3056,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3071,7 +3156,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3168,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3181,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3125,7 +3210,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3222,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3235,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3189,13 +3274,14 @@ type CreateGroupRequest struct {
 	Rollout       *Rollout               `protobuf:"bytes,11,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	Protect       bool                   `protobuf:"varint,12,opt,name=protect,proto3" json:"protect,omitempty"`
 	DryRun        bool                   `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Market        *Market                `protobuf:"bytes,14,opt,name=market,proto3" json:"market,omitempty"` // absent: the template's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3293,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3306,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3314,6 +3400,13 @@ func (x *CreateGroupRequest) GetDryRun() bool {
 	return false
 }
 
+func (x *CreateGroupRequest) GetMarket() *Market {
+	if x != nil {
+		return x.Market
+	}
+	return nil
+}
+
 type CreateGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -3323,7 +3416,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3428,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3441,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3369,7 +3462,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3474,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3487,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3427,7 +3520,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3532,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3545,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -3474,7 +3567,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3579,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3592,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -3539,7 +3632,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3644,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3657,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -3585,7 +3678,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3690,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3703,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -3643,7 +3736,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3748,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3761,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -3690,7 +3783,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3702,7 +3795,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3715,7 +3808,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -3755,7 +3848,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +3860,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +3873,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -3800,7 +3893,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +3905,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +3918,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -3853,7 +3946,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +3958,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +3971,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -3922,7 +4015,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3934,7 +4027,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3947,7 +4040,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4040,7 +4133,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4052,7 +4145,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4065,7 +4158,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4108,7 +4201,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4120,7 +4213,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4133,7 +4226,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4167,7 +4260,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4179,7 +4272,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4192,7 +4285,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4211,7 +4304,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4223,7 +4316,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4236,7 +4329,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4277,7 +4370,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4289,7 +4382,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4302,7 +4395,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Instance) GetId() string {
@@ -4478,7 +4571,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4490,7 +4583,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4503,7 +4596,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -4588,7 +4681,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4600,7 +4693,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4613,7 +4706,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Cause) GetKind() string {
@@ -4646,7 +4739,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4658,7 +4751,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4671,7 +4764,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -4690,7 +4783,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4702,7 +4795,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4715,7 +4808,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -4734,7 +4827,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4746,7 +4839,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4759,7 +4852,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -4779,7 +4872,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4791,7 +4884,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4804,7 +4897,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -4836,7 +4929,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4848,7 +4941,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4861,7 +4954,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -4922,7 +5015,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4934,7 +5027,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4947,7 +5040,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -4968,7 +5061,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4980,7 +5073,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4993,7 +5086,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5026,7 +5119,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5038,7 +5131,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5051,7 +5144,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5078,7 +5171,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5090,7 +5183,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5103,7 +5196,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5179,7 +5272,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5191,7 +5284,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5204,7 +5297,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5233,7 +5326,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5245,7 +5338,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5258,7 +5351,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5298,7 +5391,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5310,7 +5403,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5323,7 +5416,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -5358,7 +5451,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5370,7 +5463,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5383,7 +5476,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -5509,7 +5602,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5521,7 +5614,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5534,7 +5627,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -5566,7 +5659,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5578,7 +5671,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5591,7 +5684,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 type DrainInstanceRequest struct {
@@ -5605,7 +5698,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5617,7 +5710,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5630,7 +5723,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -5663,7 +5756,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5675,7 +5768,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5688,7 +5781,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -5709,7 +5802,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5721,7 +5814,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5734,7 +5827,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -5773,7 +5866,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5785,7 +5878,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5798,7 +5891,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -5882,7 +5975,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5894,7 +5987,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5907,7 +6000,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -5938,7 +6031,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5950,7 +6043,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5963,7 +6056,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -6063,7 +6156,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6075,7 +6168,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6088,7 +6181,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -6134,7 +6227,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6146,7 +6239,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6159,7 +6252,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 type InterruptRequest struct {
@@ -6173,7 +6266,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6185,7 +6278,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6198,7 +6291,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -6232,7 +6325,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6244,7 +6337,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6257,7 +6350,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -6282,7 +6375,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6294,7 +6387,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6307,7 +6400,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 type GetConfigStatusResponse struct {
@@ -6325,7 +6418,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6337,7 +6430,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6350,7 +6443,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -6412,7 +6505,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6424,7 +6517,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6437,7 +6530,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -6462,7 +6555,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6474,7 +6567,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6487,7 +6580,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 type FreezeRequest struct {
@@ -6502,7 +6595,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6514,7 +6607,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6527,7 +6620,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -6566,7 +6659,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6578,7 +6671,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6591,7 +6684,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type ThawRequest struct {
@@ -6605,7 +6698,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6617,7 +6710,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6630,7 +6723,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -6662,7 +6755,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6674,7 +6767,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6687,7 +6780,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 type GetRecordRequest struct {
@@ -6699,7 +6792,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6711,7 +6804,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6724,7 +6817,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -6746,7 +6839,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6758,7 +6851,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6771,7 +6864,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -6815,7 +6908,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6827,7 +6920,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6840,7 +6933,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -6887,7 +6980,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6899,7 +6992,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6912,7 +7005,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -6930,7 +7023,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6942,7 +7035,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6955,7 +7048,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 type ListKeysResponse struct {
@@ -6967,7 +7060,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6979,7 +7072,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6992,7 +7085,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7020,7 +7113,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7032,7 +7125,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7045,7 +7138,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *Key) GetName() string {
@@ -7123,7 +7216,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7135,7 +7228,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7148,7 +7241,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7188,7 +7281,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7200,7 +7293,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7213,7 +7306,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7231,7 +7324,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7243,7 +7336,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7256,7 +7349,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 type ListOperatorsResponse struct {
@@ -7268,7 +7361,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7280,7 +7373,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7293,7 +7386,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -7322,7 +7415,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7334,7 +7427,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7347,7 +7440,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Operator) GetId() string {
@@ -7432,7 +7525,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7444,7 +7537,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7457,7 +7550,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -7496,7 +7589,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7508,7 +7601,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7521,18 +7614,19 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 type RefreshConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	DryRun        bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // read and check it, say whether it differs, and use nothing of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7544,7 +7638,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7557,7 +7651,14 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+}
+
+func (x *RefreshConfigRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
 }
 
 type RefreshConfigResponse struct {
@@ -7570,7 +7671,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7582,7 +7683,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7595,7 +7696,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -7620,7 +7721,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7632,7 +7733,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7645,7 +7746,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 type GetShardStatusResponse struct {
@@ -7662,14 +7763,16 @@ type GetShardStatusResponse struct {
 	Problems        []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
 	Frozen          string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
 	FrozenAt        *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
-	Holds           []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"` // of the whole shard
+	Holds           []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"`                                      // of the whole shard
+	LeaderAddress   string                 `protobuf:"bytes,14,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // operator API address of the server that leads
+	Standbys        []*Standby             `protobuf:"bytes,15,rep,name=standbys,proto3" json:"standbys,omitempty"`                                // the shard's other servers, as far as the leader hears them
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7681,7 +7784,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7694,7 +7797,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -7788,6 +7891,97 @@ func (x *GetShardStatusResponse) GetHolds() []*Hold {
 	return nil
 }
 
+func (x *GetShardStatusResponse) GetLeaderAddress() string {
+	if x != nil {
+		return x.LeaderAddress
+	}
+	return ""
+}
+
+func (x *GetShardStatusResponse) GetStandbys() []*Standby {
+	if x != nil {
+		return x.Standbys
+	}
+	return nil
+}
+
+// Standby is a server that would lead if the present leader did not.
+type Standby struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`                                     // random, new with every process
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`                                   // operator API address; empty: its version does not tell
+	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`                                   // of its software
+	AddressFailed bool                   `protobuf:"varint,4,opt,name=address_failed,json=addressFailed,proto3" json:"address_failed,omitempty"` // it could not take the shard's movable address
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`                                       // when this leader heard it first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Standby) Reset() {
+	*x = Standby{}
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Standby) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Standby) ProtoMessage() {}
+
+func (x *Standby) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Standby.ProtoReflect.Descriptor instead.
+func (*Standby) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+}
+
+func (x *Standby) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Standby) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Standby) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Standby) GetAddressFailed() bool {
+	if x != nil {
+		return x.AddressFailed
+	}
+	return false
+}
+
+func (x *Standby) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Orphan is a machine that carries the shard's marks and has no record.
 type Orphan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7808,7 +8002,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7820,7 +8014,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7833,7 +8027,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *Orphan) GetId() string {
@@ -7921,7 +8115,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7933,7 +8127,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7946,7 +8140,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 type ListOrphansResponse struct {
@@ -7958,7 +8152,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7970,7 +8164,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7983,7 +8177,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -8003,7 +8197,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8015,7 +8209,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8028,7 +8222,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -8054,7 +8248,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8066,7 +8260,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8079,7 +8273,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -8099,7 +8293,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8111,7 +8305,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8124,7 +8318,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -8150,7 +8344,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8162,7 +8356,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8175,7 +8369,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -8351,7 +8545,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bevent_id\x18\x06 \x01(\tR\aeventId\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x1c\n" +
-	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xba\b\n" +
+	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xe6\b\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -8389,10 +8583,16 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rbackoff_until\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\fbackoffUntil\x12\x1b\n" +
 	"\ton_demand\x18\x1e \x01(\x05R\bonDemand\x12\x1c\n" +
 	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x12\x12\n" +
-	"\x04kind\x18  \x01(\tR\x04kind\x1a7\n" +
+	"\x04kind\x18  \x01(\tR\x04kind\x12*\n" +
+	"\x06market\x18! \x01(\v2\x12.nstance.v1.MarketR\x06market\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
+	"\x06Market\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1b\n" +
+	"\tmax_price\x18\x02 \x01(\tR\bmaxPrice\x12\x1a\n" +
+	"\bfallback\x18\x03 \x01(\tR\bfallback\x12@\n" +
+	"\x0efallback_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rfallbackAfter\"\x91\x01\n" +
 	"\aRollout\x12\x1b\n" +
 	"\tmax_surge\x18\x01 \x01(\tR\bmaxSurge\x126\n" +
 	"\tmin_ready\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bminReady\x12\"\n" +
@@ -8406,7 +8606,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x13\n" +
 	"\x11ListGroupsRequest\"?\n" +
 	"\x12ListGroupsResponse\x12)\n" +
-	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\"\x85\x05\n" +
+	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\"\xb1\x05\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -8423,7 +8623,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0eload_balancers\x18\v \x01(\v2\x13.nstance.v1.StringsR\rloadBalancers\x12>\n" +
 	"\rdrain_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12-\n" +
 	"\arollout\x18\r \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x1d\n" +
-	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01B\a\n" +
+	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01\x12*\n" +
+	"\x06market\x18\x0f \x01(\v2\x12.nstance.v1.MarketR\x06marketB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -8450,7 +8651,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\x9c\x04\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\xc8\x04\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -8466,7 +8667,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	" \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12-\n" +
 	"\arollout\x18\v \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x18\n" +
 	"\aprotect\x18\f \x01(\bR\aprotect\x12\x17\n" +
-	"\adry_run\x18\r \x01(\bR\x06dryRun\x1a7\n" +
+	"\adry_run\x18\r \x01(\bR\x06dryRun\x12*\n" +
+	"\x06market\x18\x0e \x01(\v2\x12.nstance.v1.MarketR\x06market\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -8795,12 +8997,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x18\n" +
-	"\x16RevokeOperatorResponse\"\x16\n" +
-	"\x14RefreshConfigRequest\"I\n" +
+	"\x16RevokeOperatorResponse\"/\n" +
+	"\x14RefreshConfigRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"I\n" +
 	"\x15RefreshConfigResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\bR\achanged\"\x17\n" +
-	"\x15GetShardStatusRequest\"\xca\x03\n" +
+	"\x15GetShardStatusRequest\"\xa2\x04\n" +
 	"\x16GetShardStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\tR\x05shard\x12\x16\n" +
@@ -8815,7 +9018,15 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	" \x03(\tR\bproblems\x12\x16\n" +
 	"\x06frozen\x18\v \x01(\tR\x06frozen\x127\n" +
 	"\tfrozen_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bfrozenAt\x12&\n" +
-	"\x05holds\x18\r \x03(\v2\x10.nstance.v1.HoldR\x05holds\"\xe2\x02\n" +
+	"\x05holds\x18\r \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12%\n" +
+	"\x0eleader_address\x18\x0e \x01(\tR\rleaderAddress\x12/\n" +
+	"\bstandbys\x18\x0f \x03(\v2\x13.nstance.v1.StandbyR\bstandbys\"\xae\x01\n" +
+	"\aStandby\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12%\n" +
+	"\x0eaddress_failed\x18\x04 \x01(\bR\raddressFailed\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe2\x02\n" +
 	"\x06Orphan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -8903,7 +9114,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 125)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 127)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -8938,103 +9149,105 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*ProbeResult)(nil),                             // 30: nstance.v1.ProbeResult
 	(*Notice)(nil),                                  // 31: nstance.v1.Notice
 	(*Group)(nil),                                   // 32: nstance.v1.Group
-	(*Rollout)(nil),                                 // 33: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 34: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 35: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 36: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 37: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 38: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 39: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 40: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 41: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 42: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 43: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 44: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 45: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 46: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 47: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 48: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 49: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 50: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 51: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 52: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 53: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 54: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 55: nstance.v1.GroupPlan
-	(*FieldChange)(nil),                             // 56: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 57: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 58: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 59: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 60: nstance.v1.Instance
-	(*Drain)(nil),                                   // 61: nstance.v1.Drain
-	(*Cause)(nil),                                   // 62: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 63: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 64: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 65: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 66: nstance.v1.GetInstanceResponse
-	(*CreateInstanceRequest)(nil),                   // 67: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 68: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 69: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 70: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 71: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 72: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 73: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 74: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 75: nstance.v1.Interruption
-	(*DeleteInstanceRequest)(nil),                   // 76: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 77: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 78: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 79: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 80: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 81: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 82: nstance.v1.Synced
-	(*Event)(nil),                                   // 83: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 84: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 85: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 86: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 87: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 88: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 89: nstance.v1.GetConfigStatusResponse
-	(*ConfirmConfigRequest)(nil),                    // 90: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 91: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 92: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 93: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 94: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 95: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 96: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 97: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 98: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 99: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 100: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 101: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 102: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 103: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 104: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 105: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 106: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 107: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 108: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 109: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 110: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 111: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 112: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 113: nstance.v1.GetShardStatusResponse
-	(*Orphan)(nil),                                  // 114: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 115: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 116: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 117: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 118: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 119: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 120: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 121: nstance.v1.Group.VarsEntry
-	nil,                                             // 122: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 123: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 124: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 125: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 126: google.protobuf.Duration
+	(*Market)(nil),                                  // 33: nstance.v1.Market
+	(*Rollout)(nil),                                 // 34: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 35: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 36: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 37: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 38: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 39: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 40: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 41: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 42: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 43: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 44: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 45: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 46: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 47: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 48: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 49: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 50: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 51: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 52: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 53: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 54: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 55: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 56: nstance.v1.GroupPlan
+	(*FieldChange)(nil),                             // 57: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 58: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 59: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 60: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 61: nstance.v1.Instance
+	(*Drain)(nil),                                   // 62: nstance.v1.Drain
+	(*Cause)(nil),                                   // 63: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 64: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 65: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 66: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 67: nstance.v1.GetInstanceResponse
+	(*CreateInstanceRequest)(nil),                   // 68: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 69: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 70: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 71: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 72: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 73: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 74: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 75: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 76: nstance.v1.Interruption
+	(*DeleteInstanceRequest)(nil),                   // 77: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 78: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 79: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 80: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 81: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 82: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 83: nstance.v1.Synced
+	(*Event)(nil),                                   // 84: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 85: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 86: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 87: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 88: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 89: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 90: nstance.v1.GetConfigStatusResponse
+	(*ConfirmConfigRequest)(nil),                    // 91: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 92: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 93: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 94: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 95: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 96: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 97: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 98: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 99: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 100: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 101: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 102: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 103: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 104: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 105: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 106: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 107: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 108: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 109: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 110: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 111: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 112: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 113: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 114: nstance.v1.GetShardStatusResponse
+	(*Standby)(nil),                                 // 115: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 116: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 117: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 118: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 119: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 120: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 121: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 122: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 123: nstance.v1.Group.VarsEntry
+	nil,                                             // 124: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 125: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 126: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 127: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 128: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	125, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	127, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -9056,201 +9269,207 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	126, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	128, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	126, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	125, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	125, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	126, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	128, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	127, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	127, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	128, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 30: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
 	30,  // 31: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 32: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	125, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	125, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	125, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	121, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	34,  // 37: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	126, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	33,  // 39: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	125, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	126, // 41: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	125, // 42: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	125, // 43: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	32,  // 44: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	58,  // 45: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	38,  // 46: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	38,  // 47: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	126, // 48: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	33,  // 49: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	32,  // 50: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	82,  // 51: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	41,  // 52: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	42,  // 53: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 54: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	32,  // 55: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	122, // 56: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	126, // 57: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	33,  // 58: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	32,  // 59: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 60: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 61: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 62: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 63: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	37,  // 64: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	55,  // 65: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	56,  // 66: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	57,  // 67: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	126, // 68: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	34,  // 69: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	123, // 70: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	32,  // 71: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	125, // 72: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	125, // 73: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	125, // 74: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	61,  // 75: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 76: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	125, // 77: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	56,  // 78: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	125, // 79: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	125, // 80: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	62,  // 81: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	60,  // 82: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	60,  // 83: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	83,  // 84: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	124, // 85: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	60,  // 86: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	126, // 87: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	60,  // 88: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	125, // 89: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	125, // 90: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	83,  // 91: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	75,  // 92: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	31,  // 93: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	125, // 94: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	125, // 95: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	125, // 96: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	125, // 97: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	125, // 98: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	125, // 99: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	125, // 100: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	61,  // 101: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	60,  // 102: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	82,  // 103: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	83,  // 104: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 105: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	125, // 106: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	61,  // 107: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	31,  // 108: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	126, // 109: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	125, // 110: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	125, // 111: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	125, // 112: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	102, // 113: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	125, // 114: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	125, // 115: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	125, // 116: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	125, // 117: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	125, // 118: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	102, // 119: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	107, // 120: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	125, // 121: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	125, // 122: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	125, // 123: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	125, // 124: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	125, // 125: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	34,  // 126: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	125, // 127: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	125, // 128: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	114, // 129: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	114, // 130: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	114, // 131: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 132: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 133: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 134: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 135: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	35,  // 136: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	39,  // 137: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	43,  // 138: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	37,  // 139: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	45,  // 140: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	47,  // 141: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	49,  // 142: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	51,  // 143: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	53,  // 144: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	63,  // 145: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	65,  // 146: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	67,  // 147: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	76,  // 148: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	78,  // 149: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	69,  // 150: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	71,  // 151: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	73,  // 152: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	80,  // 153: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	84,  // 154: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	86,  // 155: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	88,  // 156: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	110, // 157: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	90,  // 158: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	112, // 159: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	92,  // 160: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	94,  // 161: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	96,  // 162: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	98,  // 163: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	100, // 164: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	103, // 165: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	105, // 166: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	108, // 167: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	115, // 168: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	117, // 169: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	119, // 170: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 171: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 172: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 173: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 174: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 175: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	36,  // 176: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	40,  // 177: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	44,  // 178: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	59,  // 179: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	46,  // 180: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	48,  // 181: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	50,  // 182: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	52,  // 183: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	54,  // 184: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	64,  // 185: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	66,  // 186: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	68,  // 187: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	77,  // 188: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	79,  // 189: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	70,  // 190: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	72,  // 191: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	74,  // 192: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	81,  // 193: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	85,  // 194: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	87,  // 195: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	89,  // 196: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	111, // 197: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	91,  // 198: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	113, // 199: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	93,  // 200: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	95,  // 201: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	97,  // 202: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	99,  // 203: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	101, // 204: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	104, // 205: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	106, // 206: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	109, // 207: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	116, // 208: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	118, // 209: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	120, // 210: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 211: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	172, // [172:212] is the sub-list for method output_type
-	132, // [132:172] is the sub-list for method input_type
-	132, // [132:132] is the sub-list for extension type_name
-	132, // [132:132] is the sub-list for extension extendee
-	0,   // [0:132] is the sub-list for field type_name
+	127, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	127, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	127, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	123, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	35,  // 37: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	128, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 39: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	127, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	33,  // 41: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	128, // 42: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	128, // 43: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	127, // 44: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	127, // 45: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	32,  // 46: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	59,  // 47: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	39,  // 48: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	39,  // 49: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	128, // 50: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 51: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 52: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 53: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	83,  // 54: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	42,  // 55: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	43,  // 56: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 57: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	32,  // 58: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	124, // 59: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	128, // 60: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 61: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 62: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 63: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 64: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 65: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 66: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 67: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	38,  // 68: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	56,  // 69: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	57,  // 70: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	58,  // 71: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	128, // 72: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	35,  // 73: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	125, // 74: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	32,  // 75: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	127, // 76: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	127, // 77: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	127, // 78: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	62,  // 79: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 80: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	127, // 81: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	57,  // 82: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	127, // 83: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	127, // 84: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	63,  // 85: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	61,  // 86: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	61,  // 87: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	84,  // 88: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	126, // 89: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	61,  // 90: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	128, // 91: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	61,  // 92: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	127, // 93: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	127, // 94: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	84,  // 95: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	76,  // 96: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	31,  // 97: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	127, // 98: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	127, // 99: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	127, // 100: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	127, // 101: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	127, // 102: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	127, // 103: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	127, // 104: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	62,  // 105: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	61,  // 106: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	83,  // 107: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	84,  // 108: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 109: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	127, // 110: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	62,  // 111: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	31,  // 112: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	128, // 113: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	127, // 114: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	127, // 115: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	127, // 116: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	103, // 117: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	127, // 118: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	127, // 119: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	127, // 120: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	127, // 121: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	127, // 122: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	103, // 123: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	108, // 124: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	127, // 125: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	127, // 126: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	127, // 127: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	127, // 128: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	127, // 129: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	35,  // 130: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	115, // 131: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	127, // 132: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	127, // 133: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	127, // 134: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	116, // 135: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	116, // 136: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	116, // 137: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 138: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 139: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 140: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 141: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	36,  // 142: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	40,  // 143: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	44,  // 144: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	38,  // 145: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	46,  // 146: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	48,  // 147: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	50,  // 148: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	52,  // 149: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	54,  // 150: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	64,  // 151: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	66,  // 152: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	68,  // 153: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	77,  // 154: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	79,  // 155: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	70,  // 156: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	72,  // 157: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	74,  // 158: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	81,  // 159: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	85,  // 160: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	87,  // 161: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	89,  // 162: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	111, // 163: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	91,  // 164: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	113, // 165: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	93,  // 166: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	95,  // 167: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	97,  // 168: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	99,  // 169: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	101, // 170: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	104, // 171: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	106, // 172: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	109, // 173: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	117, // 174: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	119, // 175: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	121, // 176: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 177: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 178: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 179: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 180: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 181: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	37,  // 182: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	41,  // 183: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	45,  // 184: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	60,  // 185: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	47,  // 186: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	49,  // 187: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	51,  // 188: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	53,  // 189: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	55,  // 190: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	65,  // 191: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	67,  // 192: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	69,  // 193: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	78,  // 194: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	80,  // 195: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	71,  // 196: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	73,  // 197: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	75,  // 198: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	82,  // 199: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	86,  // 200: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	88,  // 201: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	90,  // 202: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	112, // 203: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	92,  // 204: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	114, // 205: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	94,  // 206: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	96,  // 207: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	98,  // 208: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	100, // 209: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	102, // 210: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	105, // 211: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	107, // 212: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	110, // 213: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	118, // 214: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	120, // 215: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	122, // 216: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 217: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	178, // [178:218] is the sub-list for method output_type
+	138, // [138:178] is the sub-list for method input_type
+	138, // [138:138] is the sub-list for extension type_name
+	138, // [138:138] is the sub-list for extension extendee
+	0,   // [0:138] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -9279,17 +9498,17 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectResponse_FileKeysRequest)(nil),
 		(*ConnectResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[33].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[37].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[34].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[38].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[41].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[81].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[82].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -9301,7 +9520,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   125,
+			NumMessages:   127,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -31,6 +31,10 @@ type WatchRequest struct {
 	// address_failed: this process has failed to take the shard's movable address
 	// at least once. A leader who cannot take it either then stays.
 	AddressFailed bool `protobuf:"varint,2,opt,name=address_failed,json=addressFailed,proto3" json:"address_failed,omitempty"`
+	// address is where this server is reached by operators when it leads.
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// version is that of its software.
+	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -77,6 +81,20 @@ func (x *WatchRequest) GetAddressFailed() bool {
 		return x.AddressFailed
 	}
 	return false
+}
+
+func (x *WatchRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 // WatchResponse is one write of the lease.
@@ -153,10 +171,12 @@ var File_api_v1_peer_proto protoreflect.FileDescriptor
 const file_api_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x11api/v1/peer.proto\x12\n" +
-	"nstance.v1\"M\n" +
+	"nstance.v1\"\x81\x01\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12%\n" +
-	"\x0eaddress_failed\x18\x02 \x01(\bR\raddressFailed\"v\n" +
+	"\x0eaddress_failed\x18\x02 \x01(\bR\raddressFailed\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"v\n" +
 	"\rWatchResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x19\n" +
