@@ -31,7 +31,7 @@ type balancer struct {
 	members map[string]bool            // by provider ID, as listed and changed since; nil: not known
 	joining map[string]bool            // a call that may make them members has no answer yet
 	left    map[string]nstance.Machine // deleted although they were members
-	retired time.Time                  // since when it is not configured; zero: it is
+	retired time.Time                  // since when it is not configured, or a thaw gave it more time; zero: it is
 
 	dirty  bool // the groups that name it have changed
 	whole  bool // every member of the shard is to be compared with it, not only theirs
@@ -76,9 +76,22 @@ func (r *Reconciler) balanceWith(lbs []nstance.LoadBalancer, now time.Time) {
 		}
 	}
 	for name, lb := range wanted {
-		r.balancers.by[name] = &balancer{lb: lb}
+		r.balancers.by[name] = &balancer{lb: lb, left: r.renamed(lb)}
 	}
 	r.rebalanceAll(false)
+}
+
+// renamed forgets what is being retired of a load balancer that is configured
+// again under another name, lest one takes out whom the other lets in. It returns
+// who has still to leave it. It needs the lock.
+func (r *Reconciler) renamed(lb nstance.LoadBalancer) (left map[string]nstance.Machine) {
+	for name, b := range r.balancers.by {
+		if !b.retired.IsZero() && same(lb, b.lb) {
+			delete(r.balancers.by, name)
+			left = b.left
+		}
+	}
+	return left
 }
 
 func same(a, b nstance.LoadBalancer) bool { return a.ID == b.ID && string(a.Args) == string(b.Args) }
@@ -190,6 +203,28 @@ func (r *Reconciler) shift(b *balancer) shift {
 	slices.SortFunc(s.join, byID)
 	slices.SortFunc(s.leave, byID)
 	return s
+}
+
+// detained reports whether a freeze is all that keeps a member in b. It needs the
+// lock.
+func (r *Reconciler) detained(b *balancer) bool {
+	for _, m := range r.members {
+		id := m.machine.ProviderID
+		if r.freezeOf(m.group) != nil && id != "" && (b.members == nil || b.members[id]) && r.stance(m, b) == stay {
+			return true
+		}
+	}
+	return false
+}
+
+// thawBalancers does what a freeze has put off. It needs the lock.
+func (r *Reconciler) thawBalancers() {
+	for _, b := range r.balancers.by {
+		if !b.retired.IsZero() {
+			b.retired = r.opts.Now()
+		}
+	}
+	r.rebalanceAll(false)
 }
 
 // attached returns the names of the load balancers that may still send traffic

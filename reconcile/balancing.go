@@ -68,7 +68,7 @@ func (r *Reconciler) dueBalancers() (due []*balancer, next time.Duration) {
 	for name, b := range r.balancers.by {
 		switch wait := b.retryAt.Sub(now); {
 		case b.busy:
-		case !b.retired.IsZero() && now.Sub(b.retired) > retireWithin:
+		case !b.retired.IsZero() && now.Sub(b.retired) > retireWithin && !r.detained(b):
 			r.log.Warn("machines may be left in a load balancer that is not configured any more", "load_balancer", b.lb.ID, "err", b.trouble)
 			delete(r.balancers.by, name)
 		case !b.dirty:
@@ -117,11 +117,14 @@ func (r *Reconciler) putOff(b *balancer, err error) {
 	b.attempts++
 }
 
-// retire forgets a load balancer that is not configured any more, now that
-// nobody is left in it. It needs the lock.
+// retire forgets a load balancer that is not configured any more, once nobody is
+// left in it. It needs the lock.
 func (r *Reconciler) retire(b *balancer) {
+	if b.retired.IsZero() || r.detained(b) {
+		return
+	}
 	for name, o := range r.balancers.by {
-		if o == b && !b.retired.IsZero() {
+		if o == b {
 			delete(r.balancers.by, name)
 		}
 	}

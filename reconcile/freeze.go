@@ -40,6 +40,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey) error {
 		}
 		g.history.Frozen = nil
 		r.unchoose(g)
+		r.thawBalancers()
 		return nstance.Event{Type: nstance.EventThawed}, nil
 	})
 }
@@ -61,9 +62,12 @@ func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
 // Fails with Unavailable as Pause does.
 func (r *Reconciler) ThawShard(ctx context.Context) error {
 	return r.governShard(ctx, func() (nstance.Event, bool) {
-		was := r.frozen
+		if r.frozen == nil {
+			return nstance.Event{}, false
+		}
 		r.frozen = nil
-		return nstance.Event{Type: nstance.EventThawed}, was != nil
+		r.thawBalancers()
+		return nstance.Event{Type: nstance.EventThawed}, true
 	})
 }
 
