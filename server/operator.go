@@ -221,7 +221,7 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	resp := &apiv1.GetShardStatusResponse{
 		Cluster: string(c.term.conf.Cluster.ID), Shard: string(c.term.conf.Shard.ID), Leader: true,
 		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.sessions.count()), Version: Version,
-		TermStartedAt: wire.Time(c.term.began),
+		TermStartedAt: wire.Time(c.term.began), LeaderAddress: o.s.leaderAddress(), Standbys: o.s.peers.list(),
 	}
 	for _, g := range c.term.reconciler.Groups() {
 		if c.sees(g.Key.Tenant) {

@@ -288,12 +288,8 @@ func (s *Server) config() *config.Config {
 // that does, as far as this one knows.
 func (s *Server) standingBy() error {
 	e := &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present"}
-	known, ok := s.elector.(interface{ Holder() lease.Holder })
-	if !ok {
-		return e
-	}
-	if h := known.Holder(); h.Address != "" && !h.Self && !h.Released {
-		e.Remedy, e.Leader = "ask the leader, at "+h.Address, h.Address
+	if e.Leader = s.leaderAddress(); e.Leader != "" {
+		e.Remedy = "ask the leader, at " + e.Leader
 	}
 	return e
 }
