@@ -17,6 +17,23 @@ func (s *Server) elect() (lease.Elector, error) {
 	})
 }
 
+// leaderAddress returns where operators reach the server that leads, as far as
+// this one knows; empty: nobody leads, or this server shares no lease.
+func (s *Server) leaderAddress() string {
+	if s.term.Load() != nil {
+		return s.advertised().Operator
+	}
+	known, ok := s.elector.(interface{ Holder() lease.Holder })
+	if !ok {
+		return ""
+	}
+	h := known.Holder()
+	if h.Self || h.Released {
+		return ""
+	}
+	return h.Address
+}
+
 // marks returns the highest epoch that any of the shard's machines is marked
 // with. It is asked where the lease is missing, as in a restored bucket.
 func (s *Server) marks(ctx context.Context) (top uint64, err error) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -9,6 +10,7 @@ import (
 	"iter"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,7 +47,13 @@ type standby struct {
 	streams int       // that it holds now
 	failed  bool      // it has failed to take the movable address
 	left    time.Time // when its last stream was ended by this side: it is there, and goes first
+	since   time.Time // when it was heard first
+	address string    // operator API address, as it says
+	version string    // of its software, as it says
 }
+
+// maxSaid bounds what is kept of a word that another server says, in bytes.
+const maxSaid = 256
 
 func newPeers(s *Server) *peers {
 	return &peers{s: s, id: rand.Text(), standbys: map[string]standby{}}
@@ -95,11 +103,16 @@ func (p *peers) join(req *apiv1.WatchRequest) (leave func(here bool), err error)
 	if !known && len(p.standbys) >= maxStandbys {
 		return nil, nstance.Errorf(nstance.Throttled, "%d servers stand by already", len(p.standbys))
 	}
+	if !known {
+		b.since = time.Now()
+	}
 	b.streams++
-	b.failed = req.GetAddressFailed()
+	b.failed, b.address, b.version = req.GetAddressFailed(), said(req.GetAddress()), said(req.GetVersion())
 	p.standbys[id] = b
 	return func(here bool) { p.leave(id, here) }, nil
 }
+
+func said(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxSaid)], "") }
 
 func (p *peers) leave(id string, here bool) {
 	p.mu.Lock()
@@ -133,6 +146,22 @@ func (p *peers) known() bool { return p.count(func(standby) bool { return true }
 // movable address.
 func (p *peers) relief() bool {
 	return p.count(func(b standby) bool { return b.streams > 0 && !b.failed }) > 0
+}
+
+// list returns those who stand by now, in the order of their addresses.
+func (p *peers) list() []*apiv1.Standby {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*apiv1.Standby
+	for id, b := range p.standbys {
+		if b.streams > 0 {
+			out = append(out, &apiv1.Standby{Server: id, Address: b.address, Version: b.version, AddressFailed: b.failed, Since: wire.Time(b.since)})
+		}
+	}
+	slices.SortFunc(out, func(a, b *apiv1.Standby) int {
+		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetServer(), b.GetServer()))
+	})
+	return out
 }
 
 func (p *peers) count(is func(standby) bool) (n int) {
@@ -179,7 +208,9 @@ func (p *peers) hear(ctx context.Context, h lease.Holder, yield func(lease.Annou
 		return err
 	}
 	defer conn.Close()
-	stream, err := apiv1.NewPeerServiceClient(conn).Watch(ctx, &apiv1.WatchRequest{Server: p.id, AddressFailed: p.hasFailed()})
+	stream, err := apiv1.NewPeerServiceClient(conn).Watch(ctx, &apiv1.WatchRequest{
+		Server: p.id, AddressFailed: p.hasFailed(), Address: p.s.advertised().Operator, Version: Version,
+	})
 	if err != nil {
 		return wire.ErrorOf(err)
 	}

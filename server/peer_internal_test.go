@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,10 +42,20 @@ func TestPeers(t *testing.T) {
 		require.False(t, p.known())
 		require.Empty(t, p.standbys)
 
+		gone, err := p.join(&apiv1.WatchRequest{Server: "d", Address: strings.Repeat("ä", 500), Version: "1"})
+		require.NoError(t, err)
+		require.Len(t, p.list()[0].GetAddress(), maxSaid)
+		gone(false)
+		require.Empty(t, p.list())
+
 		for i := range maxStandbys {
 			join(fmt.Sprint(i), false)
 		}
-		_, err := p.join(&apiv1.WatchRequest{Server: "one more"})
+		for _, b := range p.list() {
+			require.NotEmpty(t, b.GetServer())
+		}
+		require.Len(t, p.list(), maxStandbys)
+		_, err = p.join(&apiv1.WatchRequest{Server: "one more"})
 		require.ErrorIs(t, err, nstance.Throttled)
 	})
 }

@@ -188,6 +188,27 @@ func TestStandby(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, c.first.server.Addresses().Operator, named.Leader)
 	})
+	t.Run("is seen at the leader, as the leader is at the standby", func(t *testing.T) {
+		c := newCouple(t, "", "")
+		c.hears()
+		first, second := c.first.server.Addresses().Operator, c.second.server.Addresses().Operator
+		got, err := c.first.client(nstance.RoleAdmin, nstance.DefaultTenant).api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+		require.NoError(t, err)
+		require.Equal(t, first, got.GetLeaderAddress())
+		require.Len(t, got.GetStandbys(), 1)
+		require.Equal(t, second, got.GetStandbys()[0].GetAddress())
+		require.Equal(t, server.Version, got.GetStandbys()[0].GetVersion())
+		require.WithinDuration(t, time.Now(), wire.TimeOf(got.GetStandbys()[0].GetSince()), time.Minute)
+
+		page := c.first.status()
+		require.Equal(t, first, page.LeaderAddress)
+		require.Len(t, page.Standbys, 1)
+		require.Equal(t, second, page.Standbys[0].Address)
+		page = c.second.status()
+		require.False(t, page.Leader)
+		require.Equal(t, first, page.LeaderAddress)
+		require.Empty(t, page.Standbys)
+	})
 }
 
 // serverCert returns a certificate of the cluster's authority for a server.

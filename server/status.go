@@ -2,8 +2,10 @@ package server
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/web"
 	"github.com/nstance-go/nstance/storage/cache"
 )
@@ -25,6 +27,7 @@ func (s *Server) status(r *http.Request) web.Status {
 		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
 		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{}, Problems: []string{},
 	}
+	out.LeaderAddress = s.leaderAddress()
 	t := s.term.Load()
 	if t == nil {
 		if err := s.troubled(); err != nil {
@@ -34,6 +37,9 @@ func (s *Server) status(r *http.Request) web.Status {
 		return out
 	}
 	out.Leader, out.Epoch = true, t.granted.Epoch()
+	for _, b := range s.peers.list() {
+		out.Standbys = append(out.Standbys, web.Standby{Address: b.GetAddress(), Version: b.GetVersion(), AddressFailed: b.GetAddressFailed(), Since: b.GetSince().AsTime()})
+	}
 	out.Problems = append(out.Problems, t.problems()...)
 	for _, g := range t.reconciler.Groups() {
 		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale}
@@ -43,6 +49,10 @@ func (s *Server) status(r *http.Request) web.Status {
 		out.Groups = append(out.Groups, row)
 	}
 	instances := t.reconciler.Instances()
+	out.InstancesTotal = len(instances)
+	if len(instances) > shownInstances { // those to look at first
+		slices.SortStableFunc(instances, func(a, b reconcile.InstanceView) int { return calm(a) - calm(b) })
+	}
 	for _, v := range instances[:min(shownInstances, len(instances))] {
 		row := web.Instance{
 			ID: string(v.Record.ID), Tenant: string(v.Record.Tenant), Group: string(v.Record.Group), State: string(v.State),
@@ -60,6 +70,14 @@ func (s *Server) status(r *http.Request) web.Status {
 		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())
 	}
 	return out
+}
+
+// calm is 1 for an instance that nothing happens to.
+func calm(v reconcile.InstanceView) int {
+	if v.State == nstance.Ready {
+		return 1
+	}
+	return 0
 }
 
 func (s *Server) troubled() error {

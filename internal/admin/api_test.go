@@ -239,6 +239,10 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 	return &apiv1.GetShardStatusResponse{
 		Cluster: string(cluster), Shard: string(shard), Leader: true, Epoch: 7, Groups: int32(len(w.groups)), Instances: int32(len(w.instances)),
 		AgentsConnected: 2, Version: "0.1.0", TermStartedAt: wire.Time(time.Now().Add(-150 * time.Minute)), Problems: w.problems,
+		LeaderAddress: "server-a.example:8993", Standbys: []*apiv1.Standby{
+			{Server: "x", Address: "server-b.example:8993", Version: "0.1.1", AddressFailed: true, Since: wire.Time(time.Now().Add(-time.Hour))}, {Server: "y"},
+		},
+		Holds: []*apiv1.Hold{{Kind: "clock", Reason: "it is wrong", Since: wire.Time(time.Now().Add(-time.Minute))}},
 	}, nil
 }
 

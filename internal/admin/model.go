@@ -73,10 +73,15 @@ func groupOf(w *apiv1.Group) Group {
 	if r := w.GetRollout(); r != nil {
 		g.Rollout = &Pace{MaxSurge: r.GetMaxSurge(), MinReady: r.GetMinReady().AsDuration().String(), HaltAfter: int(r.GetHaltAfter())}
 	}
-	for _, h := range w.GetHolds() {
-		g.Holds = append(g.Holds, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})
-	}
+	g.Holds = holdsFrom(w.GetHolds())
 	return g
+}
+
+func holdsFrom(list []*apiv1.Hold) (out []Hold) {
+	for _, h := range list {
+		out = append(out, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})
+	}
+	return out
 }
 
 func (g Group) key() nstance.GroupKey { return nstance.GroupKey{Tenant: g.Tenant, Group: g.Group} }
@@ -141,6 +146,8 @@ type ShardStatus struct {
 	Server          string            `json:"server"` // the address that answered
 	Version         string            `json:"version"`
 	Leader          bool              `json:"leader"`
+	LeaderAddress   string            `json:"leader_address,omitempty"` // operator API address that the leader tells others
+	Standbys        []Standby         `json:"standbys"`                 // the shard's other servers
 	Epoch           uint64            `json:"epoch"`
 	TermStartedAt   time.Time         `json:"term_started_at,omitzero"`
 	Groups          int               `json:"groups"`
@@ -148,7 +155,16 @@ type ShardStatus struct {
 	AgentsConnected int               `json:"agents_connected"`
 	Frozen          string            `json:"frozen,omitempty"` // why the whole shard is; absent: it is not
 	FrozenAt        time.Time         `json:"frozen_at,omitzero"`
+	Holds           []Hold            `json:"holds,omitempty"` // of the whole shard
 	Problems        []string          `json:"problems"`
+}
+
+// A Standby is a server that would lead if the present leader did not.
+type Standby struct {
+	Address       string    `json:"address,omitempty"` // operator API address; absent: its version does not tell
+	Version       string    `json:"version,omitempty"`
+	AddressFailed bool      `json:"address_failed,omitempty"` // it could not take the shard's movable address
+	Since         time.Time `json:"since,omitzero"`           // when the leader heard it first
 }
 
 // A ConfigStatus is what config status prints.

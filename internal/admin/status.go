@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,13 +29,34 @@ func (p *program) statusCommand() *cobra.Command {
 }
 
 func statusOf(w *apiv1.GetShardStatusResponse, server string) ShardStatus {
-	return ShardStatus{
+	s := ShardStatus{
 		Cluster: nstance.ClusterID(w.GetCluster()), Shard: nstance.ShardID(w.GetShard()), Server: server,
 		Version: w.GetVersion(), Leader: w.GetLeader(), Epoch: w.GetEpoch(), TermStartedAt: wire.TimeOf(w.GetTermStartedAt()),
 		Groups: int(w.GetGroups()), Instances: int(w.GetInstances()), AgentsConnected: int(w.GetAgentsConnected()),
 		Frozen: w.GetFrozen(), FrozenAt: wire.TimeOf(w.GetFrozenAt()),
+		LeaderAddress: w.GetLeaderAddress(), Standbys: []Standby{}, Holds: holdsFrom(w.GetHolds()),
 		Problems: append([]string{}, w.GetProblems()...),
 	}
+	for _, b := range w.GetStandbys() {
+		s.Standbys = append(s.Standbys, Standby{b.GetAddress(), b.GetVersion(), b.GetAddressFailed(), wire.TimeOf(b.GetSince())})
+	}
+	return s
+}
+
+// standbys says who could take over.
+func standbys(list []Standby) string {
+	var out []string
+	for _, b := range list {
+		one := cmp.Or(b.Address, "a server that does not tell its address")
+		if b.Version != "" {
+			one += ", version " + b.Version
+		}
+		if b.AddressFailed {
+			one += ", could not take the shard's address"
+		}
+		out = append(out, one)
+	}
+	return cmp.Or(strings.Join(out, "; "), "no other server")
 }
 
 func (t *table) status(s ShardStatus) {
@@ -41,8 +64,17 @@ func (t *table) status(s ShardStatus) {
 	t.row("Cluster:", string(s.Cluster))
 	t.row("Server:", s.Server+", version "+s.Version)
 	t.row("Leader:", yesNo(s.Leader)+", epoch "+strconv.FormatUint(s.Epoch, 10)+", "+t.since("", stamp(s.TermStartedAt), t.age(s.TermStartedAt)))
+	if s.LeaderAddress != "" && s.LeaderAddress != s.Server {
+		t.row("Reached at:", s.LeaderAddress)
+	}
+	t.row("Standing by:", standbys(s.Standbys))
 	if s.Frozen != "" {
 		t.row("Frozen:", t.since(s.Frozen, stamp(s.FrozenAt), t.age(s.FrozenAt)))
+	}
+	for _, h := range s.Holds {
+		if h.Kind != "frozen" { // which stands above
+			t.row("Held:", t.since(h.Kind+": "+h.Reason, stamp(h.Since), t.age(h.Since)))
+		}
 	}
 	t.row("Groups:", strconv.Itoa(s.Groups))
 	t.row("Instances:", strconv.Itoa(s.Instances))

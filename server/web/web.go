@@ -14,16 +14,27 @@ import (
 
 // A Status is what the status page shows.
 type Status struct {
-	Version   string          `json:"version"`
-	Cluster   string          `json:"cluster"`
-	Shard     string          `json:"shard"`
-	Leader    bool            `json:"leader"`
-	Epoch     uint64          `json:"epoch,omitempty"`
-	Time      time.Time       `json:"time"`
-	Groups    []Group         `json:"groups"`
-	Instances []Instance      `json:"instances"`
-	Events    []nstance.Event `json:"events"`
-	Problems  []string        `json:"problems"`
+	Version        string          `json:"version"`
+	Cluster        string          `json:"cluster"`
+	Shard          string          `json:"shard"`
+	Leader         bool            `json:"leader"`                   // this server leads
+	LeaderAddress  string          `json:"leader_address,omitempty"` // operator API address of the one that leads; absent: not known
+	Epoch          uint64          `json:"epoch,omitempty"`
+	Standbys       []Standby       `json:"standbys,omitempty"` // of a leader: the shard's other servers
+	Time           time.Time       `json:"time"`
+	Groups         []Group         `json:"groups"`
+	Instances      []Instance      `json:"instances"`
+	InstancesTotal int             `json:"instances_total"` // those that are not shown among them
+	Events         []nstance.Event `json:"events"`
+	Problems       []string        `json:"problems"`
+}
+
+// A Standby is a server that would lead if the present leader did not.
+type Standby struct {
+	Address       string    `json:"address,omitempty"` // operator API address; absent: its version does not tell
+	Version       string    `json:"version,omitempty"`
+	AddressFailed bool      `json:"address_failed,omitempty"` // it could not take the shard's movable address
+	Since         time.Time `json:"since"`                    // when the leader heard it first
 }
 
 // A Group is one row of the groups table.
