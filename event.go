@@ -61,6 +61,8 @@ const (
 	EventOrphanSeen           EventType = "orphan_seen"    // a machine of ours without a record
 	EventOrphanAdopted        EventType = "orphan_adopted" // it is a member now, because somebody said so
 	EventAlarm                EventType = "alarm"          // a person should look
+	EventClockWrong           EventType = "clock_wrong"    // the leader's: deletes by deadline and for age wait
+	EventClockRight           EventType = "clock_right"    // again: they go on
 	EventKeysRotated          EventType = "keys_rotated"   // a step of a rotation of the cluster's keys
 	EventOperatorRevoked      EventType = "operator_revoked"
 )

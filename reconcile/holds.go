@@ -40,6 +40,8 @@ func (r *Reconciler) recordedHold(g *group, v HoldView) HoldView {
 			v.Reason = "the shard is frozen: " + v.Reason
 		}
 		v.Reason += orNothing(f.Reason)
+	case v.Kind == HoldClock:
+		v.Since = recordedAt(r.clock.since, v.Since)
 	case v.Kind == HoldPaused:
 		v.Reason += orNothing(h.PauseReason)
 		v.Since = recordedAt(h.PausedAt, v.Since)

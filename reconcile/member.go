@@ -95,7 +95,7 @@ func (p *planner) ready(m *Member) bool {
 }
 
 // stale reports whether a rollout should replace m.
-func (p *planner) stale(m *Member) bool { return p.drifted(m) || p.passed(m.EligibleAt) }
+func (p *planner) stale(m *Member) bool { return p.drifted(m) || p.due(m.EligibleAt) }
 
 func (p *planner) drifted(m *Member) bool { return m.Hash != "" && m.Hash != p.Hash }
 
@@ -109,7 +109,7 @@ func (p *planner) doom(m *Member) nstance.CauseKind {
 		return nstance.CauseNotice
 	case m.Requested != nil:
 		return nstance.CauseRequest
-	case p.passed(m.ExpireAt):
+	case p.due(m.ExpireAt):
 		return nstance.CauseExpired
 	case p.late(m):
 		return nstance.CauseTimeout
@@ -123,12 +123,12 @@ func (p *planner) doom(m *Member) nstance.CauseKind {
 // if it stays silent it is unhealthy, which is capped.
 func (p *planner) late(m *Member) bool {
 	if m.OnDemand { // what has a machine may take its time: it is not ours to judge
-		return !m.HasMachine && !memberRegistered(m) && p.passed(m.LaunchBy)
+		return !m.HasMachine && !memberRegistered(m) && p.due(m.LaunchBy)
 	}
-	if !memberRegistered(m) && p.passed(m.RegisterBy) {
+	if !memberRegistered(m) && p.due(m.RegisterBy) {
 		return true
 	}
-	return m.GoodSince.IsZero() && !memberUnheard(m) && p.passed(m.LaunchBy)
+	return m.GoodSince.IsZero() && !memberUnheard(m) && p.due(m.LaunchBy)
 }
 
 func (p *planner) isSick(m *Member) bool { return m.Unhealthy && !m.OnDemand && !p.inGrace(m) }
@@ -163,7 +163,7 @@ func (p *planner) causes(m *Member) []nstance.Cause {
 	if m.Requested != nil {
 		out = append(out, *m.Requested)
 	}
-	if p.passed(m.ExpireAt) {
+	if p.due(m.ExpireAt) {
 		add(nstance.CauseExpired, "it is older than the group permits")
 	}
 	switch {

@@ -118,6 +118,8 @@ func (r *Reconciler) young(o *orphan, c census) string {
 	switch born := latest(o.machine.CreatedAt, o.machine.ID.Time()); {
 	case r.thawed(key) != nil:
 		return r.thawed(key).Error()
+	case r.clock.why != "":
+		return r.clock.why
 	case c.now.Sub(r.began) < r.opts.FullPass:
 		return fmt.Sprintf("this leader has not led for %s yet", r.opts.FullPass)
 	case o.last.Sub(o.first) < gc.Interval:

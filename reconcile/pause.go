@@ -12,11 +12,13 @@ const (
 	longPause = 3 * heartbeat
 )
 
-// beats leaves a sign, again and again, that this process runs.
+// beats leaves a sign, again and again, that this process runs, and looks at the
+// clock.
 func (r *Reconciler) beats(ctx context.Context) {
 	for sleep(ctx, heartbeat) {
 		r.mu.Lock()
 		r.noticePause(r.opts.Now())
+		r.noticeClock()
 		r.mu.Unlock()
 	}
 }

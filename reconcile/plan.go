@@ -27,6 +27,9 @@ func Plan(v View, now time.Time) Decision {
 		p.hold(HoldDefinition, "the group's definition could not be read", time.Time{})
 		return p.out
 	}
+	if v.Clock != "" {
+		p.hold(HoldClock, v.Clock, time.Time{})
+	}
 	p.survey() // P1 acts on what it finds leaving
 	if v.Frozen {
 		p.hold(HoldFrozen, "only drains under way go on", time.Time{})
@@ -185,6 +188,10 @@ func (p *planner) passed(t time.Time) bool {
 	}
 	return false
 }
+
+// due is passed of an instant at which something is drained or deleted. While
+// the clock cannot be trusted nothing is.
+func (p *planner) due(t time.Time) bool { return p.passed(t) && p.Clock == "" }
 
 func (p *planner) act(a Action) { p.out.Actions = append(p.out.Actions, a) }
 

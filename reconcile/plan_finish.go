@@ -38,7 +38,7 @@ func (p *planner) watchDrain(m *Member) {
 	kept, added := p.reviewCauses(m)
 	deadline := p.tightest(m, d.Deadline)
 	switch {
-	case m.DrainOver, p.Group.DrainTimeout <= 0, p.passed(d.Deadline):
+	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(d.Deadline):
 		p.finishDelete(m)
 	case kept < len(d.Causes), added > 0, deadline.Before(d.Deadline):
 		causes := p.leavingCauses(m)

@@ -501,6 +501,13 @@ var planTroubles = []planTrouble{
 	{"pause or go on", 3, func(w *planWorld) { w.view.History.Paused = !w.view.History.Paused; w.wishes++ }},
 	{"resume", 2, func(w *planWorld) { w.view.History.HaltedHash, w.view.History.Failures = "", 0; w.wishes++ }},
 	{"freeze or thaw", 2, func(w *planWorld) { w.view.Frozen = !w.view.Frozen }},
+	{"clock wrong or right", 2, func(w *planWorld) {
+		if w.view.Clock == "" {
+			w.view.Clock = "it is an hour ahead"
+		} else {
+			w.view.Clock = ""
+		}
+	}},
 	{"request", 3, func(w *planWorld) {
 		w.some(func(m *planMachine) {
 			m.Requested, m.NoDrain = &nstance.Cause{Kind: nstance.CauseRequest}, w.dice.N(2) == 0
@@ -597,7 +604,7 @@ func (w *planWorld) calm() {
 	w.note("calm")
 	w.quiet = true
 	w.wishes++ // no age is limited any more
-	w.view.Frozen, w.view.Removing = false, false
+	w.view.Frozen, w.view.Removing, w.view.Clock = false, false, ""
 	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0
 	w.view.Group.Rollout.HaltAfter = 0 // somebody would resume
 	if w.broken[w.view.Hash] {

@@ -89,6 +89,10 @@ func (p *planPass) isStale(m *planMachine) bool {
 	return m.Hash != "" && m.Hash != p.v.Hash || p.due(m.EligibleAt)
 }
 
+// due reports whether t has come as far as anything may be drained or deleted
+// for it: not while the clock cannot be trusted.
+func (p *planPass) due(t time.Time) bool { return p.v.Clock == "" && p.planWorld.due(t) }
+
 func planVoluntary(causes []nstance.Cause) bool {
 	return !slices.ContainsFunc(causes, func(c nstance.Cause) bool {
 		return c.Kind != nstance.CauseRollout && c.Kind != nstance.CauseSurplus

@@ -371,6 +371,49 @@ func TestPlanFrozen(t *testing.T) {
 	})
 }
 
+func TestPlanClock(t *testing.T) {
+	wrong := func(v *reconcile.View) { v.Clock = "it is an hour ahead" }
+	held := func(members string, want string, change ...planChange) planCase {
+		return planCase{members: members, want: want, change: append(change, wrong), holds: []string{"clock"}}
+	}
+	named := func(name string, c planCase) planCase { c.name = name; return c }
+	past := planNow.Add(-time.Hour)
+	each := func(letter string, change func(*reconcile.Member)) planChange { return planEach(letter, change) }
+	runPlanCases(t, []planCase{
+		named("a drain's deadline deletes nothing", held("r r r d", "none", each("d", planDraining(-time.Hour, planByRollout)))),
+		named("nor that of a reclaim", held("r r r e", "none", each("e", func(m *reconcile.Member) { m.Drain.Deadline = past }))),
+		named("its acknowledgement does", held("r r r d", "Delete(d4)", each("d", func(m *reconcile.Member) { m.Drain.Deadline, m.DrainOver = past, true }))),
+		named("so does the end of its machine", held("r r r e", "Delete(e4)", each("e", func(m *reconcile.Member) { m.Drain.Deadline, m.Gone = past, true }))),
+		named("and a request", held("r r r d", "Delete(d4)", each("d", func(m *reconcile.Member) { m.Requested, m.NoDrain = &planByRequest, true }))),
+		named("and what was begun", held("r r r d", "Delete(d4)", each("d", func(m *reconcile.Member) { m.State = nstance.Deleting }))),
+		named("a forced age", held("r r r", "none", each("r", func(m *reconcile.Member) { m.ExpireAt = past }))),
+		named("an eligible age", held("r r r", "none", each("r", func(m *reconcile.Member) { m.EligibleAt = past }))),
+		named("the age of an instance on demand", held("r r r r", "none", each("r4", func(m *reconcile.Member) { m.OnDemand, m.ExpireAt = true, past }))),
+		named("that it did not register in time", held("r r t", "none")),
+		named("that it did not become ready in time", held("r r u", "none", each("u", func(m *reconcile.Member) { m.LaunchBy = past }))),
+		named("that no machine was had on demand in time", held("r r r b", "none", each("b", func(m *reconcile.Member) {
+			m.OnDemand, m.HasMachine, m.LaunchBy = true, false, past
+		}))),
+		named("notices are acted on", held("r r n", "StartDrain(n3) Create(replace)")),
+		named("and withdrawn", held("r r e", "CancelDrain(e3)", each("e", func(m *reconcile.Member) { m.Notices, m.Drain.Deadline = nil, past }))),
+		named("machines that are gone are replaced", held("r r x", "Delete(x3) Create(replace)")),
+		named("so are the unhealthy", held("r r r", "StartDrain(r1) Create(replace)", each("r1", func(m *reconcile.Member) { m.Silent, m.Unhealthy = true, true }))),
+		named("rollouts go on", held("s s s", "Create(rollout)")),
+		named("surplus goes", held("r r r r", "StartDrain(r1)")),
+		named("deficits are filled", held("r r", "Create(size)")),
+		{"in a frozen group, too", "r r r d", planChanges(wrong, func(v *reconcile.View) { v.Frozen = true }, each("d", planDraining(-time.Hour, planByRollout))),
+			"none", []string{"clock", "frozen"}},
+	})
+	t.Run("all of it when the clock is right again", func(t *testing.T) {
+		v := planView(t, "r r r d", planEach("d", planDraining(-time.Hour, planByRollout)), planEach("r1", func(m *reconcile.Member) { m.ExpireAt = past }), wrong)
+		d := reconcile.Plan(v, planNow)
+		require.Equal(t, "none", planSteps(d))
+		require.Equal(t, "it is an hour ahead", d.Holds[0].Reason)
+		v.Clock = ""
+		require.Equal(t, "Delete(d4) StartDrain(r1) Create(replace)", planSteps(reconcile.Plan(v, planNow)))
+	})
+}
+
 func TestPlanWithoutDefinition(t *testing.T) {
 	d := reconcile.Plan(planView(t, "n x r d", func(v *reconcile.View) { v.Hash = "" }), planNow)
 	require.Empty(t, d.Actions)

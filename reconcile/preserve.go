@@ -25,8 +25,9 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 		r.mu.Unlock()
 		return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
 	}
-	was := m.preserve
+	was, lapsed := m.preserve, m.lapsed
 	m.preserve = &storage.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
+	m.lapsed = !r.opts.Now().Before(until)
 	r.mu.Unlock()
 	rec, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
 		if rec.Deleting != nil {
@@ -40,8 +41,8 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	r.queue.add(m.group.key, true)
 	r.rebalance(m.group)
 	if err != nil {
-		if m.preserve = was; nstance.CodeOf(err) == nstance.Ambiguous {
-			m.preserve = &storage.Preserve{Until: until.UTC()}
+		if m.preserve, m.lapsed = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
+			m.preserve, m.lapsed = &storage.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
 		}
 		return err
 	}
@@ -50,14 +51,20 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	return nil
 }
 
-// preserved reports whether m is kept for inspection at now.
-func (m *member) preserved(now time.Time) bool {
-	return m.preserve != nil && now.Before(m.preserve.Until)
+// preserved reports whether m is kept for inspection at now. That it is not any
+// more is found only while the clock can be trusted, and once. It needs the lock.
+func (r *Reconciler) preserved(m *member, now time.Time) bool {
+	if m.preserve == nil {
+		return false
+	}
+	m.lapsed = m.lapsed || r.clock.why == "" && !now.Before(m.preserve.Until)
+	return !m.lapsed
 }
 
-// outlived returns why m must go once it is preserved no more.
-func (m *member) outlived(now time.Time) *nstance.Cause {
-	if m.preserve == nil || m.preserved(now) {
+// outlived returns why m must go once it is preserved no more. It needs the
+// lock.
+func (r *Reconciler) outlived(m *member, now time.Time) *nstance.Cause {
+	if m.preserve == nil || r.preserved(m, now) {
 		return m.requested
 	}
 	return &nstance.Cause{Kind: nstance.CauseRequest, Message: "it was preserved until " + m.preserve.Until.Format(time.RFC3339)}

@@ -93,7 +93,7 @@ func (r *Reconciler) groupView(g *group) GroupView {
 		case m.rec.OnDemand:
 			v.OnDemand++
 			continue
-		case m.preserved(now):
+		case r.preserved(m, now):
 			v.Preserved++
 			continue
 		case m.state.Leaving():
@@ -162,7 +162,7 @@ func (r *Reconciler) Loaded() bool {
 
 // Problems lists what a person should look at: records that could not be read,
 // machines with our marks that have no record, a snapshot of no use, a freeze,
-// load balancers that are not up to date.
+// a clock that is wrong, load balancers that are not up to date.
 func (r *Reconciler) Problems() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,6 +172,9 @@ func (r *Reconciler) Problems() []string {
 	}
 	if r.frozen != nil {
 		out = append(out, fmt.Sprintf("the shard is frozen since %s%s", r.frozen.Since.UTC().Format(time.RFC3339), orNothing(r.frozen.Reason)))
+	}
+	if r.clock.why != "" {
+		out = append(out, fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.why))
 	}
 	for key, g := range r.groups {
 		if g.history.Rollback != nil && g.back == nil {

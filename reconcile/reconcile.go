@@ -68,7 +68,17 @@ type Options struct {
 	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
 	Provider          *provider.Options
 	Now               func() time.Time // time.Now
-	Log               *slog.Logger     // discarded
+
+	// Elapsed is the time since some fixed instant. It never goes back, and
+	// goes on while the machine sleeps, as lease.Elapsed does. Nil: it is not
+	// noticed when somebody sets the clock, unless Dated says so.
+	Elapsed func() time.Duration
+
+	// Dated is where the time comes from by which this process's clock is
+	// judged. Nil: the store, if it is one.
+	Dated storage.Dated
+
+	Log *slog.Logger // discarded
 }
 
 // A Reconciler works for one shard during one leadership term.
@@ -108,8 +118,9 @@ type Reconciler struct {
 	began    time.Time
 	blank    bool         // storage held no live record then
 	counted  silenceCount // for the breaker
-	beat     time.Time    // when this process last showed that it runs
-	doubted  bool         // orphans are spared for lack of certainty, and that was said
+	clock    wallClock
+	beat     time.Time // when this process last showed that it runs
+	doubted  bool      // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -135,7 +146,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
 		subnets: subnetCensus{wake: make(chan struct{}, 1)}, balancers: newBalancers(), burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}),
+		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), clock: newWallClock(&o, store),
 	}
 	r.asks = newAsker(r)
 	r.balanceWith(o.Balancers, o.Now())
@@ -247,6 +258,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	}
 	now := r.opts.Now()
 	r.noticePause(now)
+	r.noticeClock()
 	v, next := r.view(g, now)
 	d := Plan(v, now)
 	next = earliest(next, d.Next, r.apply(g, d, now))

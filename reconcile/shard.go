@@ -66,6 +66,7 @@ type member struct {
 	acks      map[string][]func() // by event ID: owed once the consequence is durable
 	requested *nstance.Cause
 	preserve  *storage.Preserve // as asked for; durable unless that is under way
+	lapsed    bool              // it was preserved for as long as was asked for
 	noDrain   bool
 	contested bool           // its machine carries other marks, and that was said
 	drain     *nstance.Drain // as planned; durable once step is done

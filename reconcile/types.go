@@ -16,6 +16,7 @@ type View struct {
 	Removing   bool   // the group itself is being deleted: its size counts as 0
 	Frozen     bool   // no mutation except drains already under way
 	Breaker    string // why silent members are not replaced; empty: they are
+	Clock      string // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
 // A Member is what Plan needs to know of one instance.
@@ -114,6 +115,7 @@ const (
 	HoldSettling     = "settling"      // a new leader has not heard from every member yet
 	HoldUnhealthyCap = "unhealthy_cap" // enough members are leaving for being unhealthy
 	HoldBreaker      = "breaker"       // many members fell silent at once: none is replaced for it
+	HoldClock        = "clock"         // the leader's clock is wrong: what a deadline or an age would delete stays
 	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned

@@ -46,6 +46,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	v := View{
 		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
 		Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
+		Clock: r.clock.why,
 	}
 	if sick {
 		if v.Breaker = r.breaker(g, now); v.Breaker != "" {
@@ -83,7 +84,7 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
-		Preserved: m.preserved(now), Requested: m.outlived(now), NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
+		Preserved: r.preserved(m, now), Requested: r.outlived(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
 	}
 	if len(m.why) > 0 && m.drain == nil {
 		v.DeletedFor = m.why[0].Kind

@@ -102,7 +102,10 @@ type turn struct {
 
 func newTurn(t *testing.T) *turn {
 	p := newPast(3 * registration.Settle)
-	w := newWorld(t, setup{size: 1, shard: `"health_interval": "1h",`, opts: server.Options{Now: p.now, KeyInterval: 10 * time.Millisecond}})
+	w := newWorld(t, setup{
+		size: 1, shard: `"health_interval": "1h",`, store: dated{storage.NewMemory(), p.now}, // time passes everywhere
+		opts: server.Options{Now: p.now, KeyInterval: 10 * time.Millisecond},
+	})
 	return &turn{w, p, w.client(nstance.RoleAdmin, "default")}
 }
 

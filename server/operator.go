@@ -233,6 +233,9 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
 		resp.Holds = append(resp.Holds, holdMessage(reconcile.Hold{Kind: reconcile.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
+	if h, held := c.term.reconciler.ClockHold(); held {
+		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
+	}
 	if c.Role == nstance.RoleAdmin {
 		resp.Problems = c.term.problems()
 	}

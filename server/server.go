@@ -65,6 +65,7 @@ type Options struct {
 type Server struct {
 	opts     Options
 	store    storage.Store
+	dated    storage.Dated // what store knows of the time; nil: nothing
 	provider nstance.Provider
 	source   Source
 	log      *slog.Logger
@@ -119,6 +120,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keyInterval {
 		s.opts.KeyInterval = keyInterval
 	}
+	s.dated, _ = store.(storage.Dated)
 	s.metrics = metrics.New(s.measure)
 	s.store = s.metrics.Store(s.store)
 	if s.opts.Traces != nil {

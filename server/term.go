@@ -71,7 +71,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
 		},
-		Now: s.opts.Now, Log: s.log,
+		Now: s.opts.Now, Elapsed: lease.Elapsed(), Dated: s.dated, Log: s.log,
 	})
 	if err != nil {
 		return nil, err

@@ -31,6 +31,15 @@ func (c goClock) Now() time.Duration { return time.Since(c.since) }
 
 func (goClock) AfterFunc(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
 
+// Elapsed returns the time since some fixed instant by a clock that counts the
+// time that the machine sleeps; nil where the system has none.
+func Elapsed() func() time.Duration {
+	if c, ok := systemClock().(sliced); ok {
+		return c.now
+	}
+	return nil
+}
+
 // slice is how late a timer may be after the machine has slept.
 const slice = 250 * time.Millisecond
 

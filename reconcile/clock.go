@@ -1,0 +1,154 @@
+package reconcile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+const (
+	// clockLimit is how far this server's wall clock may be off before deletes
+	// by deadline and for age wait.
+	clockLimit = 30 * time.Second
+
+	// clockCalm is how long it must be right again before they go on. Where
+	// servers of one storage disagree about the time, it comes and goes.
+	clockCalm = 30 * time.Second
+)
+
+// A wallClock judges the wall clock, by which records say when something is due,
+// by the storage's, or where that has none by its own steps. It is guarded by
+// the reconciler's lock.
+type wallClock struct {
+	wall    func() time.Time
+	elapsed func() time.Duration
+	steps   bool          // elapsed counts sleep, so that any difference is a step
+	dated   storage.Dated // nil: the storage has no clock
+
+	read   storage.Reading // the latest
+	readAt time.Duration   // when that arrived, by elapsed
+	ahead  time.Duration   // of elapsed, when it was last seen without a step
+
+	why   string        // it cannot be trusted; empty: it can
+	since time.Time     // by itself
+	right time.Duration // by elapsed: since when it has been right again; 0: it is not
+}
+
+func newWallClock(o *Options, store storage.Store) wallClock {
+	c := wallClock{wall: o.Now, elapsed: o.Elapsed, steps: o.Elapsed != nil, dated: o.Dated}
+	if !c.steps {
+		began := time.Now()
+		c.elapsed = func() time.Duration { return time.Since(began) }
+	}
+	if c.dated == nil {
+		c.dated, _ = store.(storage.Dated)
+	}
+	c.ahead = c.lead(c.elapsed())
+	return c
+}
+
+// lead is how far the wall clock is ahead of elapsed. It changes only when
+// somebody sets the clock: slewing it slews both.
+func (c *wallClock) lead(elapsed time.Duration) time.Duration {
+	return time.Duration(c.wall().UnixNano()) - elapsed
+}
+
+// judge looks at the clocks, and reports whether the verdict has changed.
+func (c *wallClock) judge() (changed bool) {
+	now := c.elapsed()
+	why := c.fault(now)
+	switch {
+	case why != "" && c.why == "":
+		c.why, c.since, c.right = why, c.wall().UTC(), 0
+		return true
+	case why != "":
+		c.right = 0
+	case c.why != "" && c.right == 0:
+		c.right = max(now, 1)
+	case c.why != "" && now-c.right >= clockCalm:
+		c.why, c.since = "", time.Time{}
+		return true
+	}
+	return false
+}
+
+// fault says what is wrong with the clock now; empty: nothing is.
+func (c *wallClock) fault(now time.Duration) string {
+	if off, known := c.off(now); known {
+		return wrongBy(off, "this server's clock is %s %s storage's: set it right, by NTP", "ahead of", "behind")
+	}
+	if !c.steps {
+		return ""
+	}
+	lead := c.lead(now)
+	why := wrongBy(lead-c.ahead, "this server's clock was set %s %s since it leads, and storage has none to compare with: set it back if that was wrong, else restart the server", "forward", "back")
+	if why == "" {
+		c.ahead = lead
+	}
+	return why
+}
+
+func wrongBy(off time.Duration, format, ahead, behind string) string {
+	switch s := off.Abs().Round(time.Second).String(); {
+	case off > clockLimit:
+		return fmt.Sprintf(format, s, ahead)
+	case off < -clockLimit:
+		return fmt.Sprintf(format, s, behind)
+	}
+	return ""
+}
+
+// off is how far the wall clock is ahead of storage's, at least; negative:
+// behind. It does not know before storage has answered. Since the last answer
+// the time that has elapsed is added, so that a step shows at once.
+func (c *wallClock) off(now time.Duration) (_ time.Duration, known bool) {
+	if c.dated == nil {
+		return 0, false
+	}
+	r, ok := c.dated.Date()
+	if !ok {
+		return 0, false
+	}
+	if !r.Local.Equal(c.read.Local) {
+		c.read, c.readAt = r, now-time.Since(r.Local)
+	}
+	earliest := c.read.Remote.Add(now - c.readAt)
+	latest, wall := earliest.Add(c.read.Within), c.wall().Round(0) // without the monotonic clock, which has its own opinion
+	switch {
+	case wall.After(latest):
+		return wall.Sub(latest), true
+	case wall.Before(earliest):
+		return wall.Sub(earliest), true
+	}
+	return 0, true
+}
+
+// noticeClock finds out whether the wall clock can be trusted. While it cannot,
+// nothing goes because of the time in a record: it is asked before anybody is
+// judged, and needs the lock.
+func (r *Reconciler) noticeClock() {
+	if !r.clock.judge() {
+		return
+	}
+	e := nstance.Event{Type: nstance.EventClockRight, Time: r.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
+	if why := r.clock.why; why != "" {
+		e.Type, e.Reason = nstance.EventClockWrong, why+"; deletes by deadline and for age wait"
+		r.log.Warn("this server's clock cannot be trusted, deletes by deadline and for age wait", "reason", why)
+	} else {
+		r.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
+	}
+	r.opts.Journal(e)
+	for key := range r.groups {
+		r.queue.add(key, false)
+	}
+}
+
+// ClockHold returns the hold of everything that the time in a record decides,
+// and whether there is one: while this server's clock cannot be trusted.
+func (r *Reconciler) ClockHold() (HoldView, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return HoldView{Hold: Hold{Kind: HoldClock, Reason: r.clock.why}, Since: r.clock.since}, r.clock.why != ""
+}

@@ -1,0 +1,60 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// dated is a store that says what time it is.
+type dated struct {
+	storage.Store
+	now func() time.Time
+}
+
+// Date implements storage.Dated.
+func (d dated) Date() (storage.Reading, bool) {
+	return storage.Reading{Local: time.Now(), Remote: d.now().UTC().Truncate(time.Second), Within: time.Second}, true
+}
+
+func TestWrongClockIsShown(t *testing.T) {
+	p := newPast(time.Hour)
+	for name, c := range map[string]struct {
+		store storage.Store
+		now   func() time.Time
+		then  func()
+		want  string
+	}{
+		"by storage's": {dated{storage.NewMemory(), time.Now}, p.now, func() {}, "behind storage's"},
+		"by its step":  {storage.NewMemory(), p.now, func() { p.pass(time.Minute) }, "was set 1m0s forward"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, setup{size: 1, store: c.store, opts: server.Options{Now: c.now}})
+			w.ready(w.machine(nstance.DefaultTenant))
+			c.then()
+			said := w.await(nstance.EventClockWrong, "")
+			require.Contains(t, said.Reason, c.want)
+
+			api := w.admin()
+			hold := w.held(api, "web", reconcile.HoldClock)
+			require.Contains(t, hold.GetReason(), c.want)
+			require.WithinDuration(t, said.Time, hold.GetSince().AsTime(), time.Second)
+			shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+			require.NoError(t, err)
+			require.Len(t, shard.GetHolds(), 1)
+			require.Equal(t, hold.GetSince().AsTime(), shard.GetHolds()[0].GetSince().AsTime())
+			require.Len(t, shard.GetProblems(), 1)
+			s := w.status()
+			require.Equal(t, []string{reconcile.HoldClock + ": " + hold.GetReason()}, s.Groups[1].Holds)
+			require.Equal(t, shard.GetProblems(), s.Problems)
+			require.Contains(t, w.scrape(), `nstance_group_held{group="web",kind="clock",tenant="default"} 1`)
+		})
+	}
+}
