@@ -18,7 +18,7 @@ func (c *Cloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.M
 		m, err = c.create(spec)
 		return err
 	})
-	return answer(m, err)
+	return answer(&m, err)
 }
 
 // Get implements [nstance.Provider].
@@ -32,16 +32,18 @@ func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine
 		m = found.view
 		return nil
 	})
-	return answer(m, err)
+	return answer(&m, err)
 }
 
-// answer drops what the cloud did when the caller does not get to know.
-func answer(m nstance.Machine, err error) (nstance.Machine, error) {
+// answer drops what the cloud did when the caller does not get to know. It may
+// be doing it just now, so m is not even looked at then.
+func answer(m *nstance.Machine, err error) (nstance.Machine, error) {
 	if err != nil {
 		return nstance.Machine{}, err
 	}
-	m.Addresses = slices.Clone(m.Addresses)
-	return m, nil
+	out := *m
+	out.Addresses = slices.Clone(m.Addresses)
+	return out, nil
 }
 
 // List implements [nstance.Provider].
@@ -59,7 +61,7 @@ func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 				return
 			}
 			for _, m := range p.machines {
-				if !yield(answer(m, nil)) {
+				if !yield(answer(&m, nil)) {
 					return
 				}
 			}

@@ -65,6 +65,18 @@ func spec(t testing.TB, market nstance.MarketType) nstance.MachineSpec {
 	return nstance.MachineSpec{ID: id, Owner: owner, CreatedAt: now, Market: market, InstanceType: "m1", Token: string(id)}
 }
 
+// TestLateBesideItsCaller: an effect that comes after the answer is none of the
+// caller's business. The race detector looks on.
+func TestLateBesideItsCaller(t *testing.T) {
+	started := make(chan struct{})
+	c := simcloud.New(&simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { close(started) }})
+	defer c.Close()
+	c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: 20 * time.Millisecond})
+	_, err := c.Create(t.Context(), spec(t, nstance.OnDemand))
+	require.ErrorIs(t, err, nstance.Ambiguous)
+	<-started
+}
+
 // bubble runs f with a cloud in a synctest bubble and closes the cloud.
 func bubble(t *testing.T, o *simcloud.Options, f func(t *testing.T, c *simcloud.Cloud)) {
 	synctest.Test(t, func(t *testing.T) {
