@@ -85,9 +85,14 @@ func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string
 	if err != nil {
 		return Group{}, err
 	}
+	return pick(groups, tenant, name)
+}
+
+// pick returns the one group of that name among groups.
+func pick(groups []Group, tenant nstance.TenantID, name string) (Group, error) {
 	var found []Group
 	for _, g := range groups {
-		if string(g.Group) == name {
+		if string(g.Group) == name && (tenant == "" || g.Tenant == tenant) {
 			found = append(found, g)
 		}
 	}

@@ -72,6 +72,9 @@ type world struct {
 	config    *apiv1.GetConfigStatusResponse
 	problems  []string
 	plan      func(*apiv1.PlanRequest) *apiv1.PlanResponse
+	touched   chan struct{}  // closed when set has changed something
+	version   uint64         // of the groups
+	asks      map[string]int // calls by method
 	standby   bool
 	leader    string        // whom it names as a standby
 	asked     proto.Message // the last request that describes something
@@ -91,6 +94,7 @@ func newWorldWith(t testing.TB, keys *registration.Keys) *world {
 	w := &world{
 		t: t, keys: keys, hub: feed.New[*apiv1.Event](64), instances: map[string]*apiv1.Instance{},
 		stories: map[string][]*apiv1.Event{}, pageSize: 1000, fail: map[string]error{}, used: map[string]string{}, kick: make(chan struct{}),
+		touched: make(chan struct{}), asks: map[string]int{},
 		config: &apiv1.GetConfigStatusResponse{Digest: "sha256:abc"},
 	}
 	cert, err := keys.Identity.Server(shard, cluster, time.Hour, time.Now())
@@ -147,6 +151,7 @@ func (w *world) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	w.mu.Lock()
 	err, standby, leader, hang := w.fail[method], w.standby, w.leader, w.hang
 	w.callers = append(w.callers, serialOf(ctx))
+	w.asks[method]++
 	w.mu.Unlock()
 	if standby {
 		err = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present", Leader: leader}
@@ -184,6 +189,9 @@ func (w *world) set(fn func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fn()
+	w.version++
+	close(w.touched)
+	w.touched = make(chan struct{})
 }
 
 // A result is how a run ended. What is said of things that take long is kept

@@ -19,7 +19,7 @@ type link struct {
 // connect makes the connection, unless there is a good one. The identity is
 // read again: another process may have renewed it.
 func (l *link) connect(ctx context.Context) error {
-	if l.client != nil && !l.r.p.now().Before(l.until) {
+	if l.due() {
 		l.hangUp()
 	}
 	if l.client != nil {
@@ -35,6 +35,9 @@ func (l *link) connect(ctx context.Context) error {
 	}
 	return err
 }
+
+// due reports whether the connection should be made anew for a new certificate.
+func (l *link) due() bool { return l.client != nil && !l.r.p.now().Before(l.until) }
 
 // renewalPause is between two attempts to renew a certificate while a
 // connection stands.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,14 +37,14 @@ terminal the view is drawn again and again; elsewhere each change is a line.`,
 		Args: arguments("GROUP"),
 	}
 	tenantFlag(cmd, &tenant)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two looks")
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two views; members are listed less often where there are many")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to watch at most, then exit code 5; 0 for as long as it takes")
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if interval < 50*time.Millisecond {
 			return nstance.FieldError("--interval", "use 50ms or more", "is %s", interval)
 		}
-		w := &rolloutWatch{p: p, link: link{r: r}, out: out, tenant: nstance.TenantID(tenant), name: args[0], interval: interval, limit: wait, began: p.now()}
+		w := &rolloutWatch{p: p, link: link{r: r}, out: out, tenant: nstance.TenantID(tenant), groups: groupWatch{name: args[0]}, interval: interval, limit: wait, began: p.now()}
 		return w.run(cmd.Context())
 	}
 	return cmd
@@ -54,47 +56,124 @@ type rolloutWatch struct {
 	link     link
 	out      *output
 	tenant   nstance.TenantID
-	name     string
+	groups   groupWatch
 	interval time.Duration
 	limit    time.Duration
 	began    time.Time
-	drawn    int    // lines on the terminal that the next view replaces
-	said     string // the last line, where it is no terminal
+	members  []Instance // as last listed
+	listed   time.Time  // when that was
+	changed  bool       // the group has changed since
+	drawn    int        // lines on the terminal that the next view replaces
+	said     string     // the last line, where it is no terminal
 }
+
+// errWaited ends a watch that was to last for so long only.
+var errWaited = errors.New("waited long enough")
 
 // run returns nil when the rollout is done, or when ctx ends.
 func (w *rolloutWatch) run(ctx context.Context) error {
 	defer w.link.hangUp()
+	if w.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w.limit, errWaited)
+		defer cancel()
+	}
 	for {
-		wait := w.interval
-		s, members, err := w.look(ctx)
+		done, err := w.attend(ctx)
 		switch {
+		case done:
+			return nil
+		case errors.Is(context.Cause(ctx), errWaited):
+			return fault(nstance.Unavailable, nil, "repeat it to go on watching", fmt.Sprintf("the rollout is not done after %s", w.limit))
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
-			if wait, err = w.outage(err); err != nil {
-				return err
-			}
-		default:
-			if err := w.show(s, members); err != nil || s.State == rolloutDone {
-				return err
-			}
-			if s.State == rolloutHalted {
-				return w.halted(s)
-			}
+		case err == nil:
+			continue
 		}
-		if w.limit > 0 && w.p.now().Sub(w.began) >= w.limit {
-			return fault(nstance.Unavailable, nil, "repeat it to go on watching", fmt.Sprintf("the rollout is not done after %s", w.limit))
+		wait, err := w.outage(err)
+		if err != nil {
+			return err
 		}
 		pause(ctx, wait)
 	}
 }
 
-func (w *rolloutWatch) halted(s Rollout) error {
-	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+w.name, "the rollout is halted: "+s.Reason)
+// attend watches over one connection. It ends when the rollout is done, without
+// an error also when the connection should be made anew.
+func (w *rolloutWatch) attend(ctx context.Context) (done bool, err error) {
+	if err := w.link.connect(ctx); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	arrivals, serve, err := w.groups.open(ctx, w.link.client)
+	if err != nil {
+		return false, err
+	}
+	wg.Go(serve)
+	tick := time.NewTicker(w.interval)
+	defer tick.Stop()
+	for !w.link.due() {
+		select {
+		case h := <-arrivals:
+			if h.err != nil {
+				return false, h.err
+			}
+			w.link.works()
+			if !w.groups.take(h.msg) {
+				continue
+			}
+			w.changed = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+		if done, err := w.look(ctx); done || err != nil {
+			return done, err
+		}
+	}
+	return false, nil
 }
 
-// outage decides how long to wait after a failed look, or that it is for good.
+// look shows the rollout as it is now, and reports whether it is done.
+func (w *rolloutWatch) look(ctx context.Context) (done bool, err error) {
+	if !w.groups.synced {
+		return false, nil
+	}
+	g, err := w.groups.group(w.tenant)
+	if err != nil {
+		return false, err
+	}
+	if w.changed && w.p.now().Sub(w.listed) >= w.rest() {
+		if w.members, err = w.link.client.instances(ctx, g.Tenant, string(g.Group)); err != nil {
+			return false, err
+		}
+		w.members = slices.DeleteFunc(w.members, func(i Instance) bool { return i.OnDemand })
+		w.listed, w.changed = w.p.now(), false
+	}
+	s := rolloutOf(g, w.members, w.p.now().UTC())
+	if err := w.show(s, w.members); err != nil || s.State == rolloutDone {
+		return err == nil, err
+	}
+	if s.State == rolloutHalted {
+		return false, w.halted(s)
+	}
+	return false, nil
+}
+
+// rest is how long a list of the members is good: ten thousand are ten
+// megabytes, which nobody needs each second.
+func (w *rolloutWatch) rest() time.Duration {
+	return max(w.interval, time.Duration(len(w.members))*time.Millisecond)
+}
+
+func (w *rolloutWatch) halted(s Rollout) error {
+	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+string(s.Group), "the rollout is halted: "+s.Reason)
+}
+
+// outage decides how long to wait after a broken connection, or that it is for good.
 func (w *rolloutWatch) outage(err error) (time.Duration, error) {
 	wait, again := w.link.lost(err)
 	if !again {
@@ -103,25 +182,6 @@ func (w *rolloutWatch) outage(err error) (time.Duration, error) {
 	w.p.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
 	w.drawn = 0
 	return wait, nil
-}
-
-// look returns the rollout as it is now, with the group's members.
-func (w *rolloutWatch) look(ctx context.Context) (Rollout, []Instance, error) {
-	if err := w.link.connect(ctx); err != nil {
-		return Rollout{}, nil, err
-	}
-	c := w.link.client
-	g, err := c.group(ctx, w.tenant, w.name)
-	if err != nil {
-		return Rollout{}, nil, err
-	}
-	members, err := c.instances(ctx, g.Tenant, string(g.Group))
-	if err != nil {
-		return Rollout{}, nil, err
-	}
-	w.link.works()
-	members = slices.DeleteFunc(members, func(i Instance) bool { return i.OnDemand })
-	return rolloutOf(g, members, w.p.now().UTC()), members, nil
 }
 
 // rolloutOf judges how far a group is.
@@ -135,6 +195,8 @@ func rolloutOf(g Group, members []Instance, now time.Time) Rollout {
 			s.Fresh++
 		}
 	}
+	// The list may be older than the counts, which bound what is true of it now.
+	s.Fresh = max(0, g.Ready-g.Stale, min(s.Fresh, g.Ready, g.Ready+g.Booting-g.Stale))
 	switch {
 	case g.Halted != "":
 		s.State, s.Reason = rolloutHalted, g.Halted

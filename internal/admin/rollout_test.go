@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -69,6 +70,63 @@ func (w *world) Thaw(_ context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResp
 
 func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
 	return w.plan(req), nil
+}
+
+// WatchGroups tells of every group again whenever the test has changed the
+// world, until it makes this server a standby.
+func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
+	w.did(fmt.Sprintf("watch groups %q after=%t", req.GetGroup(), req.GetAfterSeq() != 0))
+	for at := req.GetAfterSeq(); ; {
+		w.mu.Lock()
+		now, standby, touched := w.version+1, w.standby, w.touched
+		var groups []*apiv1.Group
+		for _, g := range w.groups {
+			if g.GetGroup() == req.GetGroup() {
+				groups = append(groups, proto.CloneOf(g))
+			}
+		}
+		w.mu.Unlock()
+		if standby {
+			return wire.Status(nstance.Errorf(nstance.Unavailable, "this term has ended"))
+		}
+		if len(groups) == 0 && at != 0 {
+			m := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Removed{Removed: &apiv1.GroupRemoved{Seq: now, Tenant: "default", Group: req.GetGroup()}}}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		for _, g := range groups {
+			m := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Snapshot{Snapshot: g}}
+			if at != 0 {
+				m.Message = &apiv1.WatchGroupsResponse_Changed{Changed: &apiv1.GroupChanged{Seq: now, Group: g}}
+			}
+			if at == now {
+				continue
+			}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		if at == 0 {
+			m := &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Synced{Synced: &apiv1.Synced{Seq: now}}}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		at = now
+		select {
+		case <-touched:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// lists returns how often somebody has asked for everything.
+func (w *world) lists() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asks["ListInstances"] + w.asks["ListGroups"]
 }
 
 func TestOrders(t *testing.T) {
@@ -223,6 +281,25 @@ func TestGroupRollout(t *testing.T) {
 			w.set(func() { w.standby = false })
 		})
 		require.Equal(t, 0, code, errs)
+	})
+	t.Run("members are listed when the group has changed, and no other group is asked for", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, _, _ := w.watched(func(out *tape) {
+			out.until(t, "moving")
+			before := w.lists()
+			<-time.After(500 * time.Millisecond) // ten looks, without a change
+			require.Equal(t, before, w.lists())
+			fresh(w)
+		})
+		require.Zero(t, code)
+	})
+	t.Run("it is gone", func(t *testing.T) {
+		w := newWorld(t).populate()
+		code, _, errs := w.watched(func(out *tape) {
+			out.until(t, "moving")
+			w.set(func() { w.groups = w.groups[:1] })
+		})
+		require.Equal(t, 3, code, errs)
 	})
 	t.Run("for so long only", func(t *testing.T) {
 		w := newWorld(t).populate()
