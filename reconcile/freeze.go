@@ -126,6 +126,19 @@ func (r *Reconciler) thawed(key nstance.GroupKey) error {
 	}
 }
 
+// FrozenGroups returns the groups that a freeze keeps from being changed.
+func (r *Reconciler) FrozenGroups() map[nstance.GroupKey]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[nstance.GroupKey]bool{}
+	for key, g := range r.groups {
+		if r.freezeOf(g) != nil {
+			out[key] = true
+		}
+	}
+	return out
+}
+
 // freezeOf returns the freeze that a group is under, if any. It needs the lock.
 func (r *Reconciler) freezeOf(g *group) *freeze {
 	if r.frozen != nil {

@@ -13,6 +13,7 @@ type RuntimeView struct {
 	Seen       bool            // this term has seen the machine
 	Definition nstance.Definition
 	Hash       string // runtime hash of Definition
+	Frozen     bool   // a freeze forbids to change the machine
 }
 
 // Runtime returns what an instance should have now, by its group. It fails with
@@ -27,6 +28,7 @@ func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 	}
 	return RuntimeView{
 		Record: m.rec, Machine: m.machine, Seen: m.machine.ProviderID != "", Definition: m.group.spec.Definition, Hash: m.group.runtime,
+		Frozen: r.freezeOf(m.group) != nil,
 	}, nil
 }
 

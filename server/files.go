@@ -216,6 +216,19 @@ func (k *fileKeeper) published() {
 	k.more.Broadcast()
 }
 
+// thawed has groups looked at that a freeze kept as they were: one, or all for
+// the zero key. It never blocks.
+func (k *fileKeeper) thawed(one nstance.GroupKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key := range k.wanted {
+		if key == one || one == (nstance.GroupKey{}) {
+			k.change = append(k.change, key)
+		}
+	}
+	k.more.Broadcast()
+}
+
 // changed makes a group's kit and has its sessions looked at.
 func (k *fileKeeper) changed(ctx context.Context, key nstance.GroupKey) {
 	all := k.t.sessions.of(key)
@@ -223,17 +236,22 @@ func (k *fileKeeper) changed(ctx context.Context, key nstance.GroupKey) {
 		return
 	}
 	if v, err := k.t.reconciler.Runtime(all[0].id); err == nil {
-		_, _ = k.kit(ctx, kitKey{group: key}, v.Definition, v.Hash) // its failure is each session's
+		_, _ = k.kit(ctx, kitKey{group: key}, v) // its failure is each session's
 	}
 	for _, s := range all {
 		s.wantFiles()
 	}
 }
 
-// kit returns the kit for a definition, made now if need be.
-func (k *fileKeeper) kit(ctx context.Context, key kitKey, d nstance.Definition, hash string) (*kitSlot, error) {
+// kit returns the kit for what a machine should have, made now if need be. A
+// freeze keeps the one that there is.
+func (k *fileKeeper) kit(ctx context.Context, key kitKey, v reconcile.RuntimeView) (*kitSlot, error) {
 	slot := k.slot(key)
-	if made := slot.now.Load(); made != nil && made.Hash() == hash {
+	good := func() bool {
+		made := slot.now.Load()
+		return made != nil && (v.Frozen || made.Hash() == v.Hash)
+	}
+	if good() {
 		return slot, nil
 	}
 	select {
@@ -242,10 +260,9 @@ func (k *fileKeeper) kit(ctx context.Context, key kitKey, d nstance.Definition, 
 	case <-ctx.Done():
 		return nil, nstance.Errorf(nstance.Unavailable, "files not made: %w", ctx.Err())
 	}
-	if made := slot.now.Load(); made != nil && made.Hash() == hash {
-		return slot, nil
+	if !good() {
+		k.make(ctx, slot, v.Definition, v.Hash)
 	}
-	k.make(ctx, slot, d, hash)
 	return slot, nil
 }
 
@@ -314,7 +331,8 @@ func (k *fileKeeper) common() files.Common {
 }
 
 // pass looks at what time alone has brought about: answers that did not come,
-// certificates that are due, sources that are to be read again.
+// certificates that are due, sources that are to be read again. What frozen
+// groups were made from stays.
 func (k *fileKeeper) pass(ctx context.Context) {
 	used := map[*kitSlot]bool{}
 	for _, s := range k.t.sessions.all() {
@@ -322,12 +340,12 @@ func (k *fileKeeper) pass(ctx context.Context) {
 			used[slot] = true
 		}
 	}
-	refresh := k.t.server.config().Shard.FileRefresh
+	refresh, frozen := k.t.server.config().Shard.FileRefresh, k.t.reconciler.FrozenGroups()
 	k.mu.Lock()
 	for key, slot := range k.kits {
 		made := slot.now.Load()
 		switch {
-		case slot.queued || made == nil:
+		case slot.queued || made == nil || frozen[key.group]:
 		case !used[slot]:
 			delete(k.kits, key) // nobody is connected: it is made when somebody is
 		case made.due(refresh):
@@ -400,6 +418,7 @@ type machineKit struct {
 	made    *madeKit
 	machine files.Machine
 	group   nstance.GroupKey
+	frozen  bool
 }
 
 // find returns what a machine's files are made from.
@@ -414,7 +433,7 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 			return f, err
 		}
 	}
-	slot, err := k.kit(ctx, key, v.Definition, v.Hash)
+	slot, err := k.kit(ctx, key, v)
 	if err != nil {
 		return f, err
 	}
@@ -422,7 +441,7 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 	if made.Varies() && !v.Seen && k.t.server.opts.Now().Sub(k.t.began) < unseenFor {
 		return f, nstance.Errorf(nstance.Unavailable, "the provider has not been asked about the machine yet")
 	}
-	return machineKit{slot, made, k.machine(v), v.Record.Key()}, nil
+	return machineKit{slot, made, k.machine(v), v.Record.Key(), v.Frozen}, nil
 }
 
 // ownVars lays the variables that an instance was asked for with over those of

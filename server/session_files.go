@@ -51,6 +51,7 @@ type sessionFiles struct {
 	own      int64      // bytes reserved for it
 	keys     map[string]files.Key
 	fresh    bool // keys have just been told
+	withheld bool // set is not sent: the group is frozen
 	failures int  // in a row
 	retryAt  time.Time
 	transfer *transfer
@@ -121,6 +122,8 @@ func (f *sessionFiles) due(now, mono time.Time) bool {
 		return !mono.Before(f.retryAt)
 	case f.slot.now.Load().Kit != f.kit || f.expired(now):
 		return true
+	case f.withheld:
+		return false // until the thaw
 	}
 	return !mono.Before(f.retryAt) && !f.inPlace(f.set)
 }
@@ -136,7 +139,8 @@ func (f *sessionFiles) inPlace(set *files.Set) bool {
 }
 
 // lookAtFiles does what is due: it makes the machine's set and announces it if
-// something of it is lacking. One worker at a time is at a session.
+// something of it is lacking. In a frozen group that waits for the thaw, unless
+// only certificates are to be renewed, which keep the machine serving. One worker at a time is at a session.
 func (s *session) lookAtFiles(ctx context.Context, k *fileKeeper) {
 	s.mu.Lock()
 	f := &s.files
@@ -171,6 +175,7 @@ func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 		return
 	}
 	s.dropFiles()
+	f.withheld = false
 	f.slot, f.kit = m.slot, m.made.Kit
 	if names := f.kit.Keys(); len(names) > 0 && !f.fresh && (f.expired(s.now()) || !f.knowsKeys(names)) {
 		f.phase, f.since = filesAsked, time.Now()
@@ -191,6 +196,10 @@ func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 	if f.inPlace(set) {
 		set.Drop()
 		f.failures, f.retryAt = 0, time.Time{}
+		return
+	}
+	if f.withheld = m.frozen && !set.Renews(f.hash, f.have); f.withheld {
+		set.Drop()
 		return
 	}
 	if f.parked = !k.take(s, set.Own); f.parked {

@@ -165,6 +165,8 @@ func (t *term) journal(e nstance.Event) {
 		}
 	case nstance.EventDeleted:
 		t.used.forget(string(e.Instance))
+	case nstance.EventThawed:
+		t.files.thawed(nstance.GroupKey{Tenant: e.Tenant, Group: e.Group})
 	}
 }
 

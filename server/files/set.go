@@ -31,6 +31,8 @@ type File struct {
 	Mode   uint32
 	Key    string // it is a certificate for this key; empty: it is not
 	Error  string // why it could not be made; empty: it could
+
+	certificate bool // or what to trust others by
 }
 
 // Set makes the files of one machine. What needs a key that is not among keys
@@ -56,8 +58,9 @@ func (k *Kit) Set(ctx context.Context, m Machine, keys map[string]Key, by Author
 			p = piece{err: nstance.Errorf(nstance.Invalid, "the files of a machine have more than %d MiB together", nstance.MaxFileSetSize>>20)}
 		}
 		s.add(path, f, p, shared)
-		if f.Certificate != "" && f.Part != nstance.PartCA {
-			s.Files[len(s.Files)-1].Key = k.def.Certificates[f.Certificate].Key
+		last := &s.Files[len(s.Files)-1]
+		if last.certificate = f.Kind == nstance.FileCertificate; last.certificate && f.Part != nstance.PartCA {
+			last.Key = k.def.Certificates[f.Certificate].Key
 		}
 	}
 	return s
@@ -124,12 +127,24 @@ func (s *Set) Complete() bool {
 // InPlace reports whether a machine that has these files, and recorded that
 // hash, needs nothing of the set. have is sorted by path.
 func (s *Set) InPlace(hash string, have []nstance.FileStatus) bool {
+	return s.matches(hash, have, func(File) bool { return true })
+}
+
+// Renews reports whether a machine that has these files, and recorded that hash,
+// needs nothing of the set but other certificates in place of those that it has.
+func (s *Set) Renews(hash string, have []nstance.FileStatus) bool {
+	return s.matches(hash, have, func(f File) bool { return !f.certificate })
+}
+
+// matches reports whether a machine has every file of the set and no other, the
+// contents of those that count.
+func (s *Set) matches(hash string, have []nstance.FileStatus, counts func(File) bool) bool {
 	if len(have) != len(s.Files) || s.Complete() && hash != s.Hash {
 		return false
 	}
 	for i, f := range s.Files {
 		h := have[i]
-		if h.Path != f.Path || (h.Error != "") != (f.Error != "") || f.Error == "" && h.Digest != f.Digest {
+		if h.Path != f.Path || (h.Error != "") != (f.Error != "") || f.Error == "" && h.Digest != f.Digest && counts(f) {
 			return false
 		}
 	}
