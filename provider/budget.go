@@ -24,6 +24,8 @@ const (
 	// sameStorm is how long Throttled answers belong to one event: calls that
 	// were in flight together are refused together.
 	sameStorm = time.Second
+	// longestWait is the longest that anybody is told to wait before asking again.
+	longestWait = 24 * time.Hour
 	// minShare keeps a floor under the rate: full/64.
 	minShare = 64
 )
@@ -32,17 +34,37 @@ func newBudget(rate float64, burst int) *budget {
 	return &budget{full: rate, rate: rate, burst: float64(burst), tokens: float64(burst)}
 }
 
-// reserve takes one token, or says when there may be one.
-func (b *budget) reserve(now time.Time) (bool, time.Time) {
+// reserve takes one token if that leaves as many as given for others, or says
+// when there may be so many.
+func (b *budget) reserve(now time.Time, others int) (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.advance(now)
-	if b.tokens >= 1 {
-		b.tokens--
-		return true, time.Time{}
+	at := b.due(now, others+1)
+	if at.After(now) {
+		return false, at
 	}
-	wait := time.Duration((1 - b.tokens) / b.rate * float64(time.Second))
-	return false, now.Add(max(wait, time.Millisecond))
+	b.tokens--
+	return true, time.Time{}
+}
+
+// next returns when there is a token, which may be now.
+func (b *budget) next(now time.Time) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.advance(now)
+	return b.due(now, 1)
+}
+
+// due returns when n tokens have come in, those that there are counted, if
+// nothing else happens. It needs the lock.
+func (b *budget) due(now time.Time, n int) time.Time {
+	missing := float64(n) - b.tokens
+	if missing <= 0 {
+		return now
+	}
+	wait := min(missing/b.rate, longestWait.Seconds())
+	return now.Add(max(time.Duration(wait*float64(time.Second)), time.Millisecond))
 }
 
 // slow takes note of one Throttled answer and reports whether the rate fell.

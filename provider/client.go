@@ -47,12 +47,17 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 func (c *Client) Provider() nstance.Provider { return c.p }
 
 // Reserve takes one create from the budget, before an ID and a nonce are made
-// for it. When there is none, retryAt says when to ask again. The rate halves
-// when creates are answered with Throttled and comes back while they are not.
-// It does not block.
-func (c *Client) Reserve(now time.Time) (ok bool, retryAt time.Time) {
-	return c.budget.reserve(now)
+// for it, provided that as many are left as others may claim before. When there
+// are not so many, retryAt says when to ask again: by then they have come in,
+// whether the others took theirs or not. The rate halves when creates are
+// answered with Throttled and comes back while they are not. It does not block.
+func (c *Client) Reserve(now time.Time, others int) (ok bool, retryAt time.Time) {
+	return c.budget.reserve(now, others)
 }
+
+// Next returns when Reserve may grant a create to somebody who comes before all
+// others. That is now if there is one. It does not block.
+func (c *Client) Next(now time.Time) time.Time { return c.budget.next(now) }
 
 // Create implements [nstance.Provider]. It makes exactly one call, or none:
 // a spec that cannot work is refused as Invalid, and a ctx that ends while

@@ -516,7 +516,7 @@ func TestReplaceMany(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range calls {
-			ok, _ := c.Reserve(time.Now())
+			ok, _ := c.Reserve(time.Now(), 0)
 			require.True(t, ok, "the budget must let a burst of %d through", calls)
 			s := spec(t)
 			wg.Go(func() {
@@ -547,7 +547,7 @@ func Example() {
 		ID: id, Token: string(id), Market: "spto",
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"},
 	}
-	if ok, retryAt := c.Reserve(time.Now()); !ok {
+	if ok, retryAt := c.Reserve(time.Now(), 0); !ok {
 		fmt.Println("not before", retryAt)
 	}
 	_, err = c.Create(ctx, spec)

@@ -13,48 +13,26 @@ import (
 // lanes, all before the lock is released: the next plan sees chosen instances
 // as pending and leaving members as leaving. It returns when to look again.
 func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
-	holds := d.Holds
-	var next time.Time
-	var waits *pass
-	for _, a := range d.Actions {
+	w := &draw{was: g.owed, holds: d.Holds}
+	for i, a := range d.Actions {
 		if a.Kind != Create {
 			r.applyTo(r.members[a.ID], a, now)
-			continue
+		} else if !r.draw(g, w, d.Actions[i:], now) {
+			break // what remains is planned again
 		}
-		leave, budget := r.launchable(g, a.Reason == ReasonReplace, now)
-		if !leave.ok {
-			waits = &leave
-			continue
-		}
-		ok, retryAt := r.provider.Reserve(now)
-		if !ok {
-			budget.ended()
-			holds = append(holds, budgetHold(retryAt))
-			next = retryAt
-			break // creates come last of their kind; what remains is planned again
-		}
-		m, err := r.choose(g, a, now)
-		if err != nil {
-			budget.ended()
-			holds = append(holds, Hold{Kind: HoldDefinition, Reason: err.Error()})
-			break
-		}
-		m.launch, m.probe = budget, leave.probe
 	}
-	if waits != nil {
-		holds = append(holds, launchHold(*waits))
-		next = earliest(next, waits.until)
-	}
-	for _, h := range r.pay(g, now) {
-		holds, next = append(holds, h), earliest(next, h.Until)
-	}
+	g.owed = w.owed
+	r.turns.settle(claim{g.key, claimLoss}, w.losses)
+	r.turns.settle(claim{g.key, claimSize}, w.others)
+	r.pay(g, w, now)
+	r.wakeNext(g.key, now)
 	if d.Halt {
 		r.halt(g)
 	}
-	g.holds = r.holdViews(g, holds, now)
+	g.holds = r.holdViews(g, w.holds, now)
 	r.noteStanding(g)
 	r.resume(g, now)
-	return next
+	return w.next
 }
 
 // choose makes a pending member, which counts from now on.

@@ -67,6 +67,9 @@ type pass struct {
 	ok    bool
 	probe bool      // although everything is sold out
 	until time.Time // refused until then; zero: until an answer comes
+
+	probeAt time.Time // the budget's, as they were before
+	pause   time.Duration
 }
 
 // admit takes one create from the budget. Free says that some shape may be had;
@@ -80,10 +83,11 @@ func (b *launch) admit(free, urgent bool, now time.Time) pass {
 		if now.Before(b.probeAt) {
 			return pass{until: b.probeAt}
 		}
+		p := pass{ok: true, probe: true, probeAt: b.probeAt, pause: b.pause}
 		b.pause = min(2*b.pause, longestPause)
 		b.probeAt = now.Add(b.pause)
 		b.open++
-		return pass{ok: true, probe: true}
+		return p
 	case urgent || b.open < b.window:
 		b.open++
 		return pass{ok: true}
@@ -109,6 +113,16 @@ func (b *launch) failed(everywhere bool, now time.Time) {
 
 // ended takes any other end.
 func (b *launch) ended() { b.open-- }
+
+// returned takes back a pass that nothing was done with. An attempt while
+// everything is sold out is then still due: else whoever waits for the create
+// budget whenever one is, would never make any.
+func (b *launch) returned(p pass) {
+	b.open--
+	if p.probe {
+		b.probeAt, b.pause = p.probeAt, p.pause
+	}
+}
 
 // errSoldOut keeps a create from being asked for: since it was planned, every
 // shape that it permits has sold out. Nothing of it is durable.

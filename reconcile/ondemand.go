@@ -188,24 +188,34 @@ func (r *Reconciler) spend(m *member) {
 }
 
 // pay takes from the budgets what the creates of instances on demand need, as
-// far as they go. It returns what holds the others up; their intents are written
-// all the same. It needs the lock.
-func (r *Reconciler) pay(g *group, now time.Time) (holds []Hold) {
+// far as they go. It notes in d what holds the others up; their intents are
+// written all the same. It needs the lock.
+func (r *Reconciler) pay(g *group, d *draw, now time.Time) {
+	wants := 0
 	for _, m := range g.members {
 		if !m.unpaid || m.step != stepCreate || m.running || r.freezeOf(g) != nil {
 			continue
 		}
-		if !m.durable || !m.retryAt.After(now) {
-			m.waiting = r.payFor(m, now)
+		if !m.durable || !m.retryAt.After(now) || m.awaitsTurn() {
+			m.waiting = r.payFor(m, wants, now)
 		}
 		if m.waiting != nil {
-			holds = append(holds, *m.waiting)
+			d.hold(*m.waiting)
+		}
+		if m.awaitsTurn() {
+			wants++
 		}
 	}
-	return holds
+	r.turns.settle(claim{g.key, claimOnDemand}, wants)
 }
 
-func (r *Reconciler) payFor(m *member, now time.Time) *Hold {
+// awaitsTurn reports whether m waits for the create budget, which may have
+// something for it earlier than was to be expected.
+func (m *member) awaitsTurn() bool { return m.waiting != nil && m.waiting.Kind == HoldBudget }
+
+// payFor pays for m, or says why it waits; before it there are others of its
+// group.
+func (r *Reconciler) payFor(m *member, before int, now time.Time) *Hold {
 	def := m.group.spec.Definition // after a change of leader, in place of its own
 	if m.own != nil {
 		def = *m.own
@@ -214,9 +224,12 @@ func (r *Reconciler) payFor(m *member, now time.Time) *Hold {
 	if !leave.ok {
 		return m.waits(leave.until, launchHold(leave))
 	}
-	if ok, retryAt := r.provider.Reserve(now); !ok {
-		budget.ended()
-		return m.waits(retryAt, budgetHold(retryAt))
+	if h := r.take(claim{m.group.key, claimOnDemand}, before, now); h != nil {
+		budget.returned(leave)
+		return m.waits(h.Until, *h)
+	}
+	if m.awaitsTurn() {
+		m.retryAt = time.Time{}
 	}
 	m.unpaid, m.launch, m.probe = false, budget, leave.probe
 	return nil
@@ -228,10 +241,6 @@ func (m *member) waits(until time.Time, why Hold) *Hold {
 		m.retryAt = until
 	}
 	return &why
-}
-
-func budgetHold(until time.Time) Hold {
-	return Hold{Kind: "budget", Reason: "the create budget is used up", Until: until}
 }
 
 // unaffordable ends the create of m once its intent is durable, if that has to

@@ -54,8 +54,8 @@ type planner struct {
 	n      memberTally
 	sick   []*Member // doomed for being unhealthy, oldest first
 	doomed []doomedMember
-	lost   []*Member // doomed members whose replacements are owed at once
-	urgent int       // of them, those that no backoff holds up
+	lost   []*Member // doomed members whose replacements are owed at once, beside Owed
+	urgent int       // of them, the first ones, which no backoff holds up
 	owed   int       // creates of this pass that answer a loss
 	plain  int       // creates of this pass that do not
 
@@ -170,6 +170,9 @@ func (p *planner) tallyReturning(m *Member) {
 	if !m.OnDemand && !p.Frozen {
 		p.tally(m)
 		p.n.returning++
+		if i := slices.Index(p.Owed, m.ID); i >= 0 {
+			p.Owed = slices.Delete(slices.Clone(p.Owed), i, i+1)
+		}
 	}
 }
 

@@ -17,17 +17,21 @@ type doomedMember struct {
 // surge limits it.
 func (p *planner) remedy() {
 	slices.SortFunc(p.doomed, func(a, b doomedMember) int { return memberOlder(a.Member, b.Member) })
+	var failed []*Member
 	for _, d := range p.doomed {
 		failure := !d.OnDemand && d.failed()
 		p.remove(d.Member, p.causes(d.Member), failure)
 		if d.OnDemand || !memberOwed(d.Member) {
 			continue
 		}
-		p.lost = append(p.lost, d.Member)
-		if !failure {
-			p.urgent++
+		if failure {
+			failed = append(failed, d.Member)
+			continue
 		}
+		p.lost = append(p.lost, d.Member)
+		p.urgent++
 	}
+	p.lost = append(p.lost, failed...)
 }
 
 // failed reports whether d is a creation that came to nothing by itself: not

@@ -337,15 +337,15 @@ func (w *planWorld) find(id nstance.InstanceID) *planMachine {
 func (w *planWorld) apply(d reconcile.Decision) bool {
 	changed := false
 	counted := w.counted()
-	w.partial = false
-	for _, a := range d.Actions {
+	w.partial, w.view.Owed = false, nil
+	for i, a := range d.Actions {
 		m := w.find(a.ID)
 		if a.Kind == reconcile.Delete && m.State == nstance.Deleting {
 			continue
 		}
 		w.note("%s %s %s%v", a.Kind, a.ID, a.Reason, a.Causes)
 		changed = true
-		if a.Failure && m.Hash == w.view.Hash {
+		if a.Failure && a.Kind != reconcile.Create && m.Hash == w.view.Hash {
 			w.missed(false)
 		}
 		switch a.Kind {
@@ -353,6 +353,7 @@ func (w *planWorld) apply(d reconcile.Decision) bool {
 			if !w.quiet && w.dice.N(8) == 0 {
 				w.note("budget used up")
 				w.next, w.partial = w.now.Add(5*time.Second), true
+				w.owe(d.Actions[i:])
 				return false
 			}
 			w.create(a, counted >= w.wanted())
@@ -374,6 +375,15 @@ func (w *planWorld) apply(d reconcile.Decision) bool {
 	}
 	w.judge()
 	return changed
+}
+
+// owe remembers the losses whose replacements the budget refused.
+func (w *planWorld) owe(rest []reconcile.Action) {
+	for _, a := range rest {
+		if a.Kind == reconcile.Create && a.Replaces != "" && !a.Failure {
+			w.view.Owed = append(w.view.Owed, a.Replaces)
+		}
+	}
 }
 
 func (w *planWorld) drain(m *planMachine, a reconcile.Action) {
@@ -582,6 +592,7 @@ func (w *planWorld) unhide() {
 
 // takeover forgets what only the last leader knew.
 func (w *planWorld) takeover() {
+	w.view.Owed = nil
 	for _, m := range w.machines {
 		if m.RegisteredAt.IsZero() {
 			continue

@@ -46,7 +46,7 @@ func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
 }
 
 func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
-	p := &planPass{planWorld: w, v: v, d: d, acts: map[nstance.InstanceID]reconcile.Action{}}
+	p := &planPass{planWorld: w, v: v, d: d, lost: len(v.Owed), urgent: len(v.Owed), acts: map[nstance.InstanceID]reconcile.Action{}}
 	for _, a := range d.Actions {
 		if a.Kind == reconcile.Create {
 			p.creates = append(p.creates, a)
@@ -271,7 +271,7 @@ func (p *planPass) checkCreates() {
 		if p.v.Unreadable > 0 && (a.Reason != reconcile.ReasonReplace || n > max(p.lost, p.need-p.v.Unreadable)) {
 			p.failf("created beyond the losses of a group with unreadable records")
 		}
-		if loss := p.find(a.Replaces); a.Replaces != "" && (loss == nil || planVoluntary(p.acts[a.Replaces].Causes)) {
+		if loss := p.find(a.Replaces); a.Replaces != "" && !slices.Contains(p.v.Owed, a.Replaces) && (loss == nil || planVoluntary(p.acts[a.Replaces].Causes)) {
 			p.failf("%s was replaced but not lost", a.Replaces)
 		}
 	}

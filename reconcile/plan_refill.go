@@ -3,20 +3,24 @@ package reconcile
 import (
 	"fmt"
 	"time"
+
+	"github.com/nstance-go/nstance"
 )
 
 // refill is P3: the group's deficit is created in parallel. The first creates
-// answer this pass's losses and are labelled with them.
+// answer losses, those of earlier passes before those of this one, and are
+// labelled with them.
 func (p *planner) refill() {
 	need := max(0, p.size-p.n.counted)
 	want := need
 	if p.Unreadable > 0 {
 		want = p.exactly(need)
 	}
-	n := min(want, p.urgent+p.createRoom(want-p.urgent))
+	urgent := len(p.Owed) + p.urgent
+	n := min(want, urgent+p.createRoom(want-urgent))
 	for i := range n {
 		reason := p.plainReason()
-		if i < len(p.lost) || p.Unreadable > 0 {
+		if i < p.losses() || p.Unreadable > 0 {
 			reason = ReasonReplace
 		}
 		p.create(reason)
@@ -24,12 +28,23 @@ func (p *planner) refill() {
 }
 
 // exactly returns how many losses are to be replaced while records of the group
-// cannot be read: those of this pass, and earlier ones whose creates the budget
-// refused. For the latter each unreadable record is taken for a member.
+// cannot be read: those of this pass, those that are owed, and earlier ones that
+// nobody remembers, because another leader was to replace them. For the latter
+// each unreadable record is taken for a member.
 func (p *planner) exactly(need int) int {
-	lost := len(p.lost)
-	open := lost + p.n.losses - p.n.replacing
-	return min(need, max(lost, min(need-p.Unreadable, open)))
+	open := len(p.lost) + p.n.losses - p.n.replacing
+	return min(need, max(p.losses(), min(need-p.Unreadable, open)))
+}
+
+// losses is how many replacements are owed.
+func (p *planner) losses() int { return len(p.Owed) + len(p.lost) }
+
+// loss returns the nth of them, from 0.
+func (p *planner) loss(n int) nstance.InstanceID {
+	if n < len(p.Owed) {
+		return p.Owed[n]
+	}
+	return p.lost[n-len(p.Owed)].ID
 }
 
 // create asks for one member. It is made from the last good definition while
@@ -44,8 +59,8 @@ func (p *planner) create(reason Reason) {
 		p.act(a)
 		return
 	}
-	if p.owed < len(p.lost) {
-		a.Replaces = p.lost[p.owed].ID
+	if p.owed < p.losses() {
+		a.Replaces, a.Failure = p.loss(p.owed), p.owed >= len(p.Owed)+p.urgent
 	}
 	p.owed++
 	p.act(a)

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -229,6 +230,7 @@ func TestPlanRefills(t *testing.T) {
 	}
 	lastGood := func(v *reconcile.View) { v.History.LastGoodHash = planStale }
 	halted := func(v *reconcile.View) { v.History.HaltedHash = planFresh }
+	owed := func(ids ...nstance.InstanceID) planChange { return func(v *reconcile.View) { v.Owed = ids } }
 	unreadable := func(n int) planChange { return func(v *reconcile.View) { v.Unreadable = n } }
 	runPlanCases(t, []planCase{
 		{"backing off: losses only", "r n", planChanges(backoff(time.Minute)), "StartDrain(n2) Create(replace)", []string{"backoff"}},
@@ -256,6 +258,11 @@ func TestPlanRefills(t *testing.T) {
 		{"unreadable record: no surplus goes", "r r r r", planChanges(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: no rollout", "s s s", planChanges(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: a loss that the budget refused", "e e e", planChanges(unreadable(1)), "Create(replace) Create(replace)", []string{"unreadable"}},
+		{"a loss that is owed goes before what else is missing", "r", planChanges(owed("x")), "Create(replace) Create(size)", nil},
+		{"owed, and nobody is missing any more", "r r r", planChanges(owed("x")), "none", nil},
+		{"owed, although backing off", "r", planChanges(owed("x"), backoff(time.Minute)), "Create(replace)", []string{"backoff"}},
+		{"owed, but its notice is withdrawn", "r r e", planChanges(owed("e3"), planEach("e", func(m *reconcile.Member) { m.Notices = nil })), "CancelDrain(e3)", nil},
+		{"owed beside an unreadable record", "r e", planChanges(owed("x"), unreadable(1), planEach("e", planReplacing)), "Create(replace)", []string{"unreadable"}},
 		{"unreadable record: a loss that is being replaced", "r e b", planChanges(unreadable(1), planSize(5), planEach("b", planReplacing)), "none", []string{"unreadable"}},
 	})
 	t.Run("losses are named to their replacements", func(t *testing.T) {
@@ -264,6 +271,24 @@ func TestPlanRefills(t *testing.T) {
 		require.Equal(t, nstance.InstanceID("x1"), d.Actions[3].Replaces)
 		require.Equal(t, nstance.InstanceID("n2"), d.Actions[4].Replaces)
 		require.Empty(t, d.Actions[5].Replaces)
+	})
+	t.Run("those that are owed first, failed creations last", func(t *testing.T) {
+		v := planView(t, "t n", planSize(4), planEach("t", planReplacing))
+		v.Owed = []nstance.InstanceID{"x9"}
+		creates := slices.DeleteFunc(reconcile.Plan(v, planNow).Actions, func(a reconcile.Action) bool { return a.Kind != reconcile.Create })
+		require.Equal(t, []reconcile.Action{
+			{Kind: reconcile.Create, Reason: reconcile.ReasonReplace, Replaces: "x9"},
+			{Kind: reconcile.Create, Reason: reconcile.ReasonReplace, Replaces: "n2"},
+			{Kind: reconcile.Create, Reason: reconcile.ReasonReplace, Replaces: "t1", Failure: true},
+			{Kind: reconcile.Create, Reason: reconcile.ReasonSize},
+		}, creates)
+	})
+	t.Run("what comes back is owed no more", func(t *testing.T) {
+		v := planView(t, "r e", planEach("e", func(m *reconcile.Member) { m.Notices = nil }))
+		v.Owed = []nstance.InstanceID{"e2", "x9"}
+		a := planOnly(t, reconcile.Plan(v, planNow), reconcile.Create)
+		require.Equal(t, nstance.InstanceID("x9"), a.Replaces)
+		require.Equal(t, []nstance.InstanceID{"e2", "x9"}, v.Owed)
 	})
 	t.Run("failures are marked for counting", func(t *testing.T) {
 		d := reconcile.Plan(planView(t, "t x n", planEach("n", func(m *reconcile.Member) { m.RegisteredAt = time.Time{} })), planNow)

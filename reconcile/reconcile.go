@@ -109,6 +109,7 @@ type Reconciler struct {
 	spent    map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	shelf    *shelf                           // what is sold out
 	launches launches                         // how many creates may be under way
+	turns    turns                            // whose create is next
 	subnets  subnetCensus
 	changed  chan struct{} // closed and replaced whenever a step ended
 	ledger   ledger

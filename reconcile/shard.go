@@ -29,6 +29,7 @@ type group struct {
 	suspected  bool      // most of it is under notice, and that was said
 	tripped    bool      // the breaker holds it, and that was said
 	calm       time.Time // until when it does, once what tripped it is over
+	owed       losses
 	holds      []HoldView
 	buffer     []Member // reused for every view
 	fate

@@ -12,11 +12,12 @@ type View struct {
 	Hash       string // desired infra hash; "" when the definition could not be read: nothing is planned
 	Members    []Member
 	History    History
-	Unreadable int    // records of this group that could not be read: only P1, P2 and exact replacement
-	Removing   bool   // the group itself is being deleted: its size counts as 0
-	Frozen     bool   // no mutation except drains already under way
-	Breaker    string // why silent members are not replaced; empty: they are
-	Clock      string // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
+	Owed       []nstance.InstanceID // losses of earlier passes, oldest first, whose replacements the executor could not begin
+	Unreadable int                  // records of this group that could not be read: only P1, P2 and exact replacement
+	Removing   bool                 // the group itself is being deleted: its size counts as 0
+	Frozen     bool                 // no mutation except drains already under way
+	Breaker    string               // why silent members are not replaced; empty: they are
+	Clock      string               // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
 // A Member is what Plan needs to know of one instance.
@@ -77,7 +78,7 @@ type Action struct {
 	Deadline  time.Time          // StartDrain, Tighten
 	Voluntary bool               // StartDrain, Tighten: no cause but a rollout or a surplus
 	Causes    []nstance.Cause    // StartDrain: all; Tighten: the full new set; Delete: why
-	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures
+	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures; Create: what it replaces is one
 }
 
 // An ActionKind names a step.
@@ -102,12 +103,12 @@ type Decision struct {
 
 // A Hold is something that keeps Plan from acting.
 type Hold struct {
-	Kind   string // one of the kinds below, or budget, which is the executor's
+	Kind   string // one of the kinds below
 	Reason string
 	Until  time.Time // zero: until something changes
 }
 
-// The kinds of holds that Plan reports.
+// The kinds of holds that Plan reports, unless said otherwise.
 const (
 	HoldBackoff      = "backoff"       // creations failed: the next ones wait
 	HoldHalted       = "halted"        // the rollout to the desired hash failed too often
@@ -119,6 +120,7 @@ const (
 	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned
+	HoldBudget       = "budget"        // the create budget is used up; reported by the loop
 	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
 	HoldUnresolved   = "unresolved"    // the definition names what is not known yet, or does not suit; reported by the server
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop

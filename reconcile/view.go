@@ -45,7 +45,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	r.suspect(g)
 	v := View{
 		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
-		Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
+		Owed: g.owed.ids, Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
 		Clock: r.clock.why,
 	}
 	if sick {
