@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ func (a *agent) run(ctx context.Context) {
 	tick := time.NewTicker(agentTick)
 	defer tick.Stop()
 	for next(ctx, tick) {
-		if a.w.isMute(a.id) || string(a.spec.UserData) == badImage {
+		if a.w.isMute(a.id) || strings.HasSuffix(string(a.spec.UserData), " "+badImage) {
 			continue
 		}
 		if a.w.isApart(a.id) {

@@ -43,15 +43,21 @@ type checker struct {
 	taken      map[string]nstance.InstanceID    // acknowledged notices
 	withdrawn  map[string]bool                  // notices that the cloud took back
 	created    map[nstance.InstanceID]bool
-	late       map[nstance.InstanceID]bool // records with a write that landed after its term
-	halt       halt
-	journal    []string // the latest events, for a violation
+	late       map[nstance.InstanceID]bool      // records with a write that landed after its term
+	halts      map[string]aversion              // by tenant/group
+	backs      map[nstance.GroupKey]aversion    // what was rolled back
+	frozen     map[nstance.GroupKey]time.Time   // since when somebody knows
+	kept       map[nstance.InstanceID]preserved // ever
+	intruded   map[string]bool                  // by provider ID: may have joined a load balancer late
+	journal    []string                         // the latest events, for a violation
 }
 
 func newChecker(w *World) *checker {
 	return &checker{
 		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
 		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
+		halts: map[string]aversion{}, backs: map[nstance.GroupKey]aversion{}, frozen: map[nstance.GroupKey]time.Time{},
+		kept: map[nstance.InstanceID]preserved{}, intruded: map[string]bool{},
 	}
 }
 
@@ -156,39 +162,50 @@ func (c *checker) noticeTaken(id nstance.InstanceID, eventID string) {
 	}
 }
 
+// consequent reports whether whoever reads the record acts on a notice: it has
+// been, or the record holds it, as in a frozen group.
 func consequent(rec storage.Instance, eventID string) bool {
 	if rec.Deleting != nil {
 		return true
 	}
-	if rec.Drain != nil {
-		for _, cause := range rec.Drain.Causes {
-			if cause.EventID == eventID {
-				return true
-			}
-		}
+	if rec.Drain == nil {
+		return slices.ContainsFunc(rec.Notices, func(n nstance.Notice) bool { return n.EventID == eventID })
 	}
-	return false
+	return slices.ContainsFunc(rec.Drain.Causes, func(c nstance.Cause) bool { return c.EventID == eventID })
 }
 
 // settled checks what must hold when the faults have stopped: I1, I8, I9.
-func (c *checker) settled(size int) {
+func (c *checker) settled() {
 	records, machines := c.w.store.all(), c.w.cloud.Machines()
-	if len(records) != size {
-		c.violated("I8", "%d records for a group of %d", len(records), size)
-	}
-	if len(machines) != size {
-		c.violated("I1", "%d machines for a group of %d", len(machines), size)
-	}
-	known := map[nstance.InstanceID]bool{}
+	known, members := map[nstance.InstanceID]bool{}, map[nstance.GroupKey]int{}
 	for _, r := range records {
 		known[r.ID] = true
+		if o, _ := c.w.orderOf(r.ID); r.OnDemand && (o.unwanted || time.Since(r.CreatedAt) > orderAge+2*drainTimeout) {
+			c.violated("order", "%s is over and still has a record", r.ID)
+		}
+		if !r.OnDemand {
+			members[keyOf(r)]++
+		}
+	}
+	for _, g := range c.w.standing() {
+		if n := members[g.Key]; g.Removing || n != g.Size {
+			c.violated("I8", "%d records for group %s of %d, removing: %t", n, g.Key, g.Size, g.Removing)
+		}
+		delete(members, g.Key)
+	}
+	for key, n := range members {
+		c.violated("I8", "%d records of group %s, which nobody wants", n, key)
+	}
+	if len(machines) != len(records) {
+		c.violated("I1", "%d machines for %d records", len(machines), len(records))
 	}
 	for _, m := range machines {
 		if !known[m.ID] {
 			c.violated("I1", "machine %s has no record", m.ID)
 		}
 	}
-	c.led(size)
+	c.balanced(machines)
+	c.led()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for eventID, id := range c.taken {
@@ -199,15 +216,15 @@ func (c *checker) settled(size int) {
 }
 
 // led checks what the leader itself believes in the end.
-func (c *checker) led(size int) {
+func (c *checker) led() {
 	r, _ := c.w.leader()
 	if r == nil {
 		c.violated("I8", "nobody leads")
 		return
 	}
 	for _, g := range r.Groups() {
-		if g.Ready != size || g.Stale != 0 && g.Halted == "" {
-			c.violated("I8", "%d of %d ready, %d stale, holds %v", g.Ready, size, g.Stale, g.Holds)
+		if size := c.w.wanted(g.Key).Size; g.Ready != size || g.Stale != 0 && g.Halted == "" {
+			c.violated("I8", "group %s: %d of %d ready, %d stale, holds %v", g.Key, g.Ready, size, g.Stale, g.Holds)
 		}
 	}
 }

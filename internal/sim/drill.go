@@ -10,16 +10,40 @@ import (
 
 // drill checks, with nothing else going wrong, what must happen in time.
 func (d *driver) drill() {
-	size := d.wanted().Size
+	size := d.wanted(web).Size
 	d.drillReclaim(size)
 	d.drillRefusal(size)
 	d.pass(10 * time.Minute)
-	d.check.settled(size)
+	d.check.settled()
 	d.drillStray()
 	d.drillSuccession(size)
 	d.drillTakeover(size)
 	d.pass(10 * time.Minute)
-	d.check.settled(size)
+	d.check.settled()
+	d.drillSilence(web)
+	d.drillBalancer(web)
+	d.drillFreeze(webToo)
+	d.drillPreserve(web)
+	d.drillRollback(webToo)
+	d.drillOrder()
+	d.drillRemoval()
+	d.drillExpiry(webToo)
+}
+
+// drillSilence cuts every agent of a group off. As long as the provider says
+// that their machines run, none is replaced.
+func (d *driver) drillSilence(key nstance.GroupKey) {
+	all := ids(d.machines(key))
+	d.separate(1, all...)
+	d.pass(6 * time.Minute)
+	for _, id := range all {
+		if rec, ok := d.store.record(id); !ok || leaving(rec) != "" {
+			d.check.violated("breaker", "%s is let go while nobody of group %s can be heard", id, key)
+		}
+	}
+	d.separate(-1, all...)
+	d.pass(3 * time.Minute)
+	d.check.settled()
 }
 
 // drillStray makes a machine without a record. It goes by the rule for orphans
@@ -46,7 +70,7 @@ func (d *driver) drillStray() {
 func (d *driver) drillSuccession(size int) {
 	d.hang.Add(1)
 	defer d.hang.Add(-1)
-	id := d.cloud.Machines()[0].ID
+	id := d.machines(web)[0].ID
 	if d.cloud.Reclaim(id, 2*time.Minute) != nil {
 		d.check.violated("I8", "machine %s does not run", id)
 		return
@@ -54,14 +78,14 @@ func (d *driver) drillSuccession(size int) {
 	d.pass(8 * time.Second)
 	before, _ := d.store.record(id)
 	for _, end := range []func(*process){(*process).crash, (*process).retire} {
-		d.acts.Go(func() { act{d, rand.New(rand.NewPCG(d.cfg.Seed, 8))}.succeedLeader(end) })
+		d.acts.Go(func() { d.act(8).succeedLeader(end) })
 		d.pass(30 * time.Second)
 	}
 	after, ok := d.store.record(id)
 	if before.Drain == nil || !ok || after.Drain == nil || after.Drain.Generation != before.Drain.Generation {
 		d.check.violated("I9", "the drain of %s was %v and is %v after two leaders", id, before.Drain, after.Drain)
 	}
-	if n := d.others(id); n != size {
+	if n := d.others(web, id); n != size {
 		d.check.violated("I9", "after two leaders there are %d other machines beside %s, of %d wanted", n, id, size)
 	}
 	d.pass(2*time.Minute - 68*time.Second - 3*time.Second)
@@ -75,14 +99,11 @@ func (d *driver) drillSuccession(size int) {
 // yet. Until it has, or they have had the time to be heard, none is surplus: it
 // might be the ones that serve.
 func (d *driver) drillTakeover(size int) {
-	var ids []nstance.InstanceID
-	for _, m := range d.cloud.Machines() {
-		ids = append(ids, m.ID)
-	}
-	d.separate(1, ids...)
-	d.acts.Go(func() { act{d, rand.New(rand.NewPCG(d.cfg.Seed, 9))}.crashLeader() })
+	all := ids(d.machines(web))
+	d.separate(1, all...)
+	d.acts.Go(func() { d.act(9).crashLeader() })
 	d.pass(time.Second)
-	d.want(func(g *nstance.Group) { g.Size = size / 2 })
+	d.want(web, func(g *nstance.Group) { g.Size = size / 2 })
 	for range 60 {
 		if r, _ := d.leader(); r != nil {
 			break
@@ -90,16 +111,16 @@ func (d *driver) drillTakeover(size int) {
 		d.pass(time.Second)
 	}
 	d.pass(reportInterval / 2)
-	for _, id := range ids {
+	for _, id := range all {
 		if rec, ok := d.store.record(id); ok && leaving(rec) == nstance.CauseSurplus {
 			d.check.violated("I4", "%s is surplus to a new leader that has heard of nobody", id)
 		}
 	}
-	d.separate(-1, ids...)
+	d.separate(-1, all...)
 	d.acts.Wait()
 	d.pass(5 * time.Minute)
-	d.check.settled(size / 2)
-	d.want(func(g *nstance.Group) { g.Size = size })
+	d.check.settled()
+	d.want(web, func(g *nstance.Group) { g.Size = size })
 }
 
 // drillReclaim takes a machine whose hooks hang. The replacement does not wait
@@ -107,13 +128,13 @@ func (d *driver) drillTakeover(size int) {
 func (d *driver) drillReclaim(size int) {
 	d.hang.Add(1)
 	defer d.hang.Add(-1)
-	id := d.cloud.Machines()[0].ID
+	id := d.machines(web)[0].ID
 	if d.cloud.Reclaim(id, 100*time.Second) != nil {
 		d.check.violated("I8", "machine %s does not run", id)
 		return
 	}
 	d.pass(10 * time.Second)
-	if n := d.others(id); n != size {
+	if n := d.others(web, id); n != size {
 		d.check.violated("I9", "10s after the notice for %s there are %d other machines, of %d wanted", id, n, size)
 	}
 	d.pass(87 * time.Second)
@@ -125,7 +146,7 @@ func (d *driver) drillReclaim(size int) {
 // drillRefusal takes a machine and refuses the first replacement for good. The
 // next one is tried after the first backoff.
 func (d *driver) drillRefusal(size int) {
-	machines := d.cloud.Machines()
+	machines := d.machines(web)
 	id := machines[len(machines)-1].ID
 	d.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Denied})
 	d.pass(5 * time.Minute)
@@ -134,17 +155,22 @@ func (d *driver) drillRefusal(size int) {
 		return
 	}
 	d.pass(15 * time.Second)
-	if n := d.others(id); n != size {
+	if n := d.others(web, id); n != size {
 		d.check.violated("I8", "15s after the notice for %s and one refusal there are %d other machines, of %d wanted", id, n, size)
 	}
 }
 
-// others counts the machines that run or will, apart from one.
-func (d *driver) others(id nstance.InstanceID) (n int) {
-	for _, m := range d.cloud.Machines() {
+// others counts the machines of a group that run or will, apart from one.
+func (d *driver) others(key nstance.GroupKey, id nstance.InstanceID) (n int) {
+	for _, m := range d.machines(key) {
 		if m.ID != id && !m.Status.Dead() {
 			n++
 		}
 	}
 	return n
+}
+
+// act returns something to do with luck of its own.
+func (d *driver) act(stream uint64) act {
+	return act{d, rand.New(rand.NewPCG(d.cfg.Seed, stream))}
 }

@@ -22,10 +22,11 @@ type driver struct {
 	chosen   sync.Mutex // guards what follows
 	versions int
 	crashed  map[int]bool // servers that have crashed and not come back yet
+	freezing map[nstance.GroupKey]bool
 }
 
 func newDriver(w *World) *driver {
-	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}}
+	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}, freezing: map[nstance.GroupKey]bool{}}
 }
 
 // An act is one thing that goes wrong, with its own luck.
@@ -48,6 +49,8 @@ var kinds = []struct {
 	{"stillborn", 2, act.stillbornOnes}, {"fault", 2, act.fault}, {"hang hooks", 2, act.hangHooks},
 	{"retire", 2, act.retireOne}, {"succession", 2, act.succession}, {"stray", 2, act.strayOne}, {"throttle", 2, act.throttle},
 	{"operator", 3, act.attend}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
+	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"unbalance", 3, act.unbalance},
+	{"stop change", 2, act.stopChange}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
 }
 
 // play goes through the schedule until the time for faults is over and the last
@@ -280,24 +283,9 @@ func (a act) blackout() {
 }
 
 func (a act) resize() {
-	size := a.rng.IntN(2 * a.cfg.Size)
-	a.want(func(g *nstance.Group) { g.Size = size })
-}
-
-// version returns user data that no machine has yet.
-func (d *driver) version() string {
-	d.chosen.Lock()
-	defer d.chosen.Unlock()
-	d.versions++
-	return fmt.Sprintf("v%d", d.versions)
-}
-
-func (a act) redefine() {
-	a.want(func(g *nstance.Group) { g.Definition.UserData.Content = a.version() })
-}
-
-func (a act) badImage() {
-	a.want(func(g *nstance.Group) { g.Definition.UserData.Content = badImage })
+	key := a.group()
+	size := a.rng.IntN(2 * a.usual(key))
+	a.want(key, func(g *nstance.Group) { g.Size = size })
 }
 
 func (a act) shortage() {
@@ -333,17 +321,29 @@ func (a act) hangHooks() {
 func (d *driver) heal() {
 	d.cloud.Heal()
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+	for _, lb := range balancers {
+		d.cloud.SetBalancer(lb.ID, true)
+	}
 	for _, p := range d.all() {
 		p.link.set(func(l *link) { l.cut, l.lose, l.refuse = false, 0, 0 })
-		p.wall.Store(0)
+		p.step(0)
 	}
-	d.resume()
+	d.thaw(wholeShard)
 	d.mu.Lock()
 	d.stillborn = 0
 	d.mu.Unlock()
+	for _, g := range d.standing() {
+		d.calm(g.Key)
+	}
+}
+
+// calm asks for something of a group that can be had.
+func (d *driver) calm(key nstance.GroupKey) {
+	d.thaw(key)
+	d.resume(key)
 	version := d.version()
-	d.want(func(g *nstance.Group) {
-		g.Size, g.DrainTimeout, g.Definition.UserData.Content = d.cfg.Size, drainTimeout, version
-		g.Rollout.MaxSurge.N = max(g.Rollout.MaxSurge.N, d.cfg.Size/5-4) // a large group must be done in time too
+	d.want(key, func(g *nstance.Group) {
+		g.Size, g.DrainTimeout, g.Definition.UserData = d.usual(key), drainTimeout, content(key, version)
+		g.Rollout.MaxSurge.N = max(g.Rollout.MaxSurge.N, d.usual(key)/5-4) // a large group must be done in time too
 	})
 }

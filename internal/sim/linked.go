@@ -104,10 +104,10 @@ func readLost(err error) error {
 
 // linkedProvider is a provider behind a link, watched by the checker.
 type linkedProvider struct {
-	nstance.Provider
-	p *process
-	l *link
-	c *checker
+	cloud truthCloud
+	p     *process
+	l     *link
+	c     *checker
 }
 
 func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m nstance.Machine, err error) {
@@ -115,7 +115,7 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 		p.c.creating(spec)
 	}
 	lerr := p.l.carry(ctx, func() {
-		m, err = p.Provider.Create(context.WithoutCancel(ctx), spec)
+		m, err = p.cloud.Create(context.WithoutCancel(ctx), spec)
 		p.c.tell("create %s for %s: %v", spec.ID, p.p.name, err)
 	})
 	if lerr != nil {
@@ -126,7 +126,7 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 
 func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstance.Machine, err error) {
 	if lerr := p.l.carry(ctx, func() {
-		m, err = p.Provider.Get(ctx, id)
+		m, err = p.cloud.Get(ctx, id)
 		p.c.tell("get %s for %s: %s %v", id, p.p.name, m.Status, err)
 	}); lerr != nil {
 		return nstance.Machine{}, readLost(lerr)
@@ -137,8 +137,8 @@ func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstan
 func (p linkedProvider) Delete(ctx context.Context, m nstance.Machine) (err error) {
 	p.c.sends(p.p, "a delete")
 	lerr := p.l.carry(ctx, func() {
-		p.c.deleting(m)
-		err = p.Provider.Delete(context.WithoutCancel(ctx), m)
+		p.c.deleting(p.p, m)
+		err = p.cloud.Delete(context.WithoutCancel(ctx), m)
 		p.c.tell("delete %s for %s: %v", m.ID, p.p.name, err)
 	})
 	if lerr != nil {
@@ -153,7 +153,7 @@ func (p linkedProvider) List(ctx context.Context, owner nstance.Owner) iter.Seq2
 			yield(nstance.Machine{}, readLost(err))
 			return
 		}
-		for m, err := range p.Provider.List(ctx, owner) {
+		for m, err := range p.cloud.List(ctx, owner) {
 			if !yield(m, err) {
 				return
 			}

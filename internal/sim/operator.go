@@ -21,10 +21,11 @@ const (
 	manners
 )
 
-// An operator is the one of the tenant: while it watches, drains are its to
+// An operator is the one of a tenant: while it watches, drains are its to
 // acknowledge.
 type operator struct {
-	w *World
+	w      *World
+	tenant nstance.TenantID
 
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -35,10 +36,10 @@ type operator struct {
 	begun   map[nstance.InstanceID]uint64
 }
 
-func newOperator(w *World) *operator {
-	rng := rand.New(rand.NewPCG(w.cfg.Seed, 6))
+func newOperator(w *World, tenant nstance.TenantID, nth uint64) *operator {
+	rng := rand.New(rand.NewPCG(w.cfg.Seed, 6+100*nth))
 	return &operator{
-		w: w, rng: rng, manner: manner(rng.IntN(int(manners))), leave: func() {},
+		w: w, tenant: tenant, rng: rng, manner: manner(rng.IntN(int(manners))), leave: func() {},
 		emptied: map[nstance.InstanceID]uint64{}, begun: map[nstance.InstanceID]uint64{},
 	}
 }
@@ -82,12 +83,15 @@ func (o *operator) follow(ctx context.Context, drains *drain.Coordinator, watche
 		return
 	}
 	watching, stop := context.WithCancel(ctx)
-	attended := drains.Attend(web.Tenant)
+	attended := drains.Attend(o.tenant)
 	o.leave = func() { attended(); stop() }
 	watches.Go(func() {
-		for e, err := range drains.Watch(watching, web.Tenant, 0) {
+		for e, err := range drains.Watch(watching, o.tenant, 0) {
 			if err != nil {
 				return // as a broken stream; the drains stand in the next watch's snapshot
+			}
+			if e.Drain.Instance != "" && e.Drain.Group.Tenant != o.tenant {
+				o.w.check.violated("tenant", "the operator of %s hears of %s of %s", o.tenant, e.Drain.Instance, e.Drain.Group)
 			}
 			if e.Type == nstance.DrainSnapshot || e.Type == nstance.DrainRequested {
 				o.begin(ctx, e.Drain, watches)

@@ -23,6 +23,7 @@ type process struct {
 	link   *link
 	clock  lease.Clock
 	wall   atomic.Int64 // how far its wall clock is ahead
+	set    atomic.Int64 // when that was last changed, in ns since 1970
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -68,6 +69,15 @@ func (p *process) retire() { p.cancel() }
 // now is the time by the process's own wall clock.
 func (p *process) now() time.Time { return time.Now().Add(time.Duration(p.wall.Load())) }
 
+// step sets the process's wall clock.
+func (p *process) step(ahead time.Duration) {
+	p.wall.Store(int64(ahead))
+	p.set.Store(time.Now().UnixNano())
+}
+
+// steppedSince reports whether its wall clock was set after an instant.
+func (p *process) steppedSince(t time.Time) bool { return p.set.Load() > t.UnixNano() }
+
 func (p *process) isOver() bool {
 	select {
 	case <-p.done:
@@ -110,7 +120,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
-		Owner: owner, Groups: []nstance.Group{p.w.wanted()}, Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
+		Owner: owner, Groups: p.w.standing(), Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
 		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.now,
 	})
@@ -120,8 +130,8 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	p.mu.Lock()
 	p.leads, p.drains = r, drains
 	p.mu.Unlock()
-	r.Observe(nstance.Desired{Groups: []nstance.Group{p.w.wanted()}}) // it may have changed since
-	_ = r.Run(work)                                                   // nil, always
+	r.Observe(nstance.Desired{Groups: p.w.standing()}) // they may have changed since
+	_ = r.Run(work)                                    // nil, always
 	p.mu.Lock()
 	p.leads = nil
 	p.mu.Unlock()
@@ -142,12 +152,12 @@ func (p *process) leading() (*reconcile.Reconciler, *drain.Coordinator) {
 
 // told gives what is wanted to a process that leads, whether or not it can be
 // reached otherwise: people keep telling.
-func (p *process) told(g nstance.Group) {
+func (p *process) told(groups []nstance.Group) {
 	p.mu.Lock()
 	r := p.leads
 	p.mu.Unlock()
 	if r != nil {
-		r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
+		r.Observe(nstance.Desired{Groups: groups})
 	}
 }
 

@@ -73,48 +73,38 @@ func (a act) throttle() {
 	}
 }
 
-// attend lets the operator come, go, or never acknowledge.
-func (a act) attend() { a.operator.become(manner(a.rng.IntN(int(manners)))) }
+// attend lets an operator come, go, or never acknowledge.
+func (a act) attend() {
+	a.operators[a.rng.IntN(len(a.operators))].become(manner(a.rng.IntN(int(manners))))
+}
 
-// reconfigure changes how the group is rolled out and emptied.
+// reconfigure changes how a group is rolled out and emptied.
 func (a act) reconfigure() {
+	key := a.group()
 	surge, timeouts := nstance.Count{N: a.rng.IntN(4)}, []time.Duration{0, time.Minute, drainTimeout, 8 * time.Minute}
 	timeout := timeouts[a.rng.IntN(len(timeouts))]
-	a.want(func(g *nstance.Group) { g.Rollout.MaxSurge, g.DrainTimeout = surge, timeout })
+	a.want(key, func(g *nstance.Group) { g.Rollout.MaxSurge, g.DrainTimeout = surge, timeout })
 }
 
 // step sets a server's wall clock forward or back.
 func (a act) step() {
 	off := time.Duration(a.rng.Int64N(int64(2*maxStep))) - maxStep
-	a.one().wall.Store(int64(off))
+	a.one().step(off)
 }
 
-// pause stops the rollout for a while.
-func (a act) pause() {
-	a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Pause(ctx, web, "drill") })
-	a.sleep(a.seconds(10, 300))
-	a.resume()
-}
-
-// resume ends a pause, and whatever halted the rollout.
-func (d *driver) resume() {
-	d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		d.check.resuming()
-		return r.Resume(ctx, web)
-	})
-}
-
-// ask asks whoever leads, again and again until it is done.
-func (d *driver) ask(what func(context.Context, *reconcile.Reconciler) error) {
+// ask asks whoever leads, again and again until it is done or refused for good.
+func (d *driver) ask(what func(context.Context, *reconcile.Reconciler) error) (err error) {
 	for range 100 {
 		if r, _ := d.leader(); r != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			err := what(ctx, r)
+			err = what(ctx, r)
 			cancel()
-			if err == nil {
-				return
+			switch nstance.CodeOf(err) {
+			case "", nstance.NotFound, nstance.Conflict, nstance.Invalid:
+				return err
 			}
 		}
 		d.sleep(3 * time.Second)
 	}
+	return nstance.Errorf(nstance.Unavailable, "nobody does it: %w", err)
 }

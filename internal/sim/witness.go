@@ -23,15 +23,16 @@ type witness struct {
 	versions map[string]storage.Version
 	records  map[nstance.InstanceID]storage.Instance
 	keys     map[string]nstance.InstanceID
-	marked   map[nstance.InstanceID]bool // its record has ever said deleting
-	free     bool                        // the lease has been given back
-	given    bool                        // it had been before its latest write
+	ever     map[nstance.InstanceID]bool      // it has had a record
+	marked   map[nstance.InstanceID]time.Time // since when its record has said deleting, even if there is none any more
+	free     bool                             // the lease has been given back
+	given    bool                             // it had been before its latest write
 }
 
 func newWitness(w *World) *witness {
 	return &witness{
 		Store: storage.NewMemory(), w: w, versions: map[string]storage.Version{}, records: map[nstance.InstanceID]storage.Instance{},
-		keys: map[string]nstance.InstanceID{}, marked: map[nstance.InstanceID]bool{},
+		keys: map[string]nstance.InstanceID{}, ever: map[nstance.InstanceID]bool{}, marked: map[nstance.InstanceID]time.Time{},
 	}
 }
 
@@ -53,6 +54,25 @@ func (s *witness) all() []storage.Instance {
 	return out
 }
 
+// members returns the records of a group, instances on demand apart.
+func (s *witness) members(key nstance.GroupKey) (out []storage.Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rec := range s.records {
+		if keyOf(rec) == key && !rec.OnDemand {
+			out = append(out, rec)
+		}
+	}
+	return out
+}
+
+// wasThere reports whether an instance has ever had a record.
+func (s *witness) wasThere(id nstance.InstanceID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ever[id]
+}
+
 // wasGiven reports whether the lease was given back before it was last taken.
 func (s *witness) wasGiven() bool {
 	s.mu.Lock()
@@ -60,8 +80,9 @@ func (s *witness) wasGiven() bool {
 	return s.given
 }
 
-// wasMarked reports whether the record ever said that it is being deleted.
-func (s *witness) wasMarked(id nstance.InstanceID) bool {
+// markedSince returns since when the record has said that it is being deleted,
+// or zero.
+func (s *witness) markedSince(id nstance.InstanceID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.marked[id]
@@ -105,7 +126,10 @@ func (s *witness) note(key string, data []byte) (old *storage.Instance, now stor
 		old = &was
 	}
 	s.records[now.ID], s.keys[key] = now, now.ID
-	s.marked[now.ID] = s.marked[now.ID] || now.Deleting != nil
+	s.ever[now.ID] = true
+	if now.Deleting != nil && s.marked[now.ID].IsZero() {
+		s.marked[now.ID] = time.Now()
+	}
 	return old, now, true
 }
 
@@ -132,6 +156,12 @@ func (s *witness) remove(ctx context.Context, key string, v storage.Version) err
 
 // written checks what one write did to a record.
 func (c *checker) written(t *lease.Term, old *storage.Instance, now storage.Instance) {
+	c.ordered(old, now)
+	c.aged(old, now)
+	c.untouched(old, now)
+	if t != nil && t.Err() == nil {
+		c.unmoved(old, now)
+	}
 	if old == nil {
 		c.chosen(now)
 		return
@@ -207,19 +237,25 @@ func (c *checker) leaves(old, now storage.Instance) {
 	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.w.cloud.running()[now.ID] || !c.sound(now.ID) || c.readyFor(now.ID) < reportInterval {
 		return
 	}
-	others := 0
-	for _, r := range c.w.store.all() {
-		if r.ID != now.ID && leaving(r) == "" && c.believed(r) {
+	key, others := keyOf(now), 0
+	for _, r := range c.w.store.members(key) {
+		if r.ID != now.ID && (leaving(r) == "" || lostSince(r, now)) && c.believed(r) {
 			others++
 		}
 	}
-	floor := c.w.smallest()
-	if c.w.surgeless() {
+	floor := c.w.smallest(key)
+	if c.w.surgeless(key) {
 		floor--
 	}
 	if others < floor {
-		c.violated("I4", "ready member %s leaves for %s: %d others are ready, of %d wanted", now.ID, after, others, c.w.smallest())
+		c.violated("I4", "ready member %s leaves for %s: %d others are ready, of %d wanted", now.ID, after, others, c.w.smallest(key))
 	}
+}
+
+// lostSince reports whether a member began to leave after it was decided that
+// another does: whoever decided that could rely on it.
+func lostSince(r, other storage.Instance) bool {
+	return r.Drain != nil && other.Drain != nil && r.Drain.StartedAt.After(other.Drain.StartedAt)
 }
 
 // leaving returns the strongest cause for which a member leaves, or "".
@@ -238,12 +274,12 @@ func leaving(r storage.Instance) nstance.CauseKind {
 // capped checks the limit on members that leave for being unhealthy at once.
 func (c *checker) capped(rec storage.Instance) {
 	n := 0
-	for _, r := range c.w.store.all() {
+	for _, r := range c.w.store.members(keyOf(rec)) {
 		if leaving(r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
 			n++
 		}
 	}
-	if limit := max(1, c.w.largest()/5); n > limit {
+	if limit := max(1, c.w.largest(keyOf(rec))/5); n > limit {
 		c.violated("I10", "%s is the %dth member that leaves for being unhealthy, of %d at most", rec.ID, n, limit)
 	}
 }

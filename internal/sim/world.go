@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"io"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,25 +16,17 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-const (
-	shard    = nstance.ShardID("s1")
-	badImage = "bad"
+const shard = nstance.ShardID("s1")
 
-	drainTimeout = 3 * time.Minute
-)
-
-var (
-	owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: shard}
-	web   = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
-)
+var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: shard}
 
 // Config says what to play. Zero fields mean the defaults.
 type Config struct {
 	Seed    uint64
 	Servers int           // 3
-	Size    int           // of the group at the start; 10
+	Size    int           // of the first group at the start; 10
 	Faults  time.Duration // how long faults go on, in virtual time; 1 h
-	Settle  time.Duration // how long everything is left alone afterwards; 45 min
+	Settle  time.Duration // how long everything is left alone afterwards; 1 h
 
 	Trace io.Writer // gets every event, write and call with its virtual time; nil: nobody does
 	Idle  func()    // called once a virtual minute, while nothing in the bubble can run; nil: nothing is
@@ -53,17 +44,17 @@ type Result struct {
 
 // World is one run.
 type World struct {
-	cfg      Config
-	rng      *rand.Rand
-	began    time.Time
-	idled    time.Time // when cfg.Idle was last called
-	store    *witness
-	cloud    truthCloud
-	check    *checker
-	hang     atomic.Int32  // drain hooks do not end while it is positive
-	loss     atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
-	agents   sync.WaitGroup
-	operator *operator
+	cfg       Config
+	rng       *rand.Rand
+	began     time.Time
+	idled     time.Time // when cfg.Idle was last called
+	store     *witness
+	cloud     truthCloud
+	check     *checker
+	hang      atomic.Int32  // drain hooks do not end while it is positive
+	loss      atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
+	agents    sync.WaitGroup
+	operators []*operator // one for each tenant
 
 	mu        sync.Mutex
 	lives     int
@@ -71,21 +62,14 @@ type World struct {
 	stillborn int        // machines to come whose agent never starts
 	processes []*process // one for each server
 	dying     []*process // crashed, and something of them may be left
-	group     nstance.Group
-	sizes     []sized            // every wish, for what may be under way
+	wishes    map[nstance.GroupKey]*wish
+	keys      []nstance.GroupKey // of wishes, in the order in which they came
+	orders    map[nstance.InstanceID]*order
 	stray     nstance.InstanceID // the latest machine that was made without a record
 	mute      map[nstance.InstanceID]bool
 	noticed   map[nstance.InstanceID]bool
 	apart     map[nstance.InstanceID]int // cut off from the servers, how many times over
 	stops     map[nstance.InstanceID]context.CancelFunc
-}
-
-type sized struct {
-	at    time.Time
-	size  int
-	room  int           // size and surge
-	drain time.Duration // timeout
-	surge int
 }
 
 // truthCloud is the cloud with a look at the truth.
@@ -124,7 +108,7 @@ func Run(cfg Config) Result {
 		cfg.Faults = time.Hour
 	}
 	if cfg.Settle == 0 {
-		cfg.Settle = 45 * time.Minute
+		cfg.Settle = time.Hour
 	}
 	if cfg.Trace == nil {
 		cfg.Trace = io.Discard
@@ -136,7 +120,9 @@ func Run(cfg Config) Result {
 	ctx, stop := context.WithCancel(context.Background())
 	go w.check.always(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { w.operator.run(ctx) })
+	for _, o := range w.operators {
+		beside.Go(func() { o.run(ctx) })
+	}
 	for i := range cfg.Servers {
 		p := w.start(string(rune('a' + i)))
 		w.mu.Lock()
@@ -148,7 +134,7 @@ func Run(cfg Config) Result {
 	d.play()
 	d.heal()
 	w.pass(cfg.Settle)
-	w.check.settled(w.wanted().Size)
+	w.check.settled()
 	d.drill()
 	stop()
 	beside.Wait()
@@ -162,26 +148,26 @@ func newWorld(cfg Config) *World {
 	w := &World{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(),
 		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, apart: map[nstance.InstanceID]int{},
-		stops: map[nstance.InstanceID]context.CancelFunc{},
+		stops:  map[nstance.InstanceID]context.CancelFunc{},
+		wishes: map[nstance.GroupKey]*wish{}, orders: map[nstance.InstanceID]*order{},
 	}
 	w.check, w.store = newChecker(w), newWitness(w)
-	w.want(func(g *nstance.Group) {
-		*g = nstance.Group{
-			Key: web, Size: cfg.Size, DrainTimeout: drainTimeout,
-			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: w.rng.IntN(3)}, HaltAfter: 2},
-			Definition: nstance.Definition{
-				Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}, Market: nstance.Market{Type: nstance.Spot},
-				UserData: nstance.UserData{Content: "v0"}, LaunchTimeout: 5 * time.Minute, RegistrationTimeout: 3 * time.Minute,
-			},
-		}
-	})
+	for _, key := range []nstance.GroupKey{web, webToo} {
+		surge := w.rng.IntN(3)
+		w.want(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
+	}
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
 		Seed: cfg.Seed, Latency: simcloud.Between(10*time.Millisecond, 200*time.Millisecond),
 		Boot: simcloud.Between(5*time.Second, 40*time.Second), Shutdown: simcloud.Between(time.Second, 20*time.Second),
-		Lag: simcloud.Between(0, 10*time.Second), Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size), Burst: 4 * cfg.Size}},
+		Lag: simcloud.Between(0, 10*time.Second), Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size + side), Burst: 4 * (cfg.Size + side)}},
 		OnStart: w.booted, OnStop: w.stopped,
 	})}
-	w.operator = newOperator(w)
+	for _, lb := range balancers {
+		w.cloud.SetBalancer(lb.ID, true)
+	}
+	for i, tenant := range tenants {
+		w.operators = append(w.operators, newOperator(w, tenant, uint64(i)))
+	}
 	return w
 }
 
@@ -252,75 +238,6 @@ func (w *World) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 		}
 	}
 	return nil, nil
-}
-
-// want changes what is wanted, and tells whoever leads.
-func (w *World) want(change func(*nstance.Group)) {
-	w.mu.Lock()
-	change(&w.group)
-	surge := w.group.Rollout.MaxSurge.Of(w.group.Size)
-	w.sizes = append(w.sizes, sized{time.Now(), w.group.Size, w.group.Size + max(1, surge), w.group.DrainTimeout, surge})
-	g := w.group
-	w.mu.Unlock()
-	for _, p := range w.all() {
-		p.told(g)
-	}
-}
-
-func (w *World) wanted() nstance.Group {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.group
-}
-
-// wishes calls look for every wish of the last minutes: what happens now may
-// have been decided under an earlier one.
-func (w *World) wishes(look func(sized)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, s := range w.sizes {
-		if i == len(w.sizes)-1 || time.Since(w.sizes[i+1].at) < 5*time.Minute {
-			look(s)
-		}
-	}
-}
-
-// roomiest is the largest number of members that any of them permits.
-func (w *World) roomiest() (most int) {
-	w.wishes(func(s sized) { most = max(most, s.room) })
-	return most
-}
-
-// largest and smallest are the sizes between which all of them lie.
-func (w *World) largest() (most int) {
-	w.wishes(func(s sized) { most = max(most, s.size) })
-	return most
-}
-
-func (w *World) smallest() int {
-	least := math.MaxInt
-	w.wishes(func(s sized) { least = min(least, s.size) })
-	return least
-}
-
-// surgeless reports whether any of them permits no surge.
-func (w *World) surgeless() (yes bool) {
-	w.wishes(func(s sized) { yes = yes || s.surge == 0 })
-	return yes
-}
-
-// undrained reports whether a deletion that was decided at an instant, by a
-// server's own clock, may have been decided while nothing was to be drained.
-func (w *World) undrained(at time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, s := range w.sizes {
-		ended := i < len(w.sizes)-1 && at.Sub(w.sizes[i+1].at) > 5*time.Minute
-		if s.drain <= 0 && !ended && !s.at.After(at.Add(maxStep)) {
-			return true
-		}
-	}
-	return false
 }
 
 // lossy is the share of messages that are lost.

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// leaveWithin is how long a deletion waits for a load balancer that cannot be
+// changed.
+const leaveWithin = 30 * time.Second
+
+var _ nstance.Balancer = linkedProvider{}
+
+// balancers are what groups may name.
+var balancers = []nstance.LoadBalancer{{Name: "front", ID: "lb-1"}, {Name: "back", ID: "lb-2"}}
+
+// balancersOf is what a group names.
+func balancersOf(key nstance.GroupKey) []string {
+	if key == web {
+		return []string{"front"}
+	}
+	return []string{"back"}
+}
+
+// BalancerMembers implements [nstance.Balancer].
+func (p linkedProvider) BalancerMembers(ctx context.Context, lb nstance.LoadBalancer) (ids []string, err error) {
+	lerr := p.l.carry(ctx, func() { ids, err = p.cloud.BalancerMembers(ctx, lb) })
+	if lerr != nil {
+		return nil, readLost(lerr)
+	}
+	return ids, err
+}
+
+// JoinBalancer implements [nstance.Balancer].
+func (p linkedProvider) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return p.balance(ctx, "a join", func(ctx context.Context) error {
+		err := p.cloud.JoinBalancer(ctx, lb, machines)
+		if t, _ := p.p.last(); t.Err() != nil {
+			p.c.joinedLate(machines)
+		}
+		return err
+	})
+}
+
+// LeaveBalancer implements [nstance.Balancer].
+func (p linkedProvider) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return p.balance(ctx, "a leave", func(ctx context.Context) error { return p.cloud.LeaveBalancer(ctx, lb, machines) })
+}
+
+func (p linkedProvider) balance(ctx context.Context, what string, do func(context.Context) error) (err error) {
+	p.c.sends(p.p, what)
+	lerr := p.l.carry(ctx, func() {
+		err = do(context.WithoutCancel(ctx))
+		p.c.tell("%s for %s: %v", what, p.p.name, err)
+	})
+	if lerr != nil {
+		return lerr
+	}
+	return err
+}
+
+// unbalance lets one load balancer fail all that is asked of it, or some of it,
+// lets a person remove and make it again, or has a group name none for a while.
+func (a act) unbalance() {
+	key, long := a.group(), a.seconds(5, 90)
+	lb := balancers[a.rng.IntN(len(balancers))].ID
+	ops := []simcloud.Op{simcloud.OpMembers, simcloud.OpJoin, simcloud.OpLeave}
+	when, times := []simcloud.When{simcloud.Before, simcloud.After}[a.rng.IntN(2)], 1+a.rng.IntN(5)
+	switch a.rng.IntN(4) {
+	case 0:
+		a.cloud.SetBalancer(lb, false)
+		a.sleep(long)
+		a.cloud.SetBalancer(lb, true)
+	case 1:
+		a.want(key, func(g *nstance.Group) { g.Definition.LoadBalancers = nil })
+		a.sleep(long)
+		a.want(key, func(g *nstance.Group) { g.Definition.LoadBalancers = balancersOf(key) })
+	default:
+		for _, op := range ops {
+			a.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(lb), When: when, Times: times})
+		}
+	}
+}
+
+// joinedLate notes machines that may have become members by a call that was
+// sent before the end of a term and landed after it: the next leader cannot know.
+func (c *checker) joinedLate(machines []nstance.Machine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range machines {
+		c.intruded[m.ProviderID] = true
+	}
+}
+
+// severs checks, at the moment in which the cloud is asked to delete a machine
+// that runs, that no load balancer sends traffic to it any more, or has had long
+// enough to stop.
+func (c *checker) severs(p *process, m nstance.Machine) {
+	marked := c.w.store.markedSince(m.ID)
+	c.mu.Lock()
+	late := c.intruded[m.ProviderID]
+	c.mu.Unlock()
+	if late || time.Since(marked) >= leaveWithin || p.steppedSince(marked) {
+		return
+	}
+	for _, lb := range balancers {
+		if slices.Contains(c.w.cloud.Balanced(lb.ID), m.ProviderID) {
+			c.violated("balancer", "machine %s is deleted %v after its mark while load balancer %s sends traffic to it", m.ID, time.Since(marked), lb.Name)
+		}
+	}
+}
+
+// balanced checks that exactly those are members in the end that should be.
+func (c *checker) balanced(machines []nstance.Machine) {
+	for _, lb := range balancers {
+		in := c.w.cloud.Balanced(lb.ID)
+		for _, m := range machines {
+			key := nstance.GroupKey{Tenant: m.Owner.Tenant, Group: m.Group}
+			named := slices.Contains(c.w.wanted(key).Definition.LoadBalancers, lb.Name)
+			if member := slices.Contains(in, m.ProviderID); member != named {
+				c.violated("balancer", "machine %s of group %s in load balancer %s: %t, wanted: %t", m.ID, key, lb.Name, member, named)
+			}
+		}
+		if slices.ContainsFunc(in, func(id string) bool {
+			return !slices.ContainsFunc(machines, func(m nstance.Machine) bool { return m.ProviderID == id })
+		}) {
+			c.violated("balancer", "load balancer %s holds what is gone: %v", lb.Name, in)
+		}
+	}
+}
+
+// drillBalancer takes a machine while the load balancer that it is in cannot be
+// changed. It goes all the same, and not before the load balancer has had its
+// time.
+func (d *driver) drillBalancer(key nstance.GroupKey) {
+	for _, op := range []simcloud.Op{simcloud.OpMembers, simcloud.OpLeave} {
+		d.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(balancers[0].ID), Times: -1})
+	}
+	d.want(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout / 6 })
+	id := d.machines(key)[0].ID
+	_ = d.cloud.Reclaim(id, 10*time.Minute)
+	d.pass(drainTimeout/6 + leaveWithin + 2*time.Minute)
+	if _, err := d.cloud.Truth(id); err == nil {
+		d.check.violated("balancer", "%s cannot be deleted while its load balancer does not answer", id)
+	}
+	d.cloud.Heal()
+	d.want(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout })
+	d.pass(7 * time.Minute)
+	d.check.settled()
+}

@@ -1,0 +1,65 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// age lets a group's machines be too old for a while.
+func (a act) age() {
+	key, may, must := a.group(), a.seconds(300, 1200), a.seconds(900, 2400)
+	which := a.rng.IntN(3)
+	a.want(key, func(g *nstance.Group) {
+		if which != 0 {
+			g.Expiry.EligibleAge = may
+		}
+		if which != 1 {
+			g.Expiry.ForcedAge = must
+		}
+	})
+	a.sleep(a.seconds(60, 300))
+	a.want(key, func(g *nstance.Group) { g.Expiry = nstance.Expiry{OnDemandAge: orderAge} })
+}
+
+// aged checks that what leaves for its age has reached it.
+func (c *checker) aged(old *storage.Instance, now storage.Instance) {
+	if old == nil || leaving(*old) != "" || leaving(now) != nstance.CauseExpired {
+		return
+	}
+	least := time.Duration(math.MaxInt64)
+	c.w.recent(keyOf(now), func(s sized) {
+		limit := s.expiry.ForcedAge
+		if now.OnDemand {
+			limit = s.expiry.OnDemandAge
+		}
+		if limit > 0 {
+			least = min(least, limit*9/10)
+		}
+	})
+	if is := time.Since(now.CreatedAt); is < least-2*maxStep {
+		c.violated("expiry", "%s leaves for its age of %v, and may be %v old", now.ID, is, least)
+	}
+}
+
+// drillExpiry lets the members of a group be old enough to be replaced when
+// there is time. One after another is, and the new ones stay.
+func (d *driver) drillExpiry(key nstance.GroupKey) {
+	const old = 12 * time.Minute
+	began := time.Now().Truncate(time.Millisecond) // as instances are dated
+	for _, m := range d.machines(key) {
+		d.pass(old - time.Since(m.CreatedAt))
+	}
+	d.want(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = old, drainTimeout/6 })
+	d.pass(10 * time.Minute)
+	for _, m := range d.machines(key) {
+		if m.CreatedAt.Before(began) {
+			d.check.violated("expiry", "%s is %v old and was not replaced", m.ID, time.Since(m.CreatedAt))
+		}
+	}
+	d.want(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = 0, drainTimeout })
+	d.pass(3 * time.Minute)
+	d.check.settled()
+}
