@@ -47,6 +47,7 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 		return err
 	}
 	m.rec = rec
+	r.announce()
 	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339)})
 	return nil
 }

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -44,6 +45,37 @@ func TestPreserve(t *testing.T) {
 			require.False(t, runs(w, id))
 			require.Len(t, w.cloud.Machines(), 3)
 			w.agrees(3)
+		})
+	})
+	t.Run("a request to end it is refused, with the way to do so", func(t *testing.T) {
+		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, drained := w.r.Drain(ctx, id, "")
+			for _, err := range []error{drained, w.r.Delete(ctx, id, "", false), w.r.Delete(ctx, id, "", true), w.r.Removable(id)} {
+				require.ErrorIs(t, err, nstance.Conflict)
+				require.ErrorContains(t, err, "nstance-admin instance preserve --end "+string(id))
+			}
+			w.passes(time.Hour)
+			require.True(t, runs(w, id))
+			w.passes(2 * time.Hour)
+			require.ErrorIs(t, w.r.Removable(id), nstance.NotFound)
+			gone := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id })
+			require.Len(t, gone.Drain.Causes, 1)
+			require.Contains(t, gone.Drain.Causes[0].Message, "it was preserved until", "nothing of those requests is left")
+		})
+	})
+	t.Run("a request that comes first hears of it", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			id := w.ready()[0]
+			w.succeeds() // nobody says what the group should be, so nothing begins
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			asked := make(chan error, 1)
+			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
+			synctest.Wait()
+			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour)))
+			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})
 	})
 	t.Run("a new leader keeps it", func(t *testing.T) {

@@ -199,8 +199,8 @@ func (r *Reconciler) Problems() []string {
 
 // Drain asks for an instance to be drained and then deleted, and returns once
 // the drain, or the deletion where there is nothing to drain, is durable. A
-// managed instance is replaced. Fails with NotFound, Conflict when a freeze
-// forbids it, and Unavailable when ctx ends first: then it may still happen.
+// managed instance is replaced. Fails as Removable does, and with Unavailable
+// when ctx ends first: then it may still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
 	err := r.request(ctx, id, reason, false)
 	if err != nil {
@@ -221,14 +221,43 @@ func (r *Reconciler) Delete(ctx context.Context, id nstance.InstanceID, reason s
 	return r.request(ctx, id, reason, noDrain)
 }
 
-func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+// Removable returns nil if Drain and Delete would begin now. Else NotFound, or
+// Conflict when a freeze forbids it or the instance is preserved.
+func (r *Reconciler) Removable(id nstance.InstanceID) error {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.removable(id)
+	return err
+}
+
+// removable needs the lock.
+func (r *Reconciler) removable(id nstance.InstanceID) (*member, error) {
 	m := r.members[id]
 	if m == nil {
-		r.mu.Unlock()
-		return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
 	if err := r.thawed(m.group.key); err != nil {
+		return nil, err
+	}
+	return m, r.unpreserved(m)
+}
+
+// unpreserved returns nil unless m is kept for inspection: then Conflict. It
+// needs the lock.
+func (r *Reconciler) unpreserved(m *member) error {
+	if !r.preserved(m, r.opts.Now()) {
+		return nil
+	}
+	return &nstance.Error{
+		Code: nstance.Conflict, Remedy: "nstance-admin instance preserve --end " + string(m.id) + " drains and deletes it",
+		Msg: fmt.Sprintf("%s is preserved until %s", m.id, m.preserve.Until.UTC().Format(time.RFC3339)),
+	}
+}
+
+func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+	r.mu.Lock()
+	m, err := r.removable(id)
+	if err != nil {
 		r.mu.Unlock()
 		return err
 	}
@@ -239,9 +268,18 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	m.drainOver = m.drainOver || noDrain && m.state == nstance.Draining
 	r.queue.add(m.group.key, true)
 	r.mu.Unlock()
-	return r.await(ctx, func() bool {
-		return r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain
-	})
+	var kept error // somebody may preserve it before it begins to go
+	if err := r.await(ctx, func() bool {
+		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain {
+			kept = nil
+			return true
+		}
+		kept = r.unpreserved(m)
+		return kept != nil
+	}); err != nil {
+		return err
+	}
+	return kept
 }
 
 // await blocks until done, which is called under the lock, or ctx ends.

@@ -112,6 +112,9 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 func (operatorService) DeleteInstance(ctx context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
+	if err == nil && req.GetDryRun() {
+		err = c.term.reconciler.Removable(v.Record.ID)
+	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DeleteInstanceResponse{}, err
 	}
@@ -122,6 +125,9 @@ func (operatorService) DeleteInstance(ctx context.Context, req *apiv1.DeleteInst
 func (operatorService) DrainInstance(ctx context.Context, req *apiv1.DrainInstanceRequest) (*apiv1.DrainInstanceResponse, error) {
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
+	if err == nil && req.GetDryRun() {
+		err = c.term.reconciler.Removable(v.Record.ID)
+	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DrainInstanceResponse{}, err
 	}

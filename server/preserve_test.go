@@ -47,9 +47,41 @@ func TestPreserveInstance(t *testing.T) {
 		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond)
 		require.EqualValues(t, 1, w.group(api, "web").GetPreserved())
 	})
+	t.Run("nobody deletes or drains it, not even to see what would be", func(t *testing.T) {
+		for _, dry := range []bool{true, false} {
+			_, deleted := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), DryRun: dry})
+			_, drained := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), DryRun: dry})
+			for _, err := range []error{wire.ErrorOf(deleted), wire.ErrorOf(drained)} {
+				require.ErrorIs(t, err, nstance.Conflict)
+				require.ErrorContains(t, err, "instance preserve --end "+string(id))
+			}
+		}
+	})
 	t.Run("ended, it goes", func(t *testing.T) {
 		_, err := preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
 		require.NoError(t, err)
 		w.await(nstance.EventDrainStarted, id)
 	})
+}
+
+func TestRemovalDuringAFreeze(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := string(w.machine(nstance.DefaultTenant))
+	w.ready(nstance.InstanceID(id))
+	api := w.admin()
+	_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web"})
+	require.NoError(t, err)
+	for _, dry := range []bool{true, false} {
+		_, deleted := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: id, DryRun: dry})
+		require.ErrorIs(t, wire.ErrorOf(deleted), nstance.Conflict)
+		_, drained := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: id, DryRun: dry})
+		require.ErrorIs(t, wire.ErrorOf(drained), nstance.Conflict)
+	}
+	_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"})
+	require.NoError(t, err)
+	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: id, DryRun: true})
+	require.NoError(t, err)
+	_, err = api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: id, DryRun: true})
+	require.NoError(t, err)
+	require.Zero(t, w.count(nstance.EventDrainStarted))
 }
