@@ -21,6 +21,18 @@ type Group struct {
 	Removing     bool // its managed members are to be drained and deleted, whatever Size says
 }
 
+// An Unresolved is a group of which it is not known what its machines are to be
+// made from: an image, user data or a secret that its definition names has not
+// been found yet, or what it says makes no sense. The definition that it had
+// stays in force, and its settings beside the definition take effect. Without
+// one, nothing is created.
+type Unresolved struct {
+	Group             // what is known; at least Key and Removing
+	Known bool        // what stands in Group beside Definition is what is wanted
+	Last  *Definition // in force before this term; nil: not known
+	Why   string
+}
+
 // A Definition is what a machine of a group is made from. What the two
 // configuration hashes cover is decided in package confighash.
 type Definition struct {

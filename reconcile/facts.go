@@ -20,7 +20,7 @@ const maxNotices = 16
 // the shard does not know are dropped: whoever brings them brings them again.
 func (r *Reconciler) Observe(f nstance.Fact) {
 	if d, ok := f.(nstance.Desired); ok {
-		if err := r.desire(d.Groups); err != nil {
+		if err := r.desire(d); err != nil {
 			r.log.Error("desired groups refused", "err", err)
 		}
 		return

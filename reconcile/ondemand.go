@@ -131,6 +131,8 @@ func taken(id nstance.InstanceID) error {
 func (r *Reconciler) mayOrder(req OnDemandRequest, now time.Time) (*group, error) {
 	g := r.groups[req.Group]
 	switch off := req.ID.Time().Sub(now); {
+	case g != nil && !g.desired && g.open != nil && !g.vanished():
+		return nil, nstance.Errorf(nstance.Unavailable, "it is not known yet what instances of group %s are made from: %s", req.Group, g.open.Why)
 	case g == nil || !g.desired || g.vanished():
 		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
 	case req.ID.Kind() != req.Definition.Kind:

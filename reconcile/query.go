@@ -78,10 +78,10 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 
 func (r *Reconciler) groupView(g *group) GroupView {
 	v := GroupView{
-		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,
+		Group: g.described(), Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,
 		Paused: g.history.Paused, Frozen: r.freezeOf(g) != nil, RolledBack: g.history.Rollback != nil,
 		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
-		Holds: slices.Clone(g.holds),
+		Holds: r.openHolds(g, g.holds),
 	}
 	v.Key = g.key
 	if g.halted() {

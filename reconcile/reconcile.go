@@ -151,7 +151,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	}
 	r.asks = newAsker(r)
 	r.balanceWith(o.Balancers, o.Now())
-	return r, r.desire(o.Groups)
+	return r, r.Desire(o.Groups)
 }
 
 func withDefaults(opts *Options) Options {

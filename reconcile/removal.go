@@ -9,7 +9,9 @@ import (
 // Desire replaces the desired values of every group, as Observe does with a
 // Desired. It fails with Invalid, and changes nothing, when one of them has no
 // proper name or a definition without a hash.
-func (r *Reconciler) Desire(groups []nstance.Group) error { return r.desire(groups) }
+func (r *Reconciler) Desire(groups []nstance.Group) error {
+	return r.desire(nstance.Desired{Groups: groups})
+}
 
 // Remove asks for a group's managed members to be drained and deleted, after
 // which the group is gone. Instances on demand stay until they have reached

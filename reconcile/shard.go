@@ -16,9 +16,10 @@ import (
 type group struct {
 	key nstance.GroupKey
 	wish
-	desired    bool  // what is configured is known; without it nothing is planned
-	configured wish  // by configuration and API; differs from wish while the group is rolled back
-	back       *wish // last good definition while the group is rolled back; nil: it could not be read
+	open       *unresolved // what is configured is not known well enough; nil: it is
+	desired    bool        // what is configured is known; without it nothing is planned
+	configured wish        // by configuration and API; differs from wish while the group is rolled back
+	back       *wish       // last good definition while the group is rolled back; nil: it could not be read
 	members    []*member
 	history    groupState
 	recorded   bool // history stands in storage, or will
@@ -130,21 +131,25 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 
 // desire replaces the desired values of all groups. A group that is not among
 // them keeps its values: nothing is removed by omission.
-func (r *Reconciler) desire(groups []nstance.Group) error {
-	wishes := make([]wish, len(groups))
-	for i, spec := range groups {
+func (r *Reconciler) desire(d nstance.Desired) error {
+	wishes := make([]wish, len(d.Groups))
+	for i, spec := range d.Groups {
 		var err error
 		wishes[i], err = wishFor(spec)
 		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
 			return fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
+	lasts, err := wishesForLast(d.Open)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range wishes {
 		g := r.groupOf(w.spec.Key)
 		moved := !g.desired || !slices.Equal(g.configured.spec.Definition.LoadBalancers, w.spec.Definition.LoadBalancers)
-		g.configured, g.desired = w, true
+		g.configured, g.desired, g.open = w, true, nil
 		r.setRemoving(g, w.spec.Removing)
 		if moved {
 			r.rebalanceAll(false)
@@ -152,6 +157,10 @@ func (r *Reconciler) desire(groups []nstance.Group) error {
 		r.lay(g)
 		r.queue.add(g.key, false)
 	}
+	for i, u := range d.Open {
+		r.leaveOpen(u, lasts[i])
+	}
+	r.closeOthers(d.Open)
 	return nil
 }
 

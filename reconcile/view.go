@@ -56,6 +56,9 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 	r.sayBroken(g, v.Breaker)
 	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins
 		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", true, longest
+		if g.leaves() {
+			v.Frozen, v.Group = r.freezeOf(g) != nil, g.open.Group
+		}
 	}
 	return v, next
 }

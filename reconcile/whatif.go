@@ -40,28 +40,41 @@ type InstancePlan struct {
 }
 
 // WhatIf says what wanting groups would do beyond what goes on already. Groups
-// to which nothing would happen are left out. With all, groups that stand in the
-// configuration and not among them would be released. It changes nothing. Fails
+// to which nothing would happen are left out, unless they would be open. With
+// all, groups that stand in the configuration and not among them would be
+// released. It changes nothing. Fails
 // with Invalid for a definition that has no hash.
-func (r *Reconciler) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
-	wishes := make([]wish, len(groups))
-	for i, spec := range groups {
+func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
+	wishes := make([]wish, len(d.Groups))
+	for i, spec := range d.Groups {
 		var err error
 		if wishes[i], err = wishFor(spec); err != nil {
 			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
+	lasts, err := wishesForLast(d.Open)
+	if err != nil {
+		return nil, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
 	var out []GroupPlan
+	named := map[nstance.GroupKey]bool{}
 	for _, w := range wishes {
-		if p := r.whatIf(w, now); p.something() {
+		g := r.groupFor(w.spec.Key)
+		named[g.key] = true
+		if p := r.whatIf(g, g.under(w), now); p.something() {
 			out = append(out, p)
 		}
 	}
+	for i, u := range d.Open {
+		g := r.groupFor(u.Key)
+		named[g.key] = true
+		out = append(out, r.whatIf(g, g.underOpen(u, lasts[i], now), now))
+	}
 	for key, g := range r.groups {
-		if named := slices.ContainsFunc(groups, func(o nstance.Group) bool { return o.Key == key }); all && !named && g.desired && g.configured.spec.Static {
+		if all && !named[key] && g.desired && g.configured.spec.Static {
 			out = append(out, GroupPlan{Key: key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
 		}
 	}
@@ -73,18 +86,21 @@ func (p *GroupPlan) something() bool {
 	return p.Change != ChangeChanged || len(p.Fields) > 0 || len(p.Instances) > 0 || p.Creates > 0
 }
 
+// groupFor returns a group, or what it would be made as. It needs the lock.
+func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
+	if g := r.groups[key]; g != nil {
+		return g
+	}
+	return &group{key: key, history: r.absent[key.String()]}
+}
+
 // whatIf compares a group as it is with the same group under another wish. It
 // needs the lock.
-func (r *Reconciler) whatIf(w wish, now time.Time) GroupPlan {
-	g := r.groups[w.spec.Key]
-	if g == nil {
-		g = &group{key: w.spec.Key, history: r.absent[w.spec.Key.String()]}
-	}
-	next := g.under(w)
+func (r *Reconciler) whatIf(g, next *group, now time.Time) GroupPlan {
 	was, will := r.outlook(g, now), r.outlook(next, now)
 	p := GroupPlan{
-		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size,
-		Holds: r.holdViews(next, Plan(*will.View, now).Holds, now),
+		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.described().Size,
+		Holds: r.openHolds(next, r.holdViews(next, Plan(*will.View, now).Holds, now)),
 	}
 	var replaced int
 	p.Instances, replaced = will.beyond(was)
@@ -103,15 +119,29 @@ func (r *Reconciler) whatIf(w wish, now time.Time) GroupPlan {
 // with g.
 func (g *group) under(w wish) *group {
 	next := *g
-	next.configured, next.desired = w, true
-	if next.rollbackOver() {
-		next.history.Rollback, next.back = nil, nil
-	}
-	next.wish = next.effective()
-	if h := &next.history; h.FailureHash != "" && h.FailureHash != next.hash {
-		h.forgive()
+	next.configured, next.desired, next.open = w, true, nil
+	next.foresee()
+	return &next
+}
+
+// underOpen returns g as it would be if u were wanted.
+func (g *group) underOpen(u nstance.Unresolved, last wish, now time.Time) *group {
+	next := *g
+	if next.leftOpen(u, last, now); next.desired {
+		next.foresee()
 	}
 	return &next
+}
+
+// foresee lays what is configured, as lay does, without telling anybody.
+func (g *group) foresee() {
+	if g.rollbackOver() {
+		g.history.Rollback, g.back = nil, nil
+	}
+	g.wish = g.effective()
+	if h := &g.history; h.FailureHash != "" && h.FailureHash != g.hash {
+		h.forgive()
+	}
 }
 
 // An outlook is a group's members under some wish, sorted like a plan does.

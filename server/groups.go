@@ -28,7 +28,8 @@ type groups struct {
 
 	mu       sync.Mutex                    // orders publications; held only in memory work
 	read     bool                          // doc says what is durable: before, nothing is wanted
-	problems []string                      // groups that cannot be understood
+	problems []string                      // groups that are open, or all
+	open     map[nstance.GroupKey]bool     // those of which it is not known what they are made from
 	unkept   error                         // why the last attempt to settle failed
 	defs     map[string]nstance.Definition // that entries name, by digest
 
@@ -113,40 +114,65 @@ func (g *groups) publish() {
 	}
 	conf := g.t.server.config()
 	file, _ := g.doc.Held()
-	laid, problems := g.lay(conf, file)
-	wanted, _, more := g.complete(conf, file, laid)
-	g.problems = append(problems, more...)
+	d := g.desired(conf, file)
+	g.noteOpen(d.Open)
 	if g.published != conf {
 		g.published = conf
 		g.t.resolver.consider(conf)
 		g.t.reconciler.Observe(nstance.Balancing{LoadBalancers: conf.Balancers()})
 	}
-	g.t.reconciler.Observe(nstance.Desired{Groups: wanted})
+	g.t.reconciler.Observe(d)
 	g.t.files.published()
 }
 
-// An openGroup is a group whose definition cannot be completed.
-type openGroup struct {
-	nstance.Group
-	why error
+// desired returns every group as a configuration and a file want it. It needs the
+// lock.
+func (g *groups) desired(conf *config.Config, file groupsFile) nstance.Desired {
+	laid, open := g.lay(conf, file)
+	d := g.complete(conf, file, laid)
+	d.Open = append(d.Open, open...)
+	return d
+}
+
+// noteOpen takes note of the groups that are open. When there are others than
+// before, what they were is to be remembered, or need not be any more. It needs
+// the lock.
+func (g *groups) noteOpen(open []nstance.Unresolved) {
+	was := g.open
+	g.open, g.problems = map[nstance.GroupKey]bool{}, nil
+	for _, u := range open {
+		g.open[u.Key] = true
+		g.problems = append(g.problems, fmt.Sprintf("group %s is left as it is: %s", u.Key, u.Why))
+	}
+	if !maps.Equal(was, g.open) {
+		g.settleSoon()
+	}
 }
 
 // complete puts into groups what names and addresses in conf stand for. Those
-// that cannot be had that way are returned apart: they are left as they are.
-func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.Group) (done []nstance.Group, open []openGroup, problems []string) {
+// for which that is not known, or does not suit, are open. It needs the lock.
+func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.Group) (d nstance.Desired) {
 	for _, spec := range laid {
-		complete := g.t.resolver.complete
-		if file.of(spec.Key).alone(conf, spec.Key) {
+		complete, e := g.t.resolver.complete, file.of(spec.Key)
+		if e.alone(conf, spec.Key) {
 			complete = g.t.resolver.vet
 		}
 		if err := complete(conf, &spec); err != nil {
-			problems = append(problems, fmt.Sprintf("group %s is left as it is: %v", spec.Key, err))
-			open = append(open, openGroup{spec, err})
+			d.Open = append(d.Open, nstance.Unresolved{Group: spec, Known: true, Last: g.last(e), Why: err.Error()})
 			continue
 		}
-		done = append(done, spec)
+		d.Groups = append(d.Groups, spec)
 	}
-	return done, open, problems
+	return d
+}
+
+// last returns what an open group was made from when that was remembered. It
+// needs the lock.
+func (g *groups) last(e entry) *nstance.Definition {
+	if def, ok := g.defs[e.Last]; ok {
+		return &def
+	}
+	return nil
 }
 
 // impact says what another configuration would cost. It fails with Unavailable
@@ -158,24 +184,29 @@ func (g *groups) impact(conf *config.Config) (reconcile.Impact, error) {
 		return reconcile.Impact{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", storage.GroupsKey(g.t.conf.Shard.ID))
 	}
 	file, _ := g.doc.Held()
-	laid, _ := g.lay(conf, file)
-	done, open, _ := g.complete(conf, file, laid)
-	for _, o := range open {
-		done = append(done, o.Group) // what is not known yet counts as another
+	d := g.desired(conf, file)
+	for _, u := range d.Open {
+		if u.Known {
+			d.Groups = append(d.Groups, u.Group) // what is not known yet counts as another
+		}
 	}
-	return g.t.reconciler.Impact(done)
+	return g.t.reconciler.Impact(d.Groups)
 }
 
-// lay returns every group as a configuration and a file want it, and what is
-// wrong. A group that cannot be understood is not among them: it is left as it
-// is. It needs the lock.
-func (g *groups) lay(conf *config.Config, file groupsFile) (wanted []nstance.Group, problems []string) {
+// lay returns every group as a configuration and a file want it, and those that
+// cannot be understood. It needs the lock.
+func (g *groups) lay(conf *config.Config, file groupsFile) (wanted []nstance.Group, open []nstance.Unresolved) {
 	add := func(key nstance.GroupKey, spec nstance.Group, err error) {
-		if err != nil {
-			problems = append(problems, fmt.Sprintf("group %s is left as it is: what the API said of it: %v", key, err))
+		if err == nil {
+			wanted = append(wanted, spec)
 			return
 		}
-		wanted = append(wanted, spec)
+		e, why := file.of(key), fmt.Sprintf("what the API said of it: %v", err)
+		u := nstance.Unresolved{Group: nstance.Group{Key: key, Static: conf.Static(key)}, Last: g.last(e), Why: why}
+		if !u.Static && e.Removing != nil { // it goes all the same
+			u.Known, u.Removing, u.DrainTimeout = true, true, conf.Shard.DefaultDrainTimeout
+		}
+		open = append(open, u)
 	}
 	for _, static := range conf.Groups() {
 		spec, err := conf.Overlay(static.Key, file.of(static.Key).overlay())
@@ -187,7 +218,7 @@ func (g *groups) lay(conf *config.Config, file groupsFile) (wanted []nstance.Gro
 			add(key, spec, err)
 		}
 	}
-	return wanted, problems
+	return wanted, open
 }
 
 // dynamic returns a group that is not configured: its template with what the API
@@ -220,18 +251,27 @@ func (g *groups) dynamic(conf *config.Config, key nstance.GroupKey, e entry) (ns
 // is missing or damaged concerns its group only.
 func (g *groups) fetch(ctx context.Context, file groupsFile) error {
 	for _, e := range file.Groups {
-		if e.Base == nil || g.knows(e.Base.Definition) {
-			continue
+		for _, digest := range e.definitions() {
+			if err := g.fetchOne(ctx, digest); err != nil {
+				return err
+			}
 		}
-		def, err := g.t.reconciler.Records().Definition(ctx, e.Base.Definition)
-		switch {
-		case err == nil:
-			g.learn(e.Base.Definition, def)
-		case errors.Is(err, nstance.NotFound), errors.Is(err, nstance.Invalid):
-			g.t.log.Error("definition of a group cannot be read", "definition", e.Base.Definition, "err", err)
-		default:
-			return err
-		}
+	}
+	return nil
+}
+
+func (g *groups) fetchOne(ctx context.Context, digest string) error {
+	if g.knows(digest) {
+		return nil
+	}
+	def, err := g.t.reconciler.Records().Definition(ctx, digest)
+	switch {
+	case err == nil:
+		g.learn(digest, def)
+	case errors.Is(err, nstance.NotFound), errors.Is(err, nstance.Invalid):
+		g.t.log.Error("definition of a group cannot be read", "definition", digest, "err", err)
+	default:
+		return err
 	}
 	return nil
 }
@@ -268,8 +308,12 @@ func (g *groups) keep(ctx context.Context) error {
 		return err
 	}
 	bases, err := g.bases(ctx, conf, file)
+	var lasts map[nstance.GroupKey]string
 	if err == nil {
-		_, err = g.doc.Update(ctx, func(f *groupsFile) error { f.settle(conf, bases, gone); return nil })
+		lasts, err = g.lasts(ctx, conf, file)
+	}
+	if err == nil {
+		_, err = g.doc.Update(ctx, func(f *groupsFile) error { f.settle(conf, bases, lasts, gone); return nil })
 	}
 	if err != nil {
 		for _, key := range gone {
@@ -314,12 +358,36 @@ func (g *groups) bases(ctx context.Context, conf *config.Config, file groupsFile
 	out := map[nstance.GroupKey]*base{}
 	for _, spec := range specs {
 		was := file.of(spec.Key).Base
-		if g.t.resolver.complete(conf, &spec) != nil && was != nil { // it is not known yet what it is to be now
+		err := g.t.resolver.fill(conf, &spec)
+		switch {
+		case err != nil && was != nil: // it is not known yet what it is to be now
 			out[spec.Key] = was
+			continue
+		case err != nil: // nor what it was
+			continue
+		}
+		if out[spec.Key], err = g.remember(ctx, spec, was); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// lasts returns the digests of what the open groups are made from, durable, so
+// that the next leader knows it too.
+func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile) (map[nstance.GroupKey]string, error) {
+	g.mu.Lock()
+	open := g.desired(conf, file).Open
+	g.mu.Unlock()
+	out := map[nstance.GroupKey]string{}
+	for _, u := range open {
+		out[u.Key] = file.of(u.Key).Last
+		def, ok := g.t.reconciler.Configured(u.Key)
+		if !ok {
 			continue
 		}
 		var err error
-		if out[spec.Key], err = g.remember(ctx, spec, was); err != nil {
+		if out[u.Key], err = g.record(ctx, def, out[u.Key]); err != nil {
 			return nil, err
 		}
 	}
@@ -329,15 +397,27 @@ func (g *groups) bases(ctx context.Context, conf *config.Config, file groupsFile
 // remember returns spec in the form in which it is kept, with its definition
 // durable; was is how it was kept before.
 func (g *groups) remember(ctx context.Context, spec nstance.Group, was *base) (*base, error) {
-	digest, err := storage.DefinitionDigest(spec.Definition)
-	if err == nil && (was == nil || was.Definition != digest) {
-		_, err = g.t.reconciler.Records().PutDefinition(ctx, spec.Definition)
+	known := ""
+	if was != nil {
+		known = was.Definition
 	}
+	digest, err := g.record(ctx, spec.Definition, known)
 	if err != nil {
 		return nil, err
 	}
-	g.learn(digest, spec.Definition)
 	return baseOf(spec, digest), nil
+}
+
+// record makes a definition durable, unless it is known, and returns its digest.
+func (g *groups) record(ctx context.Context, def nstance.Definition, known string) (digest string, err error) {
+	if digest, err = storage.DefinitionDigest(def); err == nil && digest != known {
+		_, err = g.t.reconciler.Records().PutDefinition(ctx, def)
+	}
+	if err != nil {
+		return "", err
+	}
+	g.learn(digest, def)
+	return digest, nil
 }
 
 // trouble returns what a person should see.
@@ -380,6 +460,7 @@ type entry struct {
 	config.Override
 	Dynamic  bool     `json:"dynamic,omitempty"`  // made through the API, or not configured any more
 	Base     *base    `json:"base,omitempty"`     // what configuration or template made of it last, without Override
+	Last     string   `json:"last,omitempty"`     // digest of what it is made from while it is not known what it should be made from
 	Removing *removal `json:"removing,omitempty"` // it goes, and its managed members with it
 }
 
@@ -429,6 +510,25 @@ func (f groupsFile) keys() (out []nstance.GroupKey) {
 // exists reports whether the entry by itself makes a group.
 func (e entry) exists() bool { return e.Template != "" || e.Base != nil }
 
+// definitions returns the digests that the entry names.
+func (e entry) definitions() (out []string) {
+	if e.Base != nil {
+		out = append(out, e.Base.Definition)
+	}
+	if e.Last != "" {
+		out = append(out, e.Last)
+	}
+	return out
+}
+
+// protected reports whether the group must not be deleted.
+func (e entry) protected() bool {
+	if e.Protect != nil {
+		return *e.Protect
+	}
+	return e.Base != nil && e.Base.Protect
+}
+
 // alone reports whether a group stands on its last definition, which is complete.
 func (e entry) alone(conf *config.Config, key nstance.GroupKey) bool {
 	_, templated := conf.Templates[e.Template]
@@ -452,12 +552,12 @@ func (f *groupsFile) put(key nstance.GroupKey, e entry) {
 }
 
 // settle brings the file in step with a configuration.
-func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*base, gone []nstance.GroupKey) {
+func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]string, gone []nstance.GroupKey) {
 	for key, b := range bases {
 		e := f.of(key)
 		switch {
 		case conf.Static(key):
-			e = entry{Override: e.overlay(), Base: b}
+			e = entry{Override: e.overlay(), Base: b, Last: e.Last}
 		case e.exists():
 			e.Base = b
 		default:
@@ -466,10 +566,10 @@ func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*bas
 		f.put(key, e)
 	}
 	for _, key := range f.keys() {
-		if e := f.of(key); !conf.Static(key) && !e.Dynamic && e.exists() { // it was configured
-			e.Dynamic = true
-			f.put(key, e)
-		}
+		e := f.of(key)
+		e.Last = lasts[key]
+		e.Dynamic = e.Dynamic || !conf.Static(key) && e.exists() // or else it was configured
+		f.put(key, e)
 	}
 	for _, key := range gone {
 		if f.of(key).Removing != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/config"
@@ -66,15 +67,17 @@ func (g *groups) create(ctx context.Context, who changer, key nstance.GroupKey, 
 	if err != nil {
 		return spec, err
 	}
-	var b *base
-	if !dryRun {
-		if b, err = g.remember(ctx, under, nil); err != nil {
-			return spec, err
-		}
+	g.t.resolver.acquaint(ctx, spec.Definition.InstanceTypes)
+	b, err := g.beneath(ctx, conf, under, dryRun)
+	if err != nil {
+		return spec, err
 	}
 	err = g.edit(ctx, dryRun, func(f *groupsFile) error {
 		same, err := g.makes(*f, key, o)
 		if err != nil || same {
+			return err
+		}
+		if err := g.t.resolver.vet(conf, &spec); err != nil {
 			return err
 		}
 		if err := who.may.Room("size", g.sizes(conf, *f, key)+g.t.reconciler.OnDemand(key.Tenant), spec.Size); err != nil {
@@ -164,6 +167,7 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 	if err := who.may.Check(o); err != nil {
 		return nstance.Group{}, err
 	}
+	g.t.resolver.acquaint(ctx, named(conf, o))
 	b, err := g.rebase(ctx, conf, key, o, dryRun)
 	if err != nil {
 		return nstance.Group{}, err
@@ -183,6 +187,11 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 		if spec, err = g.as(conf, key, e); err != nil {
 			return err
 		}
+		if retyped(o) {
+			if err := g.t.resolver.vet(conf, &spec); err != nil {
+				return err
+			}
+		}
 		if o.SubnetPool != "" || o.Template != "" {
 			if err := conf.MayDynamic(spec); err != nil {
 				return err
@@ -195,6 +204,24 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 		return nil
 	})
 	return spec, err
+}
+
+// retyped reports whether o may change what instance types a group has, or what
+// they have to run.
+func retyped(o config.Override) bool {
+	return o.InstanceType != nil || o.InstanceTypes != nil || o.Template != ""
+}
+
+// named returns the instance types that o brings in.
+func named(conf *config.Config, o config.Override) []string {
+	names := slices.Clone(o.InstanceTypes)
+	if o.InstanceType != nil {
+		names = append(names, *o.InstanceType)
+	}
+	if t, ok := conf.Templates[o.Template]; ok && len(names) == 0 {
+		names = append(slices.Clone(t.InstanceTypes), t.InstanceType)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 // overlayOr returns what is laid over a static group, or what a dynamic one is.
@@ -228,8 +255,17 @@ func (g *groups) rebase(ctx context.Context, conf *config.Config, key nstance.Gr
 		return nil, nil
 	}
 	under, err := conf.Templated(key, o.Template)
-	if err != nil || dryRun {
+	if err != nil {
 		return nil, err
+	}
+	return g.beneath(ctx, conf, under, dryRun)
+}
+
+// beneath remembers what stands beneath a dynamic group; nil where nothing is to
+// be written, or it is not known yet.
+func (g *groups) beneath(ctx context.Context, conf *config.Config, under nstance.Group, dryRun bool) (*base, error) {
+	if known := g.t.resolver.fill(conf, &under) == nil; dryRun || !known {
+		return nil, nil
 	}
 	return g.remember(ctx, under, nil)
 }
@@ -271,14 +307,16 @@ func (g *groups) dismiss(conf *config.Config, key nstance.GroupKey, e *entry, wh
 	g.mu.Lock()
 	spec, err := g.dynamic(conf, key, *e)
 	g.mu.Unlock()
+	if err != nil { // it can go, whatever it should have been
+		spec = nstance.Group{Key: key, Removing: e.Removing != nil, Protect: e.protected()}
+	}
 	switch {
 	case e.Removing != nil: // already
 		return spec, nil
-	case err == nil && spec.Protect:
-		err = &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
-	case err == nil:
-		e.Removing = &removal{At: g.t.server.opts.Now().UTC(), By: who.by}
-		spec.Removing = true
+	case spec.Protect:
+		return spec, &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
 	}
-	return spec, err
+	e.Removing = &removal{At: g.t.server.opts.Now().UTC(), By: who.by}
+	spec.Removing = true
+	return spec, nil
 }

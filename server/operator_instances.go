@@ -58,6 +58,10 @@ func (c caller) prepare(ctx context.Context, order *reconcile.OnDemandRequest, o
 	if err == nil {
 		g.Group, err = conf.Lay(g.Group, o)
 	}
+	if err == nil && retyped(o) {
+		c.term.resolver.acquaint(ctx, named(conf, o))
+		err = c.term.resolver.vet(conf, &g.Group)
+	}
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	if err != nil {
 		return nil, err
 	}
+	c.term.resolver.acquaint(ctx, typesOf(conf))
 	plans, err := c.term.groups.whatIf(conf)
 	if err != nil {
 		return nil, err
@@ -47,6 +48,17 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 		}
 	}
 	return resp, err
+}
+
+// typesOf returns the instance types that a configuration names.
+func typesOf(conf *config.Config) (names []string) {
+	for _, spec := range conf.Groups() {
+		names = append(names, spec.Definition.InstanceTypes...)
+	}
+	for name := range conf.Templates {
+		names = append(names, named(conf, config.Override{Template: name})...)
+	}
+	return names
 }
 
 // proposal returns the configuration in data or, if that is empty, the one that
@@ -73,28 +85,10 @@ func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
 	now := g.t.server.config()
 	released := func(key nstance.GroupKey) bool { return now.Static(key) && !conf.Static(key) }
 	file, _ := g.doc.Held()
-	laid, _ := g.lay(conf, file)
-	laid = slices.DeleteFunc(laid, func(spec nstance.Group) bool { return released(spec.Key) })
-	done, open, _ := g.complete(conf, file, laid)
-	plans, err := g.t.reconciler.WhatIf(done, true)
-	plans = slices.DeleteFunc(plans, func(p reconcile.GroupPlan) bool { // what makes no sense is left as it is
-		return p.Change == reconcile.ChangeReleased && !released(p.Key)
-	})
-	return append(plans, g.unresolved(open)...), err
-}
-
-// unresolved says of groups that what they would be made from is not known.
-func (g *groups) unresolved(open []openGroup) (out []reconcile.GroupPlan) {
-	for _, o := range open {
-		p := reconcile.GroupPlan{Key: o.Key, Change: reconcile.ChangeAdded, SizeAfter: o.Size}
-		if v, err := g.t.reconciler.Group(o.Key); err == nil {
-			p.Change, p.SizeBefore, p.SizeAfter = reconcile.ChangeChanged, v.Size, v.Size
-		}
-		why := reconcile.Hold{Kind: reconcile.HoldUnresolved, Reason: o.why.Error()}
-		p.Holds = []reconcile.HoldView{{Hold: why, Since: g.t.server.opts.Now().UTC()}}
-		out = append(out, p)
-	}
-	return out
+	d := g.desired(conf, file)
+	d.Groups = slices.DeleteFunc(d.Groups, func(spec nstance.Group) bool { return released(spec.Key) })
+	d.Open = slices.DeleteFunc(d.Open, func(u nstance.Unresolved) bool { return released(u.Key) })
+	return g.t.reconciler.WhatIf(d, true)
 }
 
 // planGroup says what a change of one group would do.
@@ -123,9 +117,7 @@ func (g *groups) whatIfOne(spec nstance.Group, template config.TemplateName) ([]
 	e.Template = cmp.Or(template, e.Template)
 	file.Groups = maps.Clone(file.Groups)
 	file.put(spec.Key, e)
-	done, open, _ := g.complete(g.t.server.config(), file, []nstance.Group{spec})
-	plans, err := g.t.reconciler.WhatIf(done, false)
-	return append(plans, g.unresolved(open)...), err
+	return g.t.reconciler.WhatIf(g.complete(g.t.server.config(), file, []nstance.Group{spec}), false)
 }
 
 func planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {

@@ -97,7 +97,11 @@ func TestPlan(t *testing.T) {
 		_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/web": {"size": -1}}}`))
 		require.NoError(t, err)
 		w := newWorld(t, setup{size: 2, store: store})
-		require.Empty(t, w.plan(w.admin(), ordinary(3)).GetGroups())
+		p := planned(t, w.plan(w.admin(), ordinary(3)), "web")
+		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "it is none that anybody knows")
+		require.Empty(t, p.GetInstances())
+		require.Zero(t, p.GetCreates())
+		require.Equal(t, reconcile.HoldUnresolved, p.GetHolds()[0].GetKind())
 	})
 	t.Run("what a refresh would read", func(t *testing.T) {
 		w.conf.set(ordinary(3), nil)

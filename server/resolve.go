@@ -25,6 +25,7 @@ type resolved struct {
 	Images   map[string]found `json:"images,omitempty"`   // the provider's ID, by query
 	UserData map[string]found `json:"userdata,omitempty"` // the digest of what was fetched, by address
 	Secrets  map[string]found `json:"secrets,omitempty"`  // the mark of the content, by name
+	Types    map[string]found `json:"types,omitempty"`    // what instance types run, by name: comma-separated; nothing: the provider knows none of that name
 }
 
 // found is one answer.
@@ -52,7 +53,8 @@ type resolver struct {
 	bodies map[string][]byte    // fetched user data, by digest
 	looked map[string]time.Time // when tracked secrets were last read
 	archs  map[string][]nstance.Arch
-	asked  map[string]bool   // types that the provider has been asked for, or will be
+	asked  map[string]bool   // types that groups name
+	tried  map[string]bool   // types that the provider was asked for in this term, whatever it said
 	wrong  map[string]string // what could not be found, and why
 	seen   *config.Config    // for which it was looked last
 	stale  bool              // everything is to be looked at again
@@ -71,7 +73,7 @@ func newResolver(t *term) *resolver {
 			Epoch: t.granted.Epoch(), Check: t.granted.Err,
 		}),
 		secrets: t.server.secretSource(), looked: map[string]time.Time{},
-		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, wrong: map[string]string{},
+		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, tried: map[string]bool{}, wrong: map[string]string{},
 	}
 }
 
@@ -81,7 +83,8 @@ func (v *resolver) run(ctx context.Context) {
 	failed := 0
 	for ctx.Err() == nil {
 		conf := v.t.server.config()
-		ok := v.load(ctx, conf) && v.resolve(ctx, conf)
+		loaded := v.load(ctx, conf)
+		ok := v.findTypes(ctx) && loaded && v.resolve(ctx, conf)
 		v.t.groups.publish()
 		v.t.groups.settleSoon()
 		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
@@ -156,10 +159,37 @@ func (v *resolver) load(ctx context.Context, conf *config.Config) bool {
 			return false
 		}
 	}
+	v.recall(known, bodies)
+	v.t.groups.publish()
+	return true
+}
+
+// recall takes what was known before this term.
+func (v *resolver) recall(known resolved, bodies map[string][]byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.read, v.known, v.bodies = true, known, bodies
-	return true
+	for name, f := range known.Types {
+		if _, newer := v.archs[name]; !newer {
+			v.archs[name] = archsIn(f.Is)
+		}
+	}
+}
+
+// archsIn is the opposite of inArchs; nil for none.
+func archsIn(text string) (out []nstance.Arch) {
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		out = append(out, nstance.Arch(word))
+	}
+	return out
+}
+
+func inArchs(archs []nstance.Arch) string {
+	words := make([]string, len(archs))
+	for i, a := range archs {
+		words[i] = string(a)
+	}
+	return strings.Join(words, ",")
 }
 
 // note remembers why something could not be found, or that it could.
@@ -228,7 +258,6 @@ func (v *resolver) resolve(ctx context.Context, conf *config.Config) bool {
 	ok := v.findImages(ctx, conf, due)
 	ok = v.findUserData(ctx, conf, due) && ok
 	ok = v.findSecrets(ctx, conf, all) && ok
-	ok = v.findTypes(ctx, all) && ok
 	return v.save(ctx, conf) && ok
 }
 
@@ -298,31 +327,57 @@ func (v *resolver) keep(ctx context.Context, data []byte) error {
 	return err
 }
 
-// findTypes asks what instance types can run.
-func (v *resolver) findTypes(ctx context.Context, all bool) bool {
+// findTypes asks what the instance types can run that groups name, as far as
+// that is not known.
+func (v *resolver) findTypes(ctx context.Context) bool {
 	v.mu.Lock()
 	var names []string
 	for name := range v.asked {
-		if _, known := v.archs[name]; all || !known {
+		if _, known := v.archs[name]; v.stale || !known {
 			names = append(names, name)
 		}
 	}
 	v.mu.Unlock()
+	slices.Sort(names)
+	ok := v.learnTypes(ctx, names)
+	if len(names) > 0 {
+		v.t.groups.publish()
+	}
+	return ok
+}
+
+// acquaint asks what instance types can run that somebody names, unless it is
+// known, so that what does not suit is refused at once. Without an answer
+// nothing is held against them.
+func (v *resolver) acquaint(ctx context.Context, names []string) {
+	v.mu.Lock()
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, known := v.archs[name]; return known })
+	slices.Sort(names)
+	if names = slices.Compact(names); len(v.tried)+len(names) > maxMachineTypes { // clients may name any
+		others := func(name string) bool { return !v.asked[name] }
+		maps.DeleteFunc(v.archs, func(name string, _ []nstance.Arch) bool { return others(name) })
+		maps.DeleteFunc(v.tried, func(name string, _ bool) bool { return others(name) })
+	}
+	v.mu.Unlock()
+	ctx, cancel := v.t.bound(ctx)
+	defer cancel()
+	v.learnTypes(ctx, names)
+}
+
+func (v *resolver) learnTypes(ctx context.Context, names []string) bool {
 	if v.can.Types == nil || len(names) == 0 {
 		return true
 	}
-	slices.Sort(names)
 	archs, err := v.can.Types.TypeArchs(ctx, names)
 	v.note("instance types", err)
-	if err != nil {
-		return false
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, name := range names {
-		v.archs[name] = archs[name] // nil: not a type that the provider knows
+		if v.tried[name] = v.tried[name] || err == nil || ctx.Err() == nil; err == nil {
+			v.archs[name] = archs[name] // nil: not a type that the provider knows
+		}
 	}
-	return true
+	return err == nil
 }
 
 // save makes durable what was found, without what conf does not need.
@@ -340,7 +395,7 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 		needed[addressKey(u)] = true
 		digests[v.known.UserData[addressKey(u)].Is] = true
 	}
-	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed), only(v.known.Secrets, secrets)}
+	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed), only(v.known.Secrets, secrets), v.typesKnown()}
 	maps.DeleteFunc(v.bodies, func(digest string, _ []byte) bool { return !digests[digest] })
 	maps.DeleteFunc(v.wrong, func(what, _ string) bool {
 		_, key, named := strings.Cut(strings.TrimPrefix(what, "user "), " ")
@@ -352,12 +407,28 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 	snapshot := v.known
 	v.mu.Unlock()
 	held, exists := v.doc.Held()
-	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) && same(held.Secrets, snapshot.Secrets) || !exists && len(needed)+len(secrets) == 0 {
+	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) && same(held.Secrets, snapshot.Secrets) && same(held.Types, snapshot.Types) || !exists && len(needed)+len(secrets)+len(snapshot.Types) == 0 {
 		return true
 	}
 	_, err := v.doc.Update(ctx, func(r *resolved) error { *r = snapshot; return nil })
 	v.note(storage.ResolvedKey(conf.Shard.ID), err)
 	return err == nil
+}
+
+// typesKnown returns what is known of instance types, to be kept. It needs the
+// lock.
+func (v *resolver) typesKnown() (out map[string]found) {
+	for name, archs := range v.archs {
+		f, was := v.known.Types[name]
+		if is := inArchs(archs); !was || f.Is != is {
+			f = found{is, v.t.server.opts.Now().UTC()}
+		}
+		if out == nil {
+			out = map[string]found{}
+		}
+		out[name] = f
+	}
+	return out
 }
 
 func same(a, b map[string]found) bool { return maps.Equal(a, b) }
@@ -385,6 +456,14 @@ func only(m map[string]found, needed map[string]bool) map[string]found {
 // fails when something is not known yet, or does not suit: then the group cannot
 // be had this way.
 func (v *resolver) complete(conf *config.Config, spec *nstance.Group) error {
+	if err := v.fill(conf, spec); err != nil {
+		return err
+	}
+	return v.vet(conf, spec)
+}
+
+// fill is complete without a look at instance types.
+func (v *resolver) fill(conf *config.Config, spec *nstance.Group) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	d := &spec.Definition
@@ -400,10 +479,7 @@ func (v *resolver) complete(conf *config.Config, spec *nstance.Group) error {
 			return v.unknown("user data "+addressKey(*u), "userdata.content")
 		}
 	}
-	if err := v.mark(d); err != nil {
-		return err
-	}
-	return v.suits(d)
+	return v.mark(d)
 }
 
 // vet is complete for a group whose definition stands as it is.
@@ -422,22 +498,35 @@ func (v *resolver) unknown(what, shown string) error {
 }
 
 // suits refuses instance types that definitely do not run the template's
-// architecture.
+// architecture, or that nobody has been asked about yet. It needs the lock.
 func (v *resolver) suits(d *nstance.Definition) error {
 	for _, name := range d.InstanceTypes {
-		if !v.asked[name] {
-			if len(v.asked) >= maxMachineTypes { // clients may name any
-				clear(v.asked)
-				clear(v.archs)
-			}
-			v.asked[name] = true
-			v.signal()
-		}
-		if archs := v.archs[name]; archs != nil && !slices.Contains(archs, d.Arch) {
+		v.ask(name)
+	}
+	for _, name := range d.InstanceTypes {
+		archs, known := v.archs[name]
+		switch {
+		case !known && !v.tried[name] && v.can.Types != nil:
+			return nstance.Errorf(nstance.Unavailable, "instance type %.64q is not known yet: it is being looked for", name)
+		case archs != nil && !slices.Contains(archs, d.Arch):
 			return nstance.FieldError("instance_type", "use another type, or a template of that architecture", "%.64q does not run %s", name, d.Arch)
 		}
 	}
 	return nil
+}
+
+// ask has an instance type looked for that groups name. It needs the lock.
+func (v *resolver) ask(name string) {
+	if v.asked[name] {
+		return
+	}
+	if len(v.asked) >= maxMachineTypes { // clients may name any
+		clear(v.asked)
+		clear(v.archs)
+		clear(v.tried)
+	}
+	v.asked[name] = true
+	v.signal()
 }
 
 // problems lists what a person should see.

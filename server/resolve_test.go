@@ -107,8 +107,7 @@ func TestUserDataFromAURL(t *testing.T) {
 		return func(s nstance.MachineSpec) bool { return strings.HasPrefix(string(s.UserData), text) }
 	}
 	store := storage.NewMemory()
-	w := newWorld(t, setup{store: store, size: 0})
-	w.adopt(conf(2, ""))
+	w := newWorld(t, setup{store: store, text: conf(2, "")})
 	w.problem("group default/web is left as it is: userdata.content is not known yet")
 	require.Empty(t, w.specs(), "nothing is made of what nobody has seen")
 
@@ -138,11 +137,10 @@ func TestUserDataFromAURL(t *testing.T) {
 func TestUserDataDigest(t *testing.T) {
 	p, url := newPage(t)
 	p.says("one")
-	w := newWorld(t, setup{})
 	conf := func(digest string) string {
 		return provisioned(1, fmt.Sprintf(`"userdata": {"source": "url", "content": %q, "sha256": %q}, `, url, digest), "")
 	}
-	w.adopt(conf(strings.Repeat("a", 64)))
+	w := newWorld(t, setup{text: conf(strings.Repeat("a", 64))})
 	w.problem("another digest")
 	require.Empty(t, w.specs())
 	w.adopt(conf("7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed")) // of "one"

@@ -1,0 +1,125 @@
+package reconcile
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// An unresolved group waits for what its definition names.
+type unresolved struct {
+	nstance.Unresolved
+	since time.Time
+}
+
+// leaveOpen takes note that it is not known what a group's machines are to be
+// made from. What they are made from stays, and the settings beside it take
+// effect. It needs the lock.
+func (r *Reconciler) leaveOpen(u nstance.Unresolved, last wish) {
+	g := r.groupOf(u.Key)
+	g.leftOpen(u, last, r.opts.Now().UTC())
+	r.setRemoving(g, u.Removing)
+	if g.desired {
+		r.lay(g)
+	}
+	r.queue.add(g.key, false)
+}
+
+// leftOpen is leaveOpen within the group.
+func (g *group) leftOpen(u nstance.Unresolved, last wish, now time.Time) {
+	since := now
+	if g.open != nil {
+		since = g.open.since
+	}
+	g.open = &unresolved{u, since}
+	if !g.desired && u.Last != nil {
+		g.configured, g.desired = last, true
+	}
+	if g.desired && u.Known {
+		g.configured.spec = beside(u.Group, g.configured.spec)
+	}
+}
+
+// beside returns old with what spec says beside the definition.
+func beside(spec, old nstance.Group) nstance.Group {
+	spec.Template, spec.Definition = old.Template, old.Definition
+	return spec
+}
+
+// wishesForLast returns what the groups of which no definition is known in this
+// term were last.
+func wishesForLast(open []nstance.Unresolved) ([]wish, error) {
+	out := make([]wish, len(open))
+	for i, u := range open {
+		if u.Last == nil {
+			continue
+		}
+		spec := u.Group
+		spec.Definition = *u.Last
+		var err error
+		if out[i], err = wishFor(spec); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// closeOthers forgets the groups that were open and that nobody mentions any
+// more. It needs the lock.
+func (r *Reconciler) closeOthers(open []nstance.Unresolved) {
+	named := map[nstance.GroupKey]bool{}
+	for _, u := range open {
+		named[u.Key] = true
+	}
+	for key, g := range r.groups {
+		if g.open == nil || named[key] {
+			continue
+		}
+		g.open = nil
+		if !g.desired && len(g.members) == 0 && g.unreadable == 0 {
+			r.drop(g)
+			continue
+		}
+		r.queue.add(key, false)
+	}
+}
+
+// Configured returns the definition that is configured for a group; false: none
+// is known, or there is no such group.
+func (r *Reconciler) Configured(key nstance.GroupKey) (nstance.Definition, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groups[key]
+	if g == nil || !g.desired {
+		return nstance.Definition{}, false
+	}
+	return g.configured.spec.Definition, true
+}
+
+// described returns what is known of what g should be.
+func (g *group) described() nstance.Group {
+	if !g.desired && g.open != nil {
+		return g.open.Group
+	}
+	return g.spec
+}
+
+// leaves reports whether g is being removed although nobody knows what its
+// members were to be made from.
+func (g *group) leaves() bool { return g.removing && g.open != nil && g.open.Known }
+
+// openHolds returns a group's holds, with that of an open one. Where no
+// definition is known, what others say of that is left out. It needs the lock.
+func (r *Reconciler) openHolds(g *group, holds []HoldView) []HoldView {
+	holds = slices.Clone(holds)
+	if g.open == nil {
+		return holds
+	}
+	if !g.desired {
+		holds = slices.DeleteFunc(holds, func(h HoldView) bool {
+			return h.Kind == HoldDefinition || h.Kind == HoldFrozen && r.freezeOf(g) == nil
+		})
+	}
+	return append(holds, HoldView{Hold: Hold{Kind: HoldUnresolved, Reason: g.open.Why}, Since: g.open.since})
+}

@@ -1,0 +1,172 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// twoArchs is a cloud with instance types of both architectures.
+var twoArchs = simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "large": {nstance.AMD64}, "arm": {nstance.ARM64}}}
+
+// counts waits until a group has so many members that count.
+func (w *world) counts(api apiv1.OperatorServiceClient, group string, n int32) {
+	w.Helper()
+	require.Eventually(w, func() bool { g := w.group(api, group); return g.GetReady()+g.GetBooting() == n }, eventually, 5*time.Millisecond)
+}
+
+// TestTypesOfAnotherArchitecture refuses them before anything is written, also
+// when nobody has asked for them before.
+func TestTypesOfAnotherArchitecture(t *testing.T) {
+	w := newWorld(t, setup{cloud: twoArchs, size: 1})
+	api := w.admin()
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(t, err)
+	for name, ask := range map[string]func() error{
+		"update": func() error {
+			_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")})
+			return err
+		},
+		"several": func() error {
+			_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceTypes: &apiv1.Strings{Values: []string{"large", "arm"}}})
+			return err
+		},
+		"create": func() error {
+			_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1), InstanceTypes: []string{"arm"}})
+			return err
+		},
+		"plan": func() error {
+			_, err := api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")}})
+			return err
+		},
+		"instance": func() error {
+			_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: string(id), Group: "web", InstanceType: "arm"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := ask()
+			refuses(t, err, nstance.Invalid, "instance_type")
+			require.ErrorContains(t, err, `"arm" does not run amd64`)
+		})
+	}
+	require.NotContains(t, w.groupsFile(), "default/batch")
+	require.NotContains(t, w.groupsFile()["default/web"], "instance_type")
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("large")})
+	require.NoError(t, err)
+}
+
+// TestAGroupLeftOpen takes its size, its drain and its rollout all the same, and
+// says what it waits for.
+func TestAGroupLeftOpen(t *testing.T) {
+	store := storage.NewMemory()
+	w := newWorld(t, setup{store: store, cloud: twoArchs, size: 1})
+	api := w.admin()
+	w.counts(api, "web", 1)
+	hash := w.group(api, "web").GetInfraHash()
+	text := replace(t, ordinary(1), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`)
+	w.adopt(text)
+	h := w.held(api, "web", reconcile.HoldUnresolved)
+	require.Contains(t, h.GetReason(), `"arm" does not run amd64`)
+	require.NotNil(t, h.GetSince())
+
+	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
+	require.NoError(t, err)
+	w.counts(api, "web", 3)
+	w.adopt(replace(t, text, `"web": {"template"`, `"web": {"drain_timeout": "7m", "template"`))
+	require.Equal(t, 7*time.Minute, w.group(api, "web").GetDrainTimeout().AsDuration())
+	require.Equal(t, hash, w.group(api, "web").GetInfraHash(), "what it is made from stays")
+	require.Equal(t, h.GetSince(), w.held(api, "web", reconcile.HoldUnresolved).GetSince())
+
+	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["last"] != nil }, eventually, 5*time.Millisecond)
+	require.NoError(t, w.stop())
+	next := newWorld(t, setup{store: store, over: w.cloud, text: text})
+	next.cloud.Close()
+	next.cloud = w.cloud
+	api = next.admin()
+	next.held(api, "web", reconcile.HoldUnresolved)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(4)})
+	require.NoError(t, err)
+	next.counts(api, "web", 4)
+	require.Equal(t, hash, next.group(api, "web").GetInfraHash(), "under another leader, too")
+
+	next.adopt(ordinary(1))
+	require.Empty(t, next.group(api, "web").GetHolds())
+	require.Eventually(t, func() bool { return next.groupsFile()["default/web"]["last"] == nil }, eventually, 5*time.Millisecond)
+}
+
+// TestAGroupThatCannotBeMadeYet is listed with what it waits for, takes orders,
+// and can be deleted.
+func TestAGroupThatCannotBeMadeYet(t *testing.T) {
+	w := newWorld(t, setup{text: provisioned(0, `"image": "base", `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)})
+	api := w.admin()
+	create := func(name string) *apiv1.Group {
+		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: name, Template: "vm", Size: proto.Int32(2), DrainTimeout: durationpb.New(time.Minute)})
+		require.NoError(t, err)
+		return resp.GetGroup()
+	}
+	g := create("batch")
+	require.Len(t, g.GetHolds(), 1)
+	require.Equal(t, reconcile.HoldUnresolved, g.GetHolds()[0].GetKind())
+	require.Contains(t, g.GetHolds()[0].GetReason(), "image base is not known yet")
+	require.EqualValues(t, 2, g.GetSize())
+	require.True(t, w.listed(api, "batch"))
+	require.True(t, w.listed(api, "web"), "so is one of the configuration")
+	_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "batch"})
+	require.NoError(t, err)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(1)})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, w.group(api, "batch").GetSize())
+
+	create("doomed")
+	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "doomed"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !w.listed(api, "doomed") && w.groupsFile()["default/doomed"] == nil }, eventually, 5*time.Millisecond)
+
+	w.cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1"})
+	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
+	require.NoError(t, err)
+	w.counts(api, "batch", 1)
+	require.Eventually(t, func() bool { return w.group(api, "batch").GetPaused() && len(w.group(api, "batch").GetHolds()) == 1 }, eventually, 5*time.Millisecond)
+}
+
+// TestAGroupOfNothing has lost its template before anybody knew what to make of
+// it.
+func TestAGroupOfNothing(t *testing.T) {
+	store := storage.NewMemory()
+	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
+	require.NoError(t, err)
+	w := newWorld(t, setup{store: store})
+	api := w.admin()
+	require.True(t, strings.Contains(w.held(api, "lost", reconcile.HoldUnresolved).GetReason(), `template "gone" is not defined`))
+	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "lost"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !w.listed(api, "lost") && w.groupsFile()["default/lost"] == nil }, eventually, 5*time.Millisecond)
+}
+
+// TestTypesThatNobodyCanTell are not held against anybody, until it is known.
+func TestTypesThatNobodyCanTell(t *testing.T) {
+	w := newWorld(t, setup{text: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
+	api := w.admin()
+	w.counts(api, "web", 1)
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpTypeArchs, Times: -1, Code: nstance.Denied})
+	_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
+	require.NoError(t, err)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")})
+	require.NoError(t, err)
+	w.cloud.Heal()
+	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
+	require.NoError(t, err)
+	w.held(api, "web", reconcile.HoldUnresolved)
+}
