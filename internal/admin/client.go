@@ -205,23 +205,54 @@ func resolve(ctx context.Context, servers []string) []string {
 	return out
 }
 
+// lockWait is how long to wait for another process that renews.
+const lockWait = 5 * time.Second
+
+// lock keeps other processes from renewing the identity in dir until unlock is
+// called. It fails with Unavailable when one has been at it for too long.
+func lock(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, fileLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fileError(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	for {
+		got, err := tryLock(f)
+		if err == nil && !got && ctx.Err() != nil {
+			err = nstance.Errorf(nstance.Unavailable, "another process is renewing it")
+		}
+		if err != nil {
+			_ = f.Close() // nothing was written
+			return nil, err
+		}
+		if got {
+			return func() { _ = f.Close() }, nil
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+}
+
 // renew exchanges the certificate that c shows for its successor, and saves
-// that. Several processes may do so at once: they find the same next key, and
-// the same key gets the same certificate.
+// that. Several processes may want that at once: one does it, the others find it
+// done.
 func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Identity, error) {
-	key, made, err := nextKey(dir)
+	unlock, err := lock(ctx, dir)
+	if err != nil {
+		return Identity{}, err
+	}
+	defer unlock()
+	if id, done := renewedMeanwhile(dir, c.id, now()); done {
+		return id, nil
+	}
+	key, _, err := nextKey(dir)
 	if err == nil && key.Equal(c.id.Key) { // its certificate was installed, but for the last step
 		if err = os.Rename(filepath.Join(dir, fileNextKey), filepath.Join(dir, fileKey)); err == nil {
-			key, made, err = nextKey(dir)
+			key, _, err = nextKey(dir)
 		}
 	}
 	if err != nil {
 		return Identity{}, err
-	}
-	if made { // then no other process is at it now, but one may just have finished
-		if id, done := renewedMeanwhile(dir, c.id, now()); done {
-			return id, os.Remove(filepath.Join(dir, fileNextKey))
-		}
 	}
 	csr, err := pki.NewCSR(key, "nstance-admin")
 	if err != nil {

@@ -24,6 +24,7 @@ const (
 	fileCert    = "cert.pem"
 	fileRoots   = "ca.pem"
 	fileServers = "admin.json"
+	fileLock    = "lock" // of whoever renews
 )
 
 // An Identity is what an administrator shows to the server of one shard, and

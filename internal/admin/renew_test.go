@@ -117,9 +117,7 @@ func TestRenewalsAtOnceEndWithOneIdentity(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		require.Empty(t, r.errors)
 	}
-	now := w.saved()
-	for _, call := range w.done() {
-		require.Equal(t, "renew "+pki.KeyFingerprint(now.Key.Public()), call, "everybody asked for the same key")
-	}
+	w.saved()
+	require.Len(t, w.done(), 1, "one of them does it for all")
 	require.Zero(t, run(t, strings.NewReader(""), nil, "status", "--identity", w.dir).code)
 }
