@@ -123,6 +123,61 @@ func (w *turn) mustRotate(step string) {
 	require.NoError(w, err)
 }
 
+// asked waits until the watcher is asked to renew.
+func (g *watching) asked() time.Duration {
+	g.Helper()
+	for {
+		m, err := g.stream.Recv()
+		require.NoError(g, err)
+		if m.GetRenewal() != nil {
+			return m.GetRenewal().GetWithin().AsDuration()
+		}
+	}
+}
+
+// asked waits until the watcher is asked to renew.
+func (g *groupWatch) asked() time.Duration {
+	g.Helper()
+	for {
+		m, err := g.stream.Recv()
+		require.NoError(g, err)
+		if m.GetRenewal() != nil {
+			return m.GetRenewal().GetWithin().AsDuration()
+		}
+	}
+}
+
+// TestWatchersAreAskedToRenew as agents are: their streams would end with the key.
+func TestWatchersAreAskedToRenew(t *testing.T) {
+	w := newTurn(t)
+	operator := w.client(nstance.RoleOperator, "default")
+	watch := w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{})
+	watch.snapshot()
+	groups := w.watchGroups(w.boss.api(), &apiv1.WatchGroupsRequest{})
+	groups.snapshot()
+	w.mustRotate("begin")
+	w.pass(registration.Settle)
+	w.mustRotate("activate")
+	require.Equal(t, 5*time.Second, watch.asked())
+	require.Equal(t, 5*time.Second, groups.asked())
+	t.Run("whoever begins later, with a snapshot", func(t *testing.T) {
+		w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{}).asked()
+		w.watchGroups(operator.api(), &apiv1.WatchGroupsRequest{}).asked()
+	})
+	t.Run("or where he stopped", func(t *testing.T) {
+		w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{AfterSeq: watch.seq}).asked()
+		w.watchGroups(operator.api(), &apiv1.WatchGroupsRequest{AfterSeq: groups.seq}).asked()
+	})
+	t.Run("but not who has done so", func(t *testing.T) {
+		operator.renewed()
+		late := w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{})
+		late.snapshot()
+		id := w.machine("default")
+		w.ready(id)
+		require.NotEmpty(t, late.event().GetType(), "the first thing that it hears")
+	})
+}
+
 // shows returns which key signed the certificate that a port shows.
 func shows(t *testing.T, w *world, addr string) string {
 	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", addr) //nolint:gosec // that is what is looked at

@@ -210,12 +210,6 @@ func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfig
 	return resp, nil
 }
 
-// RefreshConfig implements the RPC.
-func (o operatorService) RefreshConfig(ctx context.Context, _ *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
-	changed, err := o.s.Refresh(ctx)
-	return &apiv1.RefreshConfigResponse{Digest: o.s.config().Digest(), Changed: changed}, err
-}
-
 // ConfirmConfig implements the RPC.
 func (o operatorService) ConfirmConfig(ctx context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
 	return &apiv1.ConfirmConfigResponse{}, o.s.confirm(ctx, callerOf(ctx).term, req.GetDigest(), req.GetDryRun())
@@ -267,6 +261,9 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 	view := feed.View[watched]{
 		Snapshot: c.term.snapshot,
 		Keep: func(w watched) bool {
+			if w.renew {
+				return c.mustRenew()
+			}
 			if w.instance != nil {
 				r := w.instance.Record
 				return wanted(r.Tenant, r.Group, r.ID)
@@ -274,12 +271,19 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 			return wanted(w.event.Tenant, w.event.Group, w.event.Instance)
 		},
 	}
+	if req.GetAfterSeq() != 0 && c.mustRenew() { // where it goes on there may be no Synced
+		if err := stream.Send(c.askWatcher()); err != nil {
+			return err
+		}
+	}
 	for item, err := range c.term.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(watchMessage(item)); err != nil {
-			return err
+		for _, m := range c.watchMessages(item) {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
 		}
 	}
 	if c.term.granted.Err() != nil {

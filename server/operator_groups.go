@@ -188,13 +188,14 @@ func (operatorService) DeleteGroup(ctx context.Context, req *apiv1.DeleteGroupRe
 
 // A groupChange is one thing that watchers of groups are told.
 type groupChange struct {
-	view reconcile.GroupView
-	gone bool
+	view  reconcile.GroupView
+	gone  bool
+	renew bool // nothing changed, but watchers may have to renew their certificates
 }
 
 // groupChanged takes note of a change. It is called under the reconciler's lock.
 func (t *term) groupChanged(v reconcile.GroupView, gone bool) {
-	t.groupHub.Publish(groupChange{v, gone})
+	t.groupHub.Publish(groupChange{view: v, gone: gone})
 	if gone && v.Removing && v.OnDemand == 0 {
 		t.groups.forgetSoon(v.Key)
 	}
@@ -222,15 +223,25 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 	view := feed.View[groupChange]{
 		Snapshot: c.term.groupSnapshot,
 		Keep: func(w groupChange) bool {
+			if w.renew {
+				return c.mustRenew()
+			}
 			return c.sees(w.view.Key.Tenant) && (req.GetGroup() == "" || string(w.view.Key.Group) == req.GetGroup())
 		},
+	}
+	if req.GetAfterSeq() != 0 && c.mustRenew() { // where it goes on there may be no Synced
+		if err := stream.Send(c.askGroupWatcher()); err != nil {
+			return err
+		}
 	}
 	for item, err := range c.term.groupHub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(c.term.groupWatchMessage(item)); err != nil {
-			return err
+		for _, m := range c.groupWatchMessages(item) {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
 		}
 	}
 	if c.term.granted.Err() != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -157,10 +158,12 @@ func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
 	t.Cleanup(cloud.Close)
 	r, err := reconcile.New(cloud, store, &reconcile.Options{Owner: nstance.Owner{Installation: "i", Cluster: "c1", Shard: "s1"}})
 	require.NoError(t, err)
-	tm := &term{granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), log: slog.New(slog.DiscardHandler)}
+	identity, err := registration.NewAuthority(registration.Identity, time.Now())
+	require.NoError(t, err)
+	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), log: slog.New(slog.DiscardHandler)}
 	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: connection{conn: closing{closed: d.gone}}})
-	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin}, tm})
+	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin, Issuer: identity.Issuer()}, tm})
 	return tm, d, elector
 }
 

@@ -47,6 +47,7 @@ type term struct {
 type watched struct {
 	event    nstance.Event
 	instance *reconcile.InstanceView // in a snapshot
+	renew    bool                    // nothing happened, but watchers may have to renew their certificates
 }
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {

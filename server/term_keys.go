@@ -9,11 +9,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Agents that are asked to renew do so at different moments, about so many a
+// Agents and watchers that are asked to renew do so at different moments, about so many a
 // second of a large fleet: each renewal is a signature, a write and a reconnect.
 const (
 	renewalsPerSecond = 20
@@ -30,7 +31,8 @@ var errUntrusted error = &nstance.Error{
 }
 
 // keysChanged ends the sessions and streams of certificates whose authority is
-// gone, and asks agents to renew those whose authority is being retired.
+// gone, and asks agents and watchers to renew those whose authority is being
+// retired.
 func (t *term) keysChanged() {
 	identity := t.server.keys.Identity
 	for _, s := range t.sessions.all() {
@@ -46,6 +48,47 @@ func (t *term) keysChanged() {
 		}
 		return errUntrusted
 	})
+	t.hub.Publish(watched{renew: true}) // by the feeds, since a stream has one sender
+	t.groupHub.Publish(groupChange{renew: true})
+}
+
+// mustRenew reports whether the authority of the caller's certificate is being
+// retired.
+func (c caller) mustRenew() bool { return c.Issuer != c.term.server.keys.Identity.Issuer() }
+
+func (c caller) renewal() *apiv1.RenewalRequest {
+	return &apiv1.RenewalRequest{Within: durationpb.New(c.term.spread())}
+}
+
+func (c caller) askWatcher() *apiv1.WatchInstanceEventsResponse {
+	return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Renewal{Renewal: c.renewal()}}
+}
+
+func (c caller) askGroupWatcher() *apiv1.WatchGroupsResponse {
+	return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Renewal{Renewal: c.renewal()}}
+}
+
+// watchMessages returns what an item comes to on the wire. Whoever begins to watch
+// is asked once the snapshot is complete: then no later request is missed.
+func (c caller) watchMessages(item feed.Item[watched]) []*apiv1.WatchInstanceEventsResponse {
+	switch {
+	case item.Value.renew:
+		return []*apiv1.WatchInstanceEventsResponse{c.askWatcher()}
+	case item.Kind == feed.Synced && c.mustRenew():
+		return []*apiv1.WatchInstanceEventsResponse{watchMessage(item), c.askWatcher()}
+	}
+	return []*apiv1.WatchInstanceEventsResponse{watchMessage(item)}
+}
+
+// groupWatchMessages is watchMessages for groups.
+func (c caller) groupWatchMessages(item feed.Item[groupChange]) []*apiv1.WatchGroupsResponse {
+	switch {
+	case item.Value.renew:
+		return []*apiv1.WatchGroupsResponse{c.askGroupWatcher()}
+	case item.Kind == feed.Synced && c.mustRenew():
+		return []*apiv1.WatchGroupsResponse{c.term.groupWatchMessage(item), c.askGroupWatcher()}
+	}
+	return []*apiv1.WatchGroupsResponse{c.term.groupWatchMessage(item)}
 }
 
 // tendKeys does what takes its time while keys are being rotated. What it does

@@ -162,8 +162,8 @@ func (w *world) GetConfigStatus(context.Context, *apiv1.GetConfigStatusRequest) 
 	return proto.CloneOf(w.config), nil
 }
 
-func (w *world) RefreshConfig(context.Context, *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
-	w.did("refresh")
+func (w *world) RefreshConfig(_ context.Context, req *apiv1.RefreshConfigRequest) (*apiv1.RefreshConfigResponse, error) {
+	w.did(fmt.Sprintf("refresh dry=%t", req.GetDryRun()))
 	return &apiv1.RefreshConfigResponse{Digest: "sha256:def", Changed: true}, nil
 }
 
@@ -272,6 +272,11 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 			w.did(call) // what is published from now on is not missed
 		}
 		return nil, seq
+	}
+	if m := w.renewal(stream.Context()); m != nil {
+		if err := stream.Send(&apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Renewal{Renewal: m}}); err != nil {
+			return err
+		}
 	}
 	view := feed.View[*apiv1.Event]{Snapshot: begin, Keep: func(e *apiv1.Event) bool {
 		return (req.GetGroup() == "" || e.GetGroup() == req.GetGroup()) && (req.GetInstance() == "" || e.GetInstance() == req.GetInstance())

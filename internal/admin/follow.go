@@ -29,8 +29,9 @@ type news struct {
 
 // A follower watches events across broken streams and changes of leader.
 type follower struct {
-	r   *remote
-	req *apiv1.WatchInstanceEventsRequest // its AfterSeq moves on
+	r    *remote
+	req  *apiv1.WatchInstanceEventsRequest // its AfterSeq moves on
+	turn [][]byte                          // the certificate that the server asked to renew; nil: it did not
 }
 
 // follow yields the events that req selects until ctx ends, which is no error.
@@ -38,7 +39,7 @@ type follower struct {
 // backoff for as long as maxOutage.
 func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsRequest) iter.Seq2[news, error] {
 	return func(yield func(news, error) bool) {
-		f := &follower{r, req}
+		f := &follower{r: r, req: req}
 		var back backoff
 		for ctx.Err() == nil {
 			began := r.p.now()
@@ -47,6 +48,9 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 				return
 			}
 			back.note(answered, r.p.now().Sub(began))
+			if errors.Is(err, errTurn) {
+				continue // where it stopped, with the next certificate
+			}
 			wait, again := back.next(err, r.p.now())
 			if !again {
 				yield(news{}, err)
@@ -58,14 +62,19 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 	}
 }
 
-// errStop says that nobody wants to know more.
-var errStop = errors.New("stopped")
+// errStop says that nobody wants to know more, errTurn that the certificate is
+// to be renewed.
+var (
+	errStop = errors.New("stopped")
+	errTurn = errors.New("asked to renew the certificate")
+)
 
 // watch holds one stream. answered says whether there was a server at all.
 func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c, err := f.r.connect(ctx) // with the identity as it is now: another process may have renewed it
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c, err := f.r.connectAsked(ctx, f.turn)
+	f.turn = nil
 	if err != nil {
 		return false, err
 	}
@@ -79,13 +88,22 @@ func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered b
 	if err != nil {
 		return true, explain(c.addr, f.r.timeout, err)
 	}
+	var turn *time.Timer
 	for {
 		msg, err := stream.Recv()
+		if errors.Is(context.Cause(ctx), errTurn) {
+			f.turn = c.id.Chain
+			return true, errTurn
+		}
 		if errors.Is(err, io.EOF) {
 			return true, nstance.Errorf(nstance.Unavailable, "%s ended the stream", c.addr)
 		}
 		if err != nil {
 			return true, explain(c.addr, f.r.timeout, err)
+		}
+		if r := msg.GetRenewal(); r != nil && turn == nil {
+			turn = time.AfterFunc(turnAfter(r.GetWithin().AsDuration()), func() { cancel(errTurn) })
+			defer turn.Stop()
 		}
 		if !f.take(msg, yield) {
 			return true, errStop
@@ -93,7 +111,8 @@ func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered b
 	}
 }
 
-// take passes a message on. What a snapshot shows has its own commands; that
+// take passes a message on; what it does not know, of a newer server, it passes
+// over. What a snapshot shows has its own commands; that
 // there was one after the beginning means that the server did not know what
 // came after AfterSeq any more.
 func (f *follower) take(msg *apiv1.WatchInstanceEventsResponse, yield func(news) bool) bool {

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -232,4 +234,46 @@ func serialOfChain(t *testing.T, chain [][]byte) string {
 
 func instanceMessage(id nstance.InstanceID, state string) *apiv1.Instance {
 	return &apiv1.Instance{Id: string(id), Tenant: "default", Group: "web", State: state, CreatedAt: wire.Time(time.Now())}
+}
+
+// renewal asks for the renewal of one certificate, if the test says so.
+func (w *world) renewal(ctx context.Context) *apiv1.RenewalRequest {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.retired == "" || serialOf(ctx) != w.retired {
+		return nil
+	}
+	return &apiv1.RenewalRequest{Within: durationpb.New(time.Millisecond)}
+}
+
+func TestFollowRenewsWhenAsked(t *testing.T) {
+	w := newWorld(t)
+	old := w.saved()
+	w.set(func() { w.retired = serialOfChain(t, old.Chain) })
+	r := w.start(t, "events", "-f", "-o", "json")
+	w.watching(t)
+	w.event(numbered(1))
+	require.Equal(t, "1", r.event().Reason)
+	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, 10*time.Second, 5*time.Millisecond)
+	require.Contains(t, w.watching(t), "after=true", "it goes on where it stopped")
+	w.event(numbered(2))
+	require.Equal(t, "2", r.event().Reason)
+	require.Empty(t, r.errs.String())
+	require.NotEqual(t, old.Key, w.saved().Key)
+}
+
+func TestFollowGoesOnWhenItCannotRenew(t *testing.T) {
+	w := newWorld(t)
+	old := w.saved()
+	w.set(func() {
+		w.retired, w.fail["RenewCertificate"] = serialOfChain(t, old.Chain), nstance.Errorf(nstance.Unavailable, "later")
+	})
+	r := w.start(t, "events", "-f", "-o", "json")
+	w.watching(t)
+	require.Contains(t, w.watching(t), "after=true")
+	w.event(numbered(1))
+	require.Equal(t, "1", r.event().Reason)
+	require.Contains(t, r.errs.String(), "its key is being replaced")
+	w.set(func() { delete(w.fail, "RenewCertificate") })
+	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, 10*time.Second, 5*time.Millisecond)
 }

@@ -66,6 +66,7 @@ type world struct {
 	fail      map[string]error // by method
 	calls     []string         // what changes things
 	callers   []string         // serials of the certificates that were shown
+	retired   string           // serial of the certificate that watchers are asked to renew
 	used      map[string]string
 	kick      chan struct{} // closed to end all watches
 	onInject  func(id, eventID string)

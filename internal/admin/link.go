@@ -13,6 +13,7 @@ type link struct {
 	r      *remote
 	client *client   // nil: to be connected
 	until  time.Time // when its certificate is due
+	turn   [][]byte  // the certificate that the server asked to renew; nil: it did not
 	back   backoff
 }
 
@@ -25,11 +26,11 @@ func (l *link) connect(ctx context.Context) error {
 	if l.client != nil {
 		return nil
 	}
-	c, err := l.r.connect(ctx)
+	c, err := l.r.connectAsked(ctx, l.turn)
 	if err != nil {
 		return err
 	}
-	l.client = c
+	l.client, l.turn = c, nil
 	if l.until, _, err = c.id.life(); err == nil && !l.r.p.now().Before(l.until) { // not renewed: try that now and then only
 		l.until = l.r.p.now().Add(renewalPause)
 	}
@@ -38,6 +39,17 @@ func (l *link) connect(ctx context.Context) error {
 
 // due reports whether the connection should be made anew for a new certificate.
 func (l *link) due() bool { return l.client != nil && !l.r.p.now().Before(l.until) }
+
+// asked notes that the server wants the certificate renewed within that time.
+func (l *link) asked(within time.Duration) {
+	if l.turn != nil {
+		return
+	}
+	l.turn = l.client.id.Chain
+	if at := l.r.p.now().Add(turnAfter(within)); at.Before(l.until) {
+		l.until = at
+	}
+}
 
 // renewalPause is between two attempts to renew a certificate while a
 // connection stands.

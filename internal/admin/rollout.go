@@ -122,6 +122,9 @@ func (w *rolloutWatch) attend(ctx context.Context) (done bool, err error) {
 				return false, h.err
 			}
 			w.link.works()
+			if r := h.msg.GetRenewal(); r != nil {
+				w.link.asked(r.GetWithin().AsDuration())
+			}
 			if !w.groups.take(h.msg) {
 				continue
 			}

@@ -76,6 +76,11 @@ func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResp
 // world, until it makes this server a standby.
 func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
 	w.did(fmt.Sprintf("watch groups %q after=%t", req.GetGroup(), req.GetAfterSeq() != 0))
+	if m := w.renewal(stream.Context()); m != nil {
+		if err := stream.Send(&apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Renewal{Renewal: m}}); err != nil {
+			return err
+		}
+	}
 	for at := req.GetAfterSeq(); ; {
 		w.mu.Lock()
 		now, standby, touched := w.version+1, w.standby, w.touched
@@ -306,6 +311,17 @@ func TestGroupRollout(t *testing.T) {
 		code, _, errs := w.watched(func(*tape) {}, "--wait", "100ms")
 		require.Equal(t, 5, code)
 		require.Contains(t, errs, "not done after 100ms")
+	})
+	t.Run("and renews its certificate when asked", func(t *testing.T) {
+		w := newWorld(t).populate()
+		old := w.saved()
+		w.set(func() { w.retired = serialOfChain(t, old.Chain) })
+		code, _, errs := w.watched(func(*tape) {
+			require.Eventually(t, func() bool { return !old.Key.Equal(w.saved().Key) }, 10*time.Second, 5*time.Millisecond)
+			w.web(func(g *apiv1.Group) { g.Halted = "bad image" })
+		})
+		require.Equal(t, 6, code)
+		require.NotContains(t, errs, "connection lost")
 	})
 	t.Run("on a terminal it is drawn again", func(t *testing.T) {
 		w := newWorld(t).populate()
