@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	askPause  = 2 * time.Second // between two rounds of questions
-	askSingly = 10              // from this many on, one filtered list answers all
+	askGather = 100 * time.Millisecond // what is asked together
+	askPause  = 2 * time.Second        // between two rounds of questions
+	askSingly = 10                     // from this many on, one filtered list answers all
 )
 
 // An asker puts questions about single machines to the provider, coalesced:
@@ -44,6 +45,9 @@ func (a *asker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-a.wake:
+		}
+		if !sleep(ctx, askGather) {
+			return
 		}
 		a.mu.Lock()
 		ids := a.ids
