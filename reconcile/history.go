@@ -84,6 +84,7 @@ func (r *Reconciler) failedToBecomeReady(m *member) {
 		wait = min(firstBackoff<<(h.Refusals-1), maxBackoff)
 	}
 	h.BackoffUntil = r.opts.Now().Add(wait)
+	r.queue.add(m.group.key, false) // which then waits until then
 	r.saveSoon()
 }
 

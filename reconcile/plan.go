@@ -51,13 +51,14 @@ type planner struct {
 	size  int // wanted, 0 while the group is being removed
 	surge int // max_surge as a number
 
-	n      memberTally
-	sick   []*Member // doomed for being unhealthy, oldest first
-	doomed []doomedMember
-	lost   []*Member // doomed members whose replacements are owed at once, beside Owed
-	urgent int       // of them, the first ones, which no backoff holds up
-	owed   int       // creates of this pass that answer a loss
-	plain  int       // creates of this pass that do not
+	n       memberTally
+	sick    []*Member // doomed for being unhealthy, oldest first
+	doomed  []doomedMember
+	lost    []*Member // doomed members whose replacements are owed at once, beside Owed
+	urgent  int       // of them, the first ones, which no backoff holds up
+	failing int       // creations that this pass finds to have come to nothing
+	owed    int       // creates of this pass that answer a loss
+	plain   int       // creates of this pass that do not
 
 	out Decision
 }

@@ -20,6 +20,9 @@ func (p *planner) remedy() {
 	var failed []*Member
 	for _, d := range p.doomed {
 		failure := !d.OnDemand && d.failed()
+		if failure {
+			p.failing++
+		}
 		p.remove(d.Member, p.causes(d.Member), failure)
 		if d.OnDemand || !memberOwed(d.Member) {
 			continue

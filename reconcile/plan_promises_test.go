@@ -260,6 +260,8 @@ func (p *planPass) checkCreates() {
 		p.failf("%d creates for %d losses", n, p.urgent)
 	case backingOff && n > p.urgent:
 		p.failf("%d creates while backing off, %d of them urgent", n, p.urgent)
+	case n > p.urgent && h.Failures > 0 && !h.BackoffUntil.IsZero() && slices.ContainsFunc(p.d.Actions, planFailed):
+		p.failf("%d creates although another creation has just failed, %d of them urgent", n, p.urgent)
 	case n < p.need && !backingOff && (h.Failures == 0 || h.BackoffUntil.IsZero()) && p.v.Unreadable == 0:
 		p.failf("%d creates for a deficit of %d", n, p.need)
 	}
@@ -276,6 +278,8 @@ func (p *planPass) checkCreates() {
 		}
 	}
 }
+
+func planFailed(a reconcile.Action) bool { return a.Failure && a.Kind != reconcile.Create }
 
 // checkSick: few leave for being unhealthy at once.
 func (p *planPass) checkSick() {

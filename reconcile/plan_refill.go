@@ -75,7 +75,8 @@ func (p *planner) plainReason() Reason {
 
 // createRoom returns how many of want creates that answer no sudden loss may be
 // made now. After a failure none are until the backoff is over, and then one at
-// a time until a member has become ready.
+// a time until a member has become ready. The first failure is answered at once;
+// one that follows it waits, though how long is known only when it is counted.
 func (p *planner) createRoom(want int) int {
 	h := &p.History
 	switch {
@@ -86,6 +87,9 @@ func (p *planner) createRoom(want int) int {
 		return 0
 	case h.BackoffUntil.IsZero() || h.Failures == 0:
 		return want
+	case p.failing > 0:
+		p.hold(HoldBackoff, "creations failed: the next ones wait", time.Time{})
+		return 0
 	}
 	room := min(want, max(0, 1-p.n.unregistered-p.plain))
 	if room < want {

@@ -1,0 +1,101 @@
+package reconcile_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// times returns when events of a type happened.
+func (w *world) times(typ nstance.EventType) (out []time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.Type == typ {
+			out = append(out, e.Time)
+		}
+	}
+	return out
+}
+
+// gaps returns how long each creation waited for the failures before it, from
+// the nth creation on.
+func (w *world) gaps(n int) (out []time.Duration) {
+	failed := w.times(nstance.EventDeleteRequested)
+	for _, at := range w.times(nstance.EventCreateRequested)[n:] {
+		var last time.Time
+		for _, f := range failed {
+			if !f.After(at) {
+				last = f
+			}
+		}
+		out = append(out, at.Sub(last).Round(time.Second))
+	}
+	return out
+}
+
+// TestBadImageOfANewGroup: machines that never register are not made over and
+// over, and whoever leads knows how long to wait. The first to fail is replaced
+// at once.
+func TestBadImageOfANewGroup(t *testing.T) {
+	doubling := []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}
+	play := func(t *testing.T, size int, test func(t *testing.T, w *world, g nstance.Group)) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, simcloud.Options{})
+			defer w.close()
+			w.fails("v1")
+			g := wanted(size)
+			g.Definition.RegistrationTimeout = time.Minute
+			w.lead(g)
+			test(t, w, g)
+		})
+	}
+	t.Run("one machine at a time", func(t *testing.T) {
+		play(t, 1, func(t *testing.T, w *world, _ nstance.Group) {
+			w.passes(time.Hour)
+			gaps := w.gaps(1)
+			require.GreaterOrEqual(t, len(gaps), len(doubling))
+			require.Equal(t, doubling, gaps[:len(doubling)])
+			for _, gap := range gaps[len(doubling):] {
+				require.Equal(t, 5*time.Minute, gap)
+			}
+		})
+	})
+	t.Run("three", func(t *testing.T) {
+		play(t, 3, func(t *testing.T, w *world, _ nstance.Group) {
+			for range 360 {
+				w.passes(10 * time.Second)
+				require.LessOrEqual(t, len(w.cloud.Machines()), 3)
+			}
+						require.Equal(t, []time.Duration{0, 0, 0, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}, w.gaps(3)[:6],
+				"three fail at once, twice, and then one after the other does")
+			require.Less(t, w.cloud.Count(simcloud.OpCreate), 3+3+12)
+		})
+	})
+	t.Run("the next leader waits as long", func(t *testing.T) {
+		play(t, 1, func(t *testing.T, w *world, g nstance.Group) {
+			w.passes(30 * time.Minute)
+			for !w.holds(reconcile.HoldBackoff) || time.Until(w.hold(reconcile.HoldBackoff).Until) < 4*time.Minute {
+				w.passes(5 * time.Second)
+			}
+			until := w.hold(reconcile.HoldBackoff).Until
+			made := w.cloud.Count(simcloud.OpCreate)
+			w.succeeds(g)
+			require.True(t, until.Equal(w.hold(reconcile.HoldBackoff).Until))
+			w.passes(time.Until(until) - time.Second)
+			require.Equal(t, made, w.cloud.Count(simcloud.OpCreate))
+			w.passes(2 * time.Second)
+			require.Equal(t, made+1, w.cloud.Count(simcloud.OpCreate))
+			w.passes(10 * time.Minute)
+			gaps := w.gaps(made + 1)
+			require.NotEmpty(t, gaps)
+			require.Equal(t, 5*time.Minute, gaps[0], "and knows how often it has failed")
+		})
+	})
+}
