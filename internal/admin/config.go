@@ -59,17 +59,19 @@ func (t *table) config(s ConfigStatus) {
 func (p *program) configRefreshCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "refresh", Short: "Make the server read its configuration again",
-		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.",
+		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.\nWith --dry-run it reads and checks, and uses nothing of it.",
 		Args: arguments(),
 	}
+	var dryRun bool
+	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.RefreshConfig(cmd.Context(), &apiv1.RefreshConfigRequest{})
+			resp, err := c.RefreshConfig(cmd.Context(), &apiv1.RefreshConfigRequest{DryRun: dryRun})
 			if err != nil {
 				return err
 			}
-			s := ConfigRefresh{resp.GetDigest(), resp.GetChanged()}
+			s := ConfigRefresh{resp.GetDigest(), resp.GetChanged(), dryRun}
 			return out.print(s, func(t *table) { t.refresh(s) })
 		})
 	}
@@ -77,7 +79,11 @@ func (p *program) configRefreshCommand() *cobra.Command {
 }
 
 func (t *table) refresh(s ConfigRefresh) {
-	if s.Changed {
+	switch {
+	case s.Changed && s.DryRun:
+		t.say("configuration %s would be in force", s.Digest)
+		return
+	case s.Changed:
 		t.say("configuration %s is in force now", s.Digest)
 		return
 	}

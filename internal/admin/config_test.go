@@ -28,6 +28,14 @@ func TestConfirmNamesWhatIsHeld(t *testing.T) {
 	require.NotContains(t, w.done(), "confirm", "nothing was asked for")
 }
 
+func TestRefreshMayBeRehearsed(t *testing.T) {
+	w := newWorld(t).populate()
+	r := w.run("config", "refresh", "--dry-run")
+	require.Zero(t, r.code, r.errors)
+	require.Equal(t, "configuration sha256:def would be in force\n", r.out)
+	require.Equal(t, []string{"refresh dry=true"}, w.done())
+}
+
 func TestValidateSaysWhatIsWrong(t *testing.T) {
 	r := newWorld(t).run("config", "validate", "testdata")
 	require.NotZero(t, r.code)

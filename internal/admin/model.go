@@ -197,6 +197,7 @@ type ConfigValidation struct {
 type ConfigRefresh struct {
 	Digest  string `json:"digest"`
 	Changed bool   `json:"changed"`
+	DryRun  bool   `json:"dry_run"`
 }
 
 // A Scaling is what group scale prints.
