@@ -261,6 +261,9 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 	view := feed.View[watched]{
 		Snapshot: c.term.snapshot,
 		Keep: func(w watched) bool {
+			if w.renew {
+				return c.mustRenew()
+			}
 			if w.instance != nil {
 				r := w.instance.Record
 				return wanted(r.Tenant, r.Group, r.ID)
@@ -268,12 +271,19 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 			return wanted(w.event.Tenant, w.event.Group, w.event.Instance)
 		},
 	}
+	if req.GetAfterSeq() != 0 && c.mustRenew() { // where it goes on there may be no Synced
+		if err := stream.Send(c.askWatcher()); err != nil {
+			return err
+		}
+	}
 	for item, err := range c.term.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(watchMessage(item)); err != nil {
-			return err
+		for _, m := range c.watchMessages(item) {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
 		}
 	}
 	if c.term.granted.Err() != nil {
