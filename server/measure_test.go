@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server"
 )
 
@@ -104,6 +106,138 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	})
+}
+
+// values are what the labels of metrics may be, where that is a closed set.
+func values() map[string][]string {
+	codes := []string{"ok"}
+	for _, c := range []nstance.Code{
+		nstance.Invalid, nstance.NotFound, nstance.Conflict, nstance.Capacity, nstance.Quota, nstance.Throttled, nstance.Denied,
+		nstance.Ambiguous, nstance.Unavailable, nstance.Internal,
+	} {
+		codes = append(codes, string(c))
+	}
+	return map[string][]string{
+		"kind": {
+			reconcile.HoldBackoff, reconcile.HoldHalted, reconcile.HoldPaused, reconcile.HoldSettling, reconcile.HoldUnhealthyCap,
+			reconcile.HoldBreaker, reconcile.HoldClock, reconcile.HoldUnreadable, reconcile.HoldFrozen, reconcile.HoldDefinition,
+			reconcile.HoldBudget, reconcile.HoldCapacity, reconcile.HoldUnresolved, reconcile.HoldRolledBack,
+		},
+		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
+		"code":    codes,
+		"state":   {"wanted", "ready", "booting", "leaving", "stale", "on_demand", "preserved"},
+		"cause":   {"notice", "gone", "unhealthy"},
+	}
+}
+
+// expressions returns the PromQL in a file of deploy.
+func expressions(t *testing.T, file string) (out []string) {
+	text, err := os.ReadFile(filepath.Join("..", "deploy", file))
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^\s*expr: (.+)$|"expr": ("(?:[^"\\]|\\.)*")`).FindAllStringSubmatch(string(text), -1) {
+		expr := m[1]
+		if m[2] != "" {
+			require.NoError(t, json.Unmarshal([]byte(m[2]), &expr))
+		}
+		out = append(out, expr)
+	}
+	require.NotEmpty(t, out)
+	return out
+}
+
+// TestAlertsAskForValuesThatExist reads the expressions as far as that goes
+// without a parser: brackets, labels of each metric, and their values.
+func TestAlertsAskForValuesThatExist(t *testing.T) {
+	docs, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
+	require.NoError(t, err)
+	labels := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(nstance_[a-z_]+)` \\|([^|]*)\\|").FindAllStringSubmatch(string(docs), -1) {
+		labels[m[1]] = m[2]
+	}
+	selector := regexp.MustCompile(`(nstance_[a-z_]+)\{([^}]*)\}`)
+	matcher := regexp.MustCompile(`^([a-z_]+)(=|!=|=~|!~)"([^"]*)"$`)
+	closed := values()
+	for _, file := range []string{"prometheus-alerts.yaml", "grafana-dashboard.json"} {
+		for _, expr := range expressions(t, file) {
+			require.True(t, balanced(expr), "%s: %s", file, expr)
+			for _, s := range selector.FindAllStringSubmatch(expr, -1) {
+				name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(s[1], "")
+				for _, one := range strings.Split(s[2], ",") {
+					m := matcher.FindStringSubmatch(strings.TrimSpace(one))
+					require.NotNil(t, m, "%s: %q in %s", file, one, expr)
+					require.Contains(t, labels[name], "`"+m[1]+"`", "%s has no such label: %s", name, expr)
+					if strings.HasPrefix(m[3], "$") || closed[m[1]] == nil {
+						continue
+					}
+					for _, value := range strings.Split(m[3], "|") {
+						require.Contains(t, closed[m[1]], value, "%s: %s", file, expr)
+					}
+				}
+			}
+		}
+	}
+}
+
+// balanced reports whether every bracket outside of strings is closed by its own
+// kind, in order, and every string ends.
+func balanced(expr string) bool {
+	var open []rune
+	quoted := false
+	for _, r := range expr {
+		i := strings.IndexRune("(){}[]", r)
+		switch {
+		case r == '"':
+			quoted = !quoted
+		case quoted || i < 0:
+		case i%2 == 0:
+			open = append(open, rune("(){}[]"[i+1]))
+		case len(open) == 0 || open[len(open)-1] != r:
+			return false
+		default:
+			open = open[:len(open)-1]
+		}
+	}
+	return !quoted && len(open) == 0
+}
+
+// TestMetricsOfDrainsAndHolds has a drain end in each way, and a group that is held.
+func TestMetricsOfDrainsAndHolds(t *testing.T) {
+	w := newWorld(t, setup{size: 2, shard: `"default_drain_timeout": "1s",`})
+	operator := w.client(nstance.RoleOperator, "default").api()
+	var ids []nstance.InstanceID
+	require.Eventually(t, func() bool {
+		ids = nil
+		for _, m := range w.cloud.Machines() {
+			if m.Owner.Tenant == "default" {
+				ids = append(ids, m.ID)
+			}
+		}
+		return len(ids) == 2
+	}, eventually, time.Millisecond)
+	for _, id := range ids {
+		w.await(nstance.EventCreated, id)
+		w.ready(id)
+	}
+	_, err := operator.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "busy"})
+	require.NoError(t, err)
+	w.watch(operator, &apiv1.WatchInstanceEventsRequest{}).snapshot() // who watches drains
+	_, err = operator.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(ids[0])})
+	require.NoError(t, err)
+	_, err = operator.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{
+		Id: string(ids[0]), Generation: w.await(nstance.EventDrainStarted, ids[0]).Drain.Generation, Outcome: string(nstance.OutcomeDrained),
+	})
+	require.NoError(t, err)
+	_, err = operator.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(ids[1])})
+	require.NoError(t, err)
+	w.await(nstance.EventDrainAcknowledged, ids[0])
+	w.await(nstance.EventDrainCutShort, ids[1])
+	lines := w.scrape()
+	for _, want := range []string{
+		`nstance_drains_total{outcome="drained"} 1`, `nstance_drains_total{outcome="cut_short"} 1`,
+		`nstance_group_held{group="web",kind="paused",tenant="default"} 1`,
+	} {
+		require.Contains(t, lines, want)
+	}
 }
 
 func TestMetricsOfAStandby(t *testing.T) {
