@@ -165,6 +165,19 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// TestDocumentsSayTheVersion and, as long as it is the first, that there was none
+// before.
+func TestDocumentsSayTheVersion(t *testing.T) {
+	for _, path := range []string{"../README.md", "../docs/scope.md"} {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(text), "Version "+server.Version+".", path)
+	}
+	scope, err := os.ReadFile("../docs/scope.md")
+	require.NoError(t, err)
+	require.Contains(t, string(scope), server.Version+" is the first", "say which upgrades were tried")
+}
+
 // TestNewerMajorIsRefused by the name of the object, wherever it stands.
 func TestNewerMajorIsRefused(t *testing.T) {
 	newer := func(data []byte) []byte {
