@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"text/template"
@@ -12,52 +11,12 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/files"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // bootstrap renders the user data of new machines.
 type bootstrap struct{ s *Server }
-
-// bootData is what user data templates see.
-type bootData struct {
-	Instance bootInstance
-	Cluster  bootCluster
-	Server   bootServer
-	Provider bootProvider
-	Vars     map[string]string
-	Image    string
-	Nonce    string
-}
-
-type bootInstance struct {
-	ID   nstance.InstanceID
-	Kind nstance.Kind
-	Arch nstance.Arch
-	Type string
-}
-
-type bootCluster struct {
-	ID     nstance.ClusterID
-	CACert string // PEM of the identity authority: several certificates while its key is being rotated
-}
-
-type bootServer struct {
-	Shard                                     nstance.ShardID
-	RegistrationAddr, AgentAddr, OperatorAddr string
-}
-
-type bootProvider struct{ Kind, Region, Zone string }
-
-// functions that user data templates may use beside the built-in ones.
-func functions() template.FuncMap {
-	return template.FuncMap{
-		"json": func(v any) (string, error) {
-			b, err := json.Marshal(v)
-			return string(b), err
-		},
-		"base64": func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
-	}
-}
 
 // Render implements reconcile.Bootstrap. The nonce's claims come from the
 // record alone and its signature is deterministic, so equal records give equal
@@ -82,7 +41,7 @@ func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.
 }
 
 // renderArgs renders every string within args.
-func renderArgs(args json.RawMessage, data bootData) (json.RawMessage, error) {
+func renderArgs(args json.RawMessage, data files.Boot) (json.RawMessage, error) {
 	if len(args) == 0 || !bytes.Contains(args, []byte("{{")) {
 		return args, nil
 	}
@@ -99,7 +58,7 @@ func renderArgs(args json.RawMessage, data bootData) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-func renderIn(path string, v any, data bootData) (any, error) {
+func renderIn(path string, v any, data files.Boot) (any, error) {
 	var err error
 	switch v := v.(type) {
 	case string:
@@ -158,19 +117,22 @@ func (b bootstrap) authorities(rec *storage.Instance) string {
 	return string(identity.CertPEMOf(rec.Authorities))
 }
 
-func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) bootData {
+func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boot {
 	conf, addrs := b.s.config(), b.s.advertised()
-	return bootData{
-		Instance: bootInstance{ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType},
-		Cluster:  bootCluster{ID: conf.Cluster.ID, CACert: b.authorities(rec)},
-		Server:   bootServer{conf.Shard.ID, addrs.Registration, addrs.Agent, addrs.Operator},
-		Provider: bootProvider{conf.Shard.Provider.Kind, conf.Shard.Provider.Region, conf.Shard.Provider.Zone},
+	return files.Boot{Seen: files.Seen{
+		Instance: files.Instance{
+			ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType,
+			Hostname: string(rec.ID), // never what the machine has said since: these bytes may be made again
+		},
+		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: b.authorities(rec)},
+		Server:   files.Server{Shard: conf.Shard.ID, RegistrationAddr: addrs.Registration, AgentAddr: addrs.Agent, OperatorAddr: addrs.Operator},
+		Provider: files.Provider{Kind: conf.Shard.Provider.Kind, Region: conf.Shard.Provider.Region, Zone: conf.Shard.Provider.Zone},
 		Vars:     def.Vars, Image: rec.Image,
-	}
+	}}
 }
 
-func render(field, content string, data bootData) ([]byte, error) {
-	t, err := template.New(field).Funcs(functions()).Option("missingkey=error").Parse(content)
+func render(field, content string, data files.Boot) ([]byte, error) {
+	t, err := template.New(field).Funcs(files.Functions()).Option("missingkey=error").Parse(content)
 	if err != nil {
 		return nil, nstance.FieldError(field, "correct the template", "%v", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"text/template"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -90,10 +89,7 @@ func (f *fetcher) check(u nstance.UserData) error {
 	if err != nil {
 		return err
 	}
-	if _, err := template.New(field).Funcs(functions()).Parse(text); err != nil {
-		return nstance.FieldError(field, "correct the template", "%v", err)
-	}
-	return nil
+	return config.CheckUserData(field, text)
 }
 
 func digestOf(data []byte) string {

@@ -255,7 +255,7 @@ func TestFileThatCannotBeMade(t *testing.T) {
 	api := w.admin()
 	before := m.settled(api).GetRuntimeHash()
 	w.reload(served(1, shard, red, "", `"motd": {"kind": "string", "content": "x"}, "password": {"kind": "secret", "secret": "db"},
-		"own": {"kind": "string", "content": "{{.Vars.missing}}"}`, ""))
+		"own": {"kind": "string", "content": "{{slice .Vars.colour 10}}"}`, ""))
 	m.has("motd", "x")
 	require.Eventually(t, func() bool {
 		i := w.instance(api, m.id)

@@ -259,3 +259,25 @@ func TestProviderThatIsNotAble(t *testing.T) {
 	_, err := w.server.Refresh(t.Context())
 	require.ErrorContains(t, err, "load_balancers.front")
 }
+
+func TestUserDataKnowsTheMachine(t *testing.T) {
+	const says = `{{.Instance.Hostname}} <{{.Instance.FQDN}}{{.Instance.IP4}}{{.Instance.IP6}}>`
+	w := newWorld(t, setup{text: provisioned(1, fmt.Sprintf(`"userdata": {"content": %q}, `, says), "")})
+	w.made(1, func(s nstance.MachineSpec) bool { return string(s.UserData) == string(s.ID)+" <>" })
+}
+
+// TestTemplatesThatMakeNoMachine are refused before one is made.
+func TestTemplatesThatMakeNoMachine(t *testing.T) {
+	p, url := newPage(t)
+	p.says("{{.Clutser.ID}}")
+	w := newWorld(t, setup{text: provisioned(1, fmt.Sprintf(`"userdata": {"source": "url", "content": %q}, `, url), "")})
+	w.problem(`there is no .Clutser`)
+	require.Empty(t, w.specs())
+	api := w.admin()
+	text := provisioned(1, `"userdata": {"content": "{{.Vars.color}}"}, `, "")
+	w.conf.set(text, nil)
+	_, err := w.server.Refresh(t.Context())
+	require.ErrorContains(t, err, `there is no variable "color"`)
+	_, err = api.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+	refuses(t, err, nstance.Invalid, "groups.default.web.vars")
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"text/template/parse"
 
 	"github.com/nstance-go/nstance"
 )
@@ -50,6 +49,7 @@ func (d *decoder) check(c *Config) {
 	slices.SortFunc(c.groups, func(a, b nstance.Group) int {
 		return cmp.Or(cmp.Compare(a.Key.Tenant, b.Key.Tenant), cmp.Compare(a.Key.Group, b.Key.Group))
 	})
+	d.tryAll(c)
 }
 
 // wrong reports a problem with the setting at path. An absent setting is
@@ -120,18 +120,6 @@ const (
 
 func (d *decoder) controlPlaneOnSpot(path string) {
 	d.wrong(join(join(path, "market"), "type"), "use on-demand, or another template", "spot is refused for role control-plane")
-}
-
-// renderable checks that text is a template. What it may call is known only to
-// whoever renders it.
-func renderable(text string) error {
-	t := parse.New("x")
-	t.Mode = parse.SkipFuncCheck
-	if _, err := t.Parse(text, "", "", map[string]*parse.Tree{}); err != nil {
-		wrong := strings.TrimPrefix(err.Error(), "template: x:")
-		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
-	}
-	return nil
 }
 
 func plain[T ~string](names []T) []string {

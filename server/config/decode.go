@@ -309,7 +309,7 @@ func (d *decoder) object(path string, v *hujson.Value, tag reflect.StructTag) js
 		return nil
 	}
 	if tag.Get("rendered") != "" {
-		d.templates(path, v)
+		d.templates(path, v, seenBy(tag))
 	}
 	plain := v.Clone()
 	plain.Minimize()
@@ -318,20 +318,28 @@ func (d *decoder) object(path string, v *hujson.Value, tag reflect.StructTag) js
 	return raw
 }
 
-// templates checks the syntax of every string below v.
-func (d *decoder) templates(path string, v *hujson.Value) {
+// seenBy returns what templates under a tag see.
+func seenBy(tag reflect.StructTag) reflect.Type {
+	if tag.Get("rendered") == "files" {
+		return seenByFiles
+	}
+	return seenByBoot
+}
+
+// templates checks every string below v.
+func (d *decoder) templates(path string, v *hujson.Value, data reflect.Type) {
 	switch t := v.Value.(type) {
 	case *hujson.Object:
 		for key, m := range members(v) {
-			d.templates(join(path, key), &m.Value)
+			d.templates(join(path, key), &m.Value, data)
 		}
 	case *hujson.Array:
 		for i := range t.Elements {
-			d.templates(index(path, i), &t.Elements[i])
+			d.templates(index(path, i), &t.Elements[i], data)
 		}
 	case hujson.Literal:
 		if t.Kind() == '"' {
-			d.adopt(path, v.StartOffset, renderable(t.String()))
+			d.adopt(path, v.StartOffset, renderable(t.String(), data))
 		}
 	}
 }

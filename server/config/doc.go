@@ -22,7 +22,7 @@
 //	later     words of the specification that this version refuses
 //	min, max  the permitted range
 //	key       for documentation: what the keys of a map are
-//	rendered  the strings within are templates (text/template)
+//	rendered  the strings within are templates (text/template); files: of files, which see no nonce
 //
 // A template and a group become one [nstance.Definition] by merging: defaults,
 // then template, then group. The objects args and vars merge deeply; everything

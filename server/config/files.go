@@ -21,7 +21,7 @@ type File struct {
 	Mode        FileMode          `name:"mode" absent:"the agent's, 0640" doc:"permission bits in octal and in quotes, such as \"0600\"; closed to strangers, not executable"`
 	Content     *string           `name:"content" empty:"true" absent:"required for kind string" doc:"kind string: the template"`
 	Env         map[string]string `name:"env" absent:"required for kind env" doc:"kind env: templates of the values, by variable; quoted so that a shell and systemd read them alike"`
-	JSON        json.RawMessage   `name:"json" rendered:"true" absent:"required for kind json" doc:"kind json: an object, the strings within are templates"` // canonical JSON or nil
+	JSON        json.RawMessage   `name:"json" rendered:"files" absent:"required for kind json" doc:"kind json: an object, the strings within are templates"` // canonical JSON or nil
 	Secret      SecretName        `name:"secret" absent:"required for kind secret" doc:"kind secret: its name, as in nstance-admin secret put"`
 	Field       string            `name:"field" absent:"all of it" doc:"kind secret: the one field of the secret, a JSON object, that becomes the file"`
 	Object      ObjectKey         `name:"object" absent:"required for kind storage" doc:"kind storage: key of an object in the shard's storage, below files/; it is not rendered"`
@@ -235,7 +235,7 @@ func (d *decoder) certificate(path string, c Certificate) {
 }
 
 func (d *decoder) renderedAt(path, text string) {
-	if err := renderable(text); err != nil {
+	if err := renderable(text, seenByFiles); err != nil {
 		d.adopt(path, d.at[path], err)
 	}
 }

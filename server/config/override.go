@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"slices"
 	"strconv"
@@ -323,7 +324,7 @@ func ParseArgs(args json.RawMessage) (json.RawMessage, error) {
 	return canonical, renderableIn("args", decodeArgs(canonical))
 }
 
-// renderableIn checks the syntax of every string below v.
+// renderableIn checks every string below v.
 func renderableIn(path string, v any) error {
 	switch v := v.(type) {
 	case map[string]any:
@@ -339,9 +340,11 @@ func renderableIn(path string, v any) error {
 			}
 		}
 	case string:
-		if err := renderable(v); err != nil {
-			return nstance.FieldError(path, "see the documentation of Go's text/template", "%s", err)
+		err := renderable(v, seenByBoot)
+		if e, ok := errors.AsType[*nstance.Error](err); ok {
+			e.Field = path
 		}
+		return err
 	}
 	return nil
 }

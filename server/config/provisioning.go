@@ -155,7 +155,7 @@ func (d *decoder) userData(at string, u *UserData) {
 	}
 	text, err := u.definition().Template()
 	if err == nil {
-		err = renderable(text)
+		err = renderable(text, seenByBoot)
 	}
 	d.adopt(content, d.at[content], err)
 }

@@ -1,0 +1,268 @@
+package config
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"text/template"
+	"text/template/parse"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/files"
+)
+
+// What templates see of their kind.
+var (
+	seenByBoot  = reflect.TypeFor[files.Boot]()
+	seenByFiles = reflect.TypeFor[files.Seen]()
+)
+
+// CheckUserData returns nil, or an Invalid error, for the text of a user data
+// template that was fetched: what no machine could be made with.
+func CheckUserData(field, text string) error {
+	err := renderable(text, seenByBoot)
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = field
+	}
+	return err
+}
+
+// renderable checks that text is a template, that it calls what there is, and
+// that the fields which it names are among those of data. Variables are looked
+// for where it is known whose they are.
+func renderable(text string, data reflect.Type) error {
+	t, err := parsed(text)
+	if err != nil {
+		wrong := strings.TrimPrefix(err.Error(), "template: text:")
+		if _, name, ok := strings.Cut(wrong, "function "); ok {
+			name = strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`)
+			return nstance.FieldError("", suggest(name, functionNames()), "template line %s", wrong)
+		}
+		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
+	}
+	if t.Tree == nil {
+		return nil
+	}
+	c := fieldCheck{data: data, tree: t.Tree}
+	c.list(t.Root, true)
+	return c.err
+}
+
+func parsed(text string) (*template.Template, error) {
+	return template.New("text").Funcs(files.Functions()).Option("missingkey=error").Parse(text)
+}
+
+func functionNames() []string {
+	names := slices.Collect(maps.Keys(files.Functions()))
+	names = append(names, "and", "or", "not", "len", "index", "slice", "print", "printf", "println", "html", "js", "urlquery", "eq", "ne", "lt", "le", "gt", "ge", "call")
+	slices.Sort(names)
+	return names
+}
+
+// A fieldCheck finds the first path in a template that leads nowhere.
+type fieldCheck struct {
+	data reflect.Type
+	tree *parse.Tree
+	err  error
+}
+
+// list walks nodes. At the root the dot is all data; within with and range it is
+// something else, which is looked at when it is rendered.
+func (c *fieldCheck) list(l *parse.ListNode, root bool) {
+	if l == nil {
+		return
+	}
+	for _, n := range l.Nodes {
+		switch n := n.(type) {
+		case *parse.ActionNode:
+			c.node(n.Pipe, root)
+		case *parse.TemplateNode:
+			c.node(n.Pipe, root)
+		case *parse.IfNode:
+			c.branch(&n.BranchNode, root, root)
+		case *parse.WithNode:
+			c.branch(&n.BranchNode, root, false)
+		case *parse.RangeNode:
+			c.branch(&n.BranchNode, root, false)
+		}
+	}
+}
+
+func (c *fieldCheck) branch(n *parse.BranchNode, root, within bool) {
+	c.node(n.Pipe, root)
+	c.list(n.List, within)
+	c.list(n.ElseList, root)
+}
+
+func (c *fieldCheck) node(n parse.Node, root bool) {
+	switch n := n.(type) {
+	case *parse.PipeNode:
+		if n == nil {
+			return
+		}
+		for _, cmd := range n.Cmds {
+			for _, arg := range cmd.Args {
+				c.node(arg, root)
+			}
+		}
+	case *parse.ChainNode:
+		c.node(n.Node, root)
+	case *parse.FieldNode:
+		if root {
+			c.path(n, n.Ident)
+		}
+	case *parse.VariableNode:
+		if n.Ident[0] == "$" {
+			c.path(n, n.Ident[1:])
+		}
+	}
+}
+
+// path follows a path from the root of the data, as far as its fields are those
+// of structs.
+func (c *fieldCheck) path(n parse.Node, path []string) {
+	at := c.data
+	for i, name := range path {
+		if _, method := at.MethodByName(name); at.Kind() != reflect.Struct && (method || at.Kind() == reflect.Map) {
+			return
+		}
+		var names []string
+		if at.Kind() == reflect.Struct {
+			if f, ok := at.FieldByName(name); ok && !f.Anonymous {
+				at = f.Type
+				continue
+			}
+			for _, f := range reflect.VisibleFields(at) {
+				if !f.Anonymous {
+					names = append(names, f.Name)
+				}
+			}
+		}
+		if c.err == nil {
+			where, _ := c.tree.ErrorContext(n)
+			c.err = nstance.FieldError("", suggest(name, names), "template line %s: there is no .%s", strings.TrimPrefix(where, "text:"), strings.Join(path[:i+1], "."))
+		}
+		return
+	}
+}
+
+// sample is what templates are tried with.
+func sample(def nstance.Definition, vars map[string]string) files.Boot {
+	const pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
+	if vars == nil {
+		vars = map[string]string{}
+	}
+	image := def.Image
+	if image == "" {
+		image = "image-0123456789abcdef"
+	}
+	id := nstance.InstanceID(string(def.Kind) + "00000000000000000000000000")
+	return files.Boot{Nonce: "e30.e30.c2lnbmF0dXJl", Seen: files.Seen{
+		Instance: files.Instance{
+			ID: id, Kind: def.Kind, Arch: def.Arch, Type: "type", Hostname: string(id), FQDN: string(id) + ".example.com", IP4: "192.0.2.1", IP6: "2001:db8::1",
+		},
+		Cluster: files.Cluster{ID: "cluster", CACert: pem},
+		Server:  files.Server{Shard: "shard", RegistrationAddr: "192.0.2.2:1", AgentAddr: "192.0.2.2:2", OperatorAddr: "192.0.2.2:3"},
+		Vars:    vars, Image: image, Provider: files.Provider{Kind: "sim", Region: "region", Zone: "zone"},
+	}}
+}
+
+// A trial renders the templates of groups with samples.
+type trial struct {
+	*decoder
+	known map[string]*template.Template // by text; all of them can be parsed
+	said  map[string]bool
+}
+
+// try renders what a group's machines would be made from and have. Only what no
+// value can mend is wrong: a variable that the group has not, a template that is
+// not there. A group without members may leave variables to requests.
+func (r trial) try(at string, g nstance.Group) {
+	boot := sample(g.Definition, g.Definition.Vars)
+	from := join("templates", g.Template)
+	if text, err := g.Definition.UserData.Template(); err == nil { // else it is fetched, and checked then
+		r.text(at, join(join(from, "userdata"), "content"), text, boot, g)
+	}
+	seen := boot.Seen
+	boot.Nonce = ""
+	r.within(at, join(from, "args"), decodeArgs(g.Definition.Args), boot, g)
+	for name, f := range g.Definition.Files {
+		file := join(join(from, "files"), name)
+		r.text(at, join(file, "content"), f.Content, seen, g)
+		for key, value := range f.Env {
+			r.text(at, join(join(file, "env"), key), value, seen, g)
+		}
+		r.within(at, join(file, "json"), decodeArgs(f.JSON), seen, g)
+	}
+	for name, cert := range g.Definition.Certificates {
+		r.text(at, join(join("certificates", name), "common_name"), cert.CommonName, seen, g)
+		for i, dns := range cert.DNSNames {
+			r.text(at, index(join(join("certificates", name), "dns_names"), i), dns, seen, g)
+		}
+	}
+}
+
+func (r trial) within(at, path string, v any, data any, g nstance.Group) {
+	switch v := v.(type) {
+	case string:
+		r.text(at, path, v, data, g)
+	case map[string]any:
+		for _, key := range sortedKeys(v) {
+			r.within(at, join(path, key), v[key], data, g)
+		}
+	case []any:
+		for i := range v {
+			r.within(at, index(path, i), v[i], data, g)
+		}
+	}
+}
+
+func (r trial) text(at, path, text string, data any, g nstance.Group) {
+	if !strings.Contains(text, "{{") {
+		return
+	}
+	t, ok := r.known[text]
+	if !ok {
+		var err error
+		if t, err = parsed(text); err != nil {
+			return // has been said
+		}
+		r.known[text] = t
+	}
+	err := t.Execute(io.Discard, data)
+	if err == nil || strings.Contains(err.Error(), "error calling") { // which another value may mend
+		return
+	}
+	wrong := strings.TrimPrefix(err.Error(), "template: text:")
+	_, key, missing := strings.Cut(wrong, "map has no entry for key ")
+	key = strings.Trim(key, `"`)
+	switch {
+	case missing && g.Size == 0:
+	case missing:
+		r.once(join(at, "vars"), suggest(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip(key), path)
+	default:
+		r.once(path, "correct the template", "template line %s", wrong)
+	}
+}
+
+// once reports a problem, once.
+func (r trial) once(path, remedy, format string, args ...any) {
+	before := len(r.problems)
+	r.wrong(path, remedy, format, args...)
+	if added := r.problems[before].err; r.said[added.Field+added.Msg] {
+		r.problems = r.problems[:before]
+	} else {
+		r.said[added.Field+added.Msg] = true
+	}
+}
+
+// tryAll renders the templates of every group.
+func (d *decoder) tryAll(c *Config) {
+	r := trial{d, map[string]*template.Template{}, map[string]bool{}}
+	for _, g := range c.groups {
+		r.try(join(join("groups", string(g.Key.Tenant)), string(g.Key.Group)), g)
+	}
+}
