@@ -75,6 +75,7 @@ func batch() *apiv1.CreateGroupRequest {
 		Group: "batch", Template: "vm", Size: proto.Int32(2), InstanceTypes: []string{"small", "large"}, SubnetPool: "open",
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
 		Rollout: &apiv1.Rollout{MaxSurge: "50%", MinReady: durationpb.New(time.Second), HaltAfter: proto.Int32(0)},
+		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute)},
 	}
 }
 
@@ -94,6 +95,7 @@ func TestCreateGroup(t *testing.T) {
 	require.Equal(t, time.Minute, g.GetDrainTimeout().AsDuration())
 	require.Equal(t, "50%", g.GetRollout().GetMaxSurge())
 	require.Zero(t, g.GetRollout().GetHaltAfter())
+	require.True(t, proto.Equal(batch().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
 	require.Eventually(t, func() bool { return w.machines("default") == 2 }, eventually, time.Millisecond)
 
 	t.Run("the same request again succeeds", func(t *testing.T) {
@@ -104,6 +106,7 @@ func TestCreateGroup(t *testing.T) {
 	t.Run("another one for its name is refused by field", func(t *testing.T) {
 		for field, change := range map[string]func(*apiv1.CreateGroupRequest){
 			"size":           func(r *apiv1.CreateGroupRequest) { r.Size = proto.Int32(3) },
+			"market":         func(r *apiv1.CreateGroupRequest) { r.Market.MaxPrice = "0.06" },
 			"instance_types": func(r *apiv1.CreateGroupRequest) { r.InstanceTypes = []string{"small"} },
 			"vars":           func(r *apiv1.CreateGroupRequest) { r.Vars = nil },
 			"args":           func(r *apiv1.CreateGroupRequest) { r.Args = `{"boot_delay": "2ms"}` },

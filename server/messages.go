@@ -22,7 +22,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		SubnetPool: g.Definition.SubnetPool, DrainTimeout: durationpb.New(g.DrainTimeout), LoadBalancers: g.Definition.LoadBalancers,
 		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
-		Preserved: int32(g.Preserved),
+		Preserved: int32(g.Preserved), Market: marketMessage(g.Definition.Market),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
@@ -32,6 +32,14 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 
 func holdMessage(h reconcile.Hold, since time.Time) *apiv1.Hold {
 	return &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(since), Until: wire.Time(h.Until)}
+}
+
+func marketMessage(m nstance.Market) *apiv1.Market {
+	out := &apiv1.Market{Type: string(cmp.Or(m.Type, nstance.OnDemand)), MaxPrice: m.MaxPrice, Fallback: string(m.Fallback)}
+	if m.FallbackAfter > 0 {
+		out.FallbackAfter = durationpb.New(m.FallbackAfter)
+	}
+	return out
 }
 
 func rolloutMessage(r nstance.Rollout) *apiv1.Rollout {

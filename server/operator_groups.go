@@ -70,7 +70,7 @@ func (operatorService) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRe
 	o := config.Override{
 		Size: sizeOf(req.Size), Template: config.TemplateName(req.GetTemplate()), InstanceTypes: req.GetInstanceTypes(),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), Vars: req.GetVars(), LoadBalancers: req.GetLoadBalancers(),
-		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
+		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()), Market: purchaseOf(req.GetMarket()),
 	}
 	if req.GetProtect() {
 		o.Protect = &req.Protect
@@ -115,7 +115,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 	o := config.Override{
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
-		Protect: req.Protect,
+		Protect: req.Protect, Market: purchaseOf(req.GetMarket()),
 	}
 	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
 		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")
@@ -170,6 +170,16 @@ func paceOf(r *apiv1.Rollout) *config.Pace {
 		return nil
 	}
 	return &config.Pace{MaxSurge: r.GetMaxSurge(), MinReady: spanOf(r.GetMinReady()), HaltAfter: sizeOf(r.HaltAfter)}
+}
+
+func purchaseOf(m *apiv1.Market) *config.Purchase {
+	if m == nil {
+		return nil
+	}
+	return &config.Purchase{
+		Type: nstance.MarketType(m.GetType()), MaxPrice: config.Price(m.GetMaxPrice()),
+		Fallback: nstance.MarketType(m.GetFallback()), FallbackAfter: config.Duration(m.GetFallbackAfter().AsDuration()),
+	}
 }
 
 // DeleteGroup implements the RPC.

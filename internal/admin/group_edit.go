@@ -27,6 +27,9 @@ type groupForm struct {
 	drain, ready                        time.Duration
 	halt                                int32
 	protect, dryRun, yes                bool
+
+	market, price, fallback string
+	fallbackAfter           time.Duration
 }
 
 func newGroupForm(cmd *cobra.Command) *groupForm {
@@ -42,6 +45,10 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.surge, "max-surge", "", "spare members while replacing, a count or a percentage")
 	f.flags.DurationVar(&f.ready, "min-ready", 0, "how long a member must have been well before it counts as ready")
 	f.flags.Int32Var(&f.halt, "halt-after", 0, "failed replacements in a row that stop a rollout; 0 means never")
+	f.flags.StringVar(&f.market, "market", "", "how capacity is bought: on-demand or spot")
+	f.flags.StringVar(&f.price, "max-price", "", "with --market spot: highest price an hour, a decimal in the cloud's currency")
+	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: what to buy while it is sold out: on-demand; none if not said")
+	f.flags.DurationVar(&f.fallbackAfter, "fallback-after", 0, "with --fallback: how long spot must have been sold out first")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	dryRunFlag(cmd, &f.dryRun)
 	return f
@@ -67,6 +74,23 @@ func (f *groupForm) rollout() *apiv1.Rollout {
 		return nil
 	}
 	return &apiv1.Rollout{MaxSurge: f.surge, MinReady: f.span("min-ready", f.ready), HaltAfter: said(f, "halt-after", f.halt)}
+}
+
+// purchase returns how capacity is bought, which is said as a whole.
+func (f *groupForm) purchase() (*apiv1.Market, error) {
+	if f.market == "" {
+		for _, name := range []string{"max-price", "fallback", "fallback-after"} {
+			if f.flags.Changed(name) {
+				return nil, nstance.FieldError("--"+name, "say --market too: it is replaced as a whole", "is given alone")
+			}
+		}
+		return nil, nil
+	}
+	m := &apiv1.Market{Type: f.market, MaxPrice: f.price, Fallback: f.fallback, FallbackAfter: f.span("fallback-after", f.fallbackAfter)}
+	if m.GetFallback() == "none" {
+		m.Fallback = ""
+	}
+	return m, nil
 }
 
 // variables takes name=value apart. An empty list is none.
@@ -130,11 +154,15 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	market, err := f.purchase()
+	if err != nil {
+		return nil, err
+	}
 	text, err := document("--args", f.args)
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
-		Protect: f.protect, DryRun: f.dryRun,
+		Protect: f.protect, DryRun: f.dryRun, Market: market,
 	}, err
 }
 
@@ -167,9 +195,13 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 }
 
 func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
+	market, err := f.purchase()
+	if err != nil {
+		return nil, err
+	}
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
-		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun,
+		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -271,7 +303,7 @@ func (t *table) group(g Group) {
 		{"Template", g.Template},
 		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand)},
 		{"Types", strings.Join(g.InstanceTypes, ", ")},
-		{"Subnet pool", g.SubnetPool},
+		{"Subnet pool", g.SubnetPool}, {"Market", g.Market.text()},
 		{"Variables", strings.Join(vars, ", ")},
 		{"Arguments", g.Args},
 		{"Load balancers", strings.Join(g.LoadBalancers, ", ")},
@@ -291,6 +323,23 @@ func pace(r *Pace) string {
 		return ""
 	}
 	return fmt.Sprintf("max surge %s, min ready %s, halt after %d", r.MaxSurge, r.MinReady, r.HaltAfter)
+}
+
+func (m *Market) text() string {
+	if m == nil {
+		return ""
+	}
+	s := string(m.Type)
+	if m.MaxPrice != "" {
+		s += ", at most " + m.MaxPrice + " an hour"
+	}
+	if m.Fallback != "" {
+		s += ", " + string(m.Fallback) + " while it is sold out"
+		if m.FallbackAfter != "" {
+			s += " for " + m.FallbackAfter
+		}
+	}
+	return s
 }
 
 // source says where a group comes from, and what becomes of it.

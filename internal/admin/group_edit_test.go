@@ -55,12 +55,13 @@ func TestGroupCreate(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"a": 1}`), 0o600))
 	r := w.run("group", "create", "batch", "--tenant", "blue", "--template", "vm", "--size", "0", "--instance-type", "a,b", "--subnet-pool", "edge",
 		"--var", "x=1=2", "--var", "y=", "--args", "@"+file, "--load-balancer", "front", "--drain-timeout", "90s", "--max-surge", "20%",
-		"--min-ready", "10s", "--halt-after", "0", "--protect", "--dry-run")
+		"--min-ready", "10s", "--halt-after", "0", "--protect", "--dry-run", "--market", "spot", "--max-price", "0.05", "--fallback", "on-demand", "--fallback-after", "5m")
 	require.Zero(t, r.code, r.errors)
 	same(t, &apiv1.CreateGroupRequest{
 		Group: "batch", Tenant: "blue", Template: "vm", Size: proto.Int32(0), InstanceTypes: []string{"a", "b"}, SubnetPool: "edge",
 		Vars: map[string]string{"x": "1=2", "y": ""}, Args: `{"a": 1}`, LoadBalancers: []string{"front"}, DrainTimeout: durationpb.New(90 * time.Second),
 		Rollout: &apiv1.Rollout{MaxSurge: "20%", MinReady: durationpb.New(10 * time.Second), HaltAfter: proto.Int32(0)}, Protect: true, DryRun: true,
+		Market: &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(5 * time.Minute)},
 	}, w.asked)
 	require.Contains(t, r.out, "group default/batch would be made:")
 
@@ -71,7 +72,7 @@ func TestGroupCreate(t *testing.T) {
 
 	for _, bad := range [][]string{
 		{"group", "create"}, {"group", "create", "x", "--var", "novalue"}, {"group", "create", "x", "--args", "@/nowhere"},
-		{"group", "create", "x", "--size", "many"},
+		{"group", "create", "x", "--size", "many"}, {"group", "update", "web", "--max-price", "0.05"},
 	} {
 		require.Equal(t, 2, w.run(bad...).code, bad)
 	}
@@ -87,6 +88,9 @@ func TestGroupUpdate(t *testing.T) {
 		Tenant: "default", Group: "web", InstanceTypes: &apiv1.Strings{Values: []string{"a"}}, Vars: &apiv1.Vars{Values: map[string]string{"x": "1"}},
 		Args: proto.String("{}"), Protect: proto.Bool(false), Template: proto.String("vm"), Rollout: &apiv1.Rollout{MaxSurge: "2"},
 	}, w.asked)
+	r = w.run("group", "update", "web", "--market", "on-demand")
+	require.Zero(t, r.code, r.errors)
+	same(t, &apiv1.UpdateGroupRequest{Tenant: "default", Group: "web", Market: &apiv1.Market{Type: "on-demand"}}, w.asked)
 	r = w.run("group", "update", "web", "--var", "")
 	require.Zero(t, r.code, r.errors)
 	same(t, &apiv1.UpdateGroupRequest{Tenant: "default", Group: "web", Vars: &apiv1.Vars{}}, w.asked)

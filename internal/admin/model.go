@@ -39,6 +39,15 @@ type Group struct {
 	DrainTimeout  string            `json:"drain_timeout,omitempty"`
 	Rollout       *Pace             `json:"rollout,omitempty"`
 	OnDemand      int               `json:"on_demand,omitempty"` // instances made by request
+	Market        *Market           `json:"market,omitempty"`
+}
+
+// A Market is how a group's capacity is bought.
+type Market struct {
+	Type          nstance.MarketType `json:"type"`
+	MaxPrice      string             `json:"max_price,omitempty"`
+	Fallback      nstance.MarketType `json:"fallback,omitempty"` // absent: none
+	FallbackAfter string             `json:"fallback_after,omitempty"`
 }
 
 // A Pace bounds what a group's rollouts do at once.
@@ -72,6 +81,12 @@ func groupOf(w *apiv1.Group) Group {
 	}
 	if r := w.GetRollout(); r != nil {
 		g.Rollout = &Pace{MaxSurge: r.GetMaxSurge(), MinReady: r.GetMinReady().AsDuration().String(), HaltAfter: int(r.GetHaltAfter())}
+	}
+	if m := w.GetMarket(); m != nil {
+		g.Market = &Market{Type: nstance.MarketType(m.GetType()), MaxPrice: m.GetMaxPrice(), Fallback: nstance.MarketType(m.GetFallback())}
+		if d := m.GetFallbackAfter(); d != nil {
+			g.Market.FallbackAfter = d.AsDuration().String()
+		}
 	}
 	g.Holds = holdsFrom(w.GetHolds())
 	return g

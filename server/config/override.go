@@ -31,6 +31,15 @@ type Override struct {
 	DrainTimeout  *Duration       `json:"drain_timeout,omitempty"`
 	Rollout       *Pace           `json:"rollout,omitempty"`
 	Protect       *bool           `json:"protect,omitempty"`
+	Market        *Purchase       `json:"market,omitempty"` // replaces the whole
+}
+
+// A Purchase is a Market as the API says it.
+type Purchase struct {
+	Type          nstance.MarketType `json:"type"`
+	MaxPrice      Price              `json:"max_price,omitempty"`
+	Fallback      nstance.MarketType `json:"fallback,omitempty"` // on-demand, or empty for none
+	FallbackAfter Duration           `json:"fallback_after,omitempty"`
 }
 
 // A Pace is a Rollout of which any part may be absent.
@@ -190,7 +199,7 @@ func (c *Config) Released(g nstance.Group) nstance.Group {
 // Invalid, naming the field, when o makes no sense.
 func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	g = clone(g)
-	for _, lay := range []func(*nstance.Group, Override) error{layScale, laySpeed, layArgs, c.layPlace} {
+	for _, lay := range []func(*nstance.Group, Override) error{layScale, laySpeed, layArgs, layMarket, c.layPlace} {
 		if err := lay(&g, o); err != nil {
 			return nstance.Group{}, err
 		}
@@ -346,6 +355,40 @@ func renderableIn(path string, v any) error {
 		}
 		return err
 	}
+	return nil
+}
+
+// layMarket accepts what the configuration would accept.
+func layMarket(g *nstance.Group, o Override) error {
+	m := o.Market
+	if m == nil {
+		return nil
+	}
+	const remedy = "leave it out, or set type to spot"
+	spot := m.Type == nstance.Spot
+	switch {
+	case !spot && m.Type != nstance.OnDemand:
+		return nstance.FieldError("market.type", "use on-demand or spot", "%q is neither", clip(string(m.Type)))
+	case spot && g.Definition.Role == controlPlane:
+		return nstance.FieldError("market.type", "use on-demand, or another template", "spot is refused for role control-plane")
+	case m.MaxPrice != "" && !spot:
+		return nstance.FieldError("market.max_price", remedy, "means nothing on on-demand capacity")
+	case m.Fallback != "" && !spot:
+		return nstance.FieldError("market.fallback", remedy, "means nothing on on-demand capacity")
+	case m.Fallback != "" && m.Fallback != nstance.OnDemand:
+		return nstance.FieldError("market.fallback", "use on-demand, or leave it out", "%q is unknown", clip(string(m.Fallback)))
+	case m.FallbackAfter != 0 && m.Fallback == "":
+		return nstance.FieldError("market.fallback_after", "leave it out, or set fallback", "means nothing without fallback")
+	}
+	if m.MaxPrice != "" {
+		if err := m.MaxPrice.Validate("market.max_price"); err != nil {
+			return err
+		}
+	}
+	if err := m.FallbackAfter.within("market.fallback_after"); err != nil {
+		return err
+	}
+	g.Definition.Market = nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter)}
 	return nil
 }
 

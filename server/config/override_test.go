@@ -39,6 +39,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"template": {Template: "web"}, "subnet_pool": {SubnetPool: "edge"}, "args": {Args: json.RawMessage(`{"a":1}`)},
 		"load_balancers": {LoadBalancers: []string{"front"}}, "drain_timeout": {DrainTimeout: span(0)},
 		"rollout": {Rollout: &config.Pace{MaxSurge: "2"}}, "protect": {Protect: new(false)},
+		"market": {Market: &config.Purchase{Type: nstance.Spot}},
 	} {
 		t.Run(field, func(t *testing.T) {
 			require.Equal(t, field, o.Restricted())
@@ -119,6 +120,12 @@ func TestLayRefuses(t *testing.T) {
 		"a surge of more than all":     {"rollout.max_surge", config.Override{Rollout: &config.Pace{MaxSurge: "101%"}}},
 		"a negative min_ready":         {"rollout.min_ready", config.Override{Rollout: &config.Pace{MinReady: span(-1)}}},
 		"a negative halt":              {"rollout.halt_after", config.Override{Rollout: &config.Pace{HaltAfter: new(-1)}}},
+		"a market that is none":        {"market.type", config.Override{Market: &config.Purchase{Type: "auction"}}},
+		"a price of on-demand":         {"market.max_price", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, MaxPrice: "1"}}},
+		"a price that is none":         {"market.max_price", config.Override{Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "-1"}}},
+		"a fallback of on-demand":      {"market.fallback", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, Fallback: nstance.OnDemand}}},
+		"a fallback to spot":           {"market.fallback", config.Override{Market: &config.Purchase{Type: nstance.Spot, Fallback: nstance.Spot}}},
+		"a wait for no fallback":       {"market.fallback_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, FallbackAfter: 1}}},
 		"a balancer twice":             {"load_balancers", config.Override{LoadBalancers: []string{"back", "back"}}},
 		"a balancer that is not there": {"load_balancers", config.Override{LoadBalancers: []string{"fornt"}}},
 	} {
@@ -128,6 +135,12 @@ func TestLayRefuses(t *testing.T) {
 			require.Equal(t, r.field, fieldOf(t, err))
 		})
 	}
+	t.Run("spot for a control plane", func(t *testing.T) {
+		base.Definition.Role = "control-plane"
+		_, err := c.Lay(base, config.Override{Market: &config.Purchase{Type: nstance.Spot}})
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.Equal(t, "market.type", fieldOf(t, err))
+	})
 }
 
 func TestReleased(t *testing.T) {
