@@ -85,7 +85,9 @@ func TestWhatVersion01FoundOut(t *testing.T) {
 		require.NoError(t, err)
 	}
 	w := newWorld(t, setup{store: store, text: lookups(1, nowhere)})
-	w.made(1, func(s nstance.MachineSpec) bool { return s.Image == "img-1" && strings.HasPrefix(string(s.UserData), "of old ") })
+	w.made(1, func(s nstance.MachineSpec) bool {
+		return s.Image == "img-1" && strings.HasPrefix(string(s.UserData), "of old ")
+	})
 }
 
 // TestLogOfCertificatesIsWrittenAsEver looks at what people's tools read.
