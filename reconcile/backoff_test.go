@@ -73,7 +73,7 @@ func TestBadImageOfANewGroup(t *testing.T) {
 				w.passes(10 * time.Second)
 				require.LessOrEqual(t, len(w.cloud.Machines()), 3)
 			}
-						require.Equal(t, []time.Duration{0, 0, 0, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}, w.gaps(3)[:6],
+			require.Equal(t, []time.Duration{0, 0, 0, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}, w.gaps(3)[:6],
 				"three fail at once, twice, and then one after the other does")
 			require.Less(t, w.cloud.Count(simcloud.OpCreate), 3+3+12)
 		})

@@ -41,6 +41,36 @@ func (w *world) outage() bool {
 	return false
 }
 
+// TestUnhealthyIsAConditionOfItsOwn: silence for an interval is not yet that.
+func TestUnhealthyIsAConditionOfItsOwn(t *testing.T) {
+	within(t, 10, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.mu.Lock()
+		w.slowDrain = true
+		w.mu.Unlock()
+		w.passes(10 * time.Second)
+		ids := w.ready()[:4] // so many that the breaker holds
+		w.hush(ids...)
+		see := func() (v reconcile.InstanceView) {
+			v, err := w.r.Instance(ids[0])
+			require.NoError(t, err)
+			return v
+		}
+		w.passes(150 * time.Second)
+		require.True(t, see().Silent)
+		require.False(t, see().Unhealthy)
+		w.passes(3 * time.Minute)
+		require.True(t, see().Unhealthy)
+		require.Equal(t, nstance.Ready, see().State, "beside its state")
+		w.speak(ids...)
+		w.passes(2 * time.Minute)
+		require.False(t, see().Unhealthy)
+		w.hush(ids[0])
+		w.passes(5 * time.Minute)
+		require.Equal(t, nstance.Draining, see().State)
+		require.True(t, see().Unhealthy, "while it leaves for that, too")
+	})
+}
+
 func TestBreaker(t *testing.T) {
 	play := func(t *testing.T, size, silent int, then func(t *testing.T, w *world, ids []nstance.InstanceID)) {
 		synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -46,6 +47,7 @@ type InstanceView struct {
 	Drain      *nstance.Drain
 	Drifted    bool
 	Silent     bool   // it has missed reports
+	Unhealthy  bool   // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
 	Expired    bool   // it is older than its group permits, or would rather have
 	Runtime    string // runtime hash that its group wants; empty: unknown
 	Gone       bool
@@ -149,6 +151,11 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	}
 	v.Silent = m.state == nstance.Booting && !m.gone && r.health.Misses(m.track, now) > 0
 	v.Expired = r.expired(m, now)
+	v.Unhealthy = m.drain != nil && causesInclude(m.drain.Causes, nstance.CauseUnhealthy)
+	if v.Silent {
+		verdict, _ := r.health.Judge(m.track, now)
+		v.Unhealthy = v.Unhealthy || verdict == health.Unhealthy
+	}
 	return v
 }
 

@@ -72,6 +72,9 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Silent {
 		m.Conditions = append(m.Conditions, "silent")
 	}
+	if v.Unhealthy {
+		m.Conditions = append(m.Conditions, "unhealthy")
+	}
 	if v.Expired {
 		m.Conditions = append(m.Conditions, "expired")
 	}

@@ -154,6 +154,16 @@ func TestSession(t *testing.T) {
 		k.acked(k.report())
 		require.Zero(t, w.count(nstance.EventNoticeReceived))
 	})
+	t.Run("a report that is repeated refreshes nothing", func(t *testing.T) {
+		heard, last := w.instance(api, id).GetLastReportAt().AsTime(), k.number
+		for _, number := range []uint64{last, last, last / 2} {
+			k.number = number - 1
+			k.report()
+		}
+		k.number = last
+		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{Generation: 99}}})) // so all before it was read
+		require.Equal(t, heard, w.instance(api, id).GetLastReportAt().AsTime())
+	})
 	t.Run("a goodbye ends it cleanly", func(t *testing.T) {
 		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Goodbye{Goodbye: &apiv1.Goodbye{}}})
 		require.NoError(t, k.stream.CloseSend())
