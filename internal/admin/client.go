@@ -245,10 +245,10 @@ func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Id
 	if id, done := renewedMeanwhile(dir, c.id, now()); done {
 		return id, nil
 	}
-	key, _, err := nextKey(dir)
+	key, err := nextKey(dir)
 	if err == nil && key.Equal(c.id.Key) { // its certificate was installed, but for the last step
 		if err = os.Rename(filepath.Join(dir, fileNextKey), filepath.Join(dir, fileKey)); err == nil {
-			key, _, err = nextKey(dir)
+			key, err = nextKey(dir)
 		}
 	}
 	if err != nil {

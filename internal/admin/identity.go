@@ -217,28 +217,28 @@ func makeDir(dir string) error {
 // nextKey returns the key of a request under way, making it if there is none:
 // a request that is repeated after a lost answer must carry the same key. made
 // is false when another run, or another process, has put it there.
-func nextKey(dir string) (key ed25519.PrivateKey, made bool, err error) {
+func nextKey(dir string) (key ed25519.PrivateKey, err error) {
 	path := filepath.Join(dir, fileNextKey)
 	if key, err = pki.LoadKey(path); !errors.Is(err, nstance.NotFound) {
-		return key, false, err
+		return key, err
 	}
 	fresh := pki.NewKey()
 	draft, err := os.MkdirTemp(dir, ".key.*")
 	if err != nil {
-		return nil, false, fileError(err)
+		return nil, fileError(err)
 	}
 	defer func() { _ = os.RemoveAll(draft) }() // a leftover is not used by anybody
 	if err := pki.SaveKey(filepath.Join(draft, fileKey), fresh); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	switch err := os.Link(filepath.Join(draft, fileKey), path); { // unlike a rename it replaces nothing
 	case errors.Is(err, fs.ErrExist):
 		key, err := pki.LoadKey(path)
-		return key, false, err
+		return key, err
 	case err != nil:
-		return nil, false, fileError(err)
+		return nil, fileError(err)
 	}
-	return fresh, true, nil
+	return fresh, nil
 }
 
 func fileError(err error) error {

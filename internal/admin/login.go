@@ -65,7 +65,7 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 	if err := o.mayReplace(dir, id); err != nil {
 		return Identity{}, err
 	}
-	if id.Key, _, err = nextKey(dir); err != nil {
+	if id.Key, err = nextKey(dir); err != nil {
 		return Identity{}, err
 	}
 	cred, err := o.register(ctx, id, roots)
