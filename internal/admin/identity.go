@@ -215,8 +215,7 @@ func makeDir(dir string) error {
 }
 
 // nextKey returns the key of a request under way, making it if there is none:
-// a request that is repeated after a lost answer must carry the same key. made
-// is false when another run, or another process, has put it there.
+// a request that is repeated after a lost answer must carry the same key.
 func nextKey(dir string) (key ed25519.PrivateKey, err error) {
 	path := filepath.Join(dir, fileNextKey)
 	if key, err = pki.LoadKey(path); !errors.Is(err, nstance.NotFound) {
