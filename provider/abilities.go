@@ -124,7 +124,7 @@ func (b boundBalancers) LeaveBalancer(ctx context.Context, lb nstance.LoadBalanc
 
 // read makes a call that changes nothing, and repeats it as the options say.
 func read[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	for try := 0; ; try++ {
 		v, err := once(ctx, c, op, call)
@@ -136,7 +136,7 @@ func read[T any](ctx context.Context, c *Client, op string, call func(context.Co
 
 // once makes one call, or none. Its error says which, and has a code.
 func once[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (v T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	if err = c.acquire(ctx); err != nil {
 		return v, fmt.Errorf("%s: %w", op, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -25,6 +26,7 @@ type Client struct {
 	o      Options
 	slots  chan struct{}
 	budget *budget
+	limit  atomic.Int64 // of one call, a time.Duration; the timeout
 }
 
 var _ nstance.Provider = (*Client)(nil)
@@ -39,7 +41,9 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}, nil
+	c := &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}
+	c.limit.Store(int64(opt.Timeout))
+	return c, nil
 }
 
 // Provider returns the provider behind c. What it can do beside its own methods
@@ -67,7 +71,7 @@ func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	if err := ValidateSpec(spec, c.o.MaxUserData); err != nil {
 		return nstance.Machine{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	if err := c.acquire(ctx); err != nil {
 		return nstance.Machine{}, about(opCreate, spec.ID, err)
@@ -94,7 +98,7 @@ func (c *Client) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
 		return nstance.Machine{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	for try := 0; ; try++ {
 		m, err := c.get(ctx, id)
@@ -129,7 +133,7 @@ func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
 	if err := validateOwner(m.Owner); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	if err := c.acquire(ctx); err != nil {
 		return about(opDelete, m.ID, err)

@@ -41,7 +41,8 @@ type listing struct {
 	seen   int           // machines passed on
 	worked time.Duration // the provider's share of the time
 	since  time.Time     // when the provider last got to work; zero while the caller has a machine
-	idle   *time.Timer   // ends a wait for the next machine
+	limit  time.Duration // of a wait for the next machine
+	idle   *time.Timer   // ends such a wait
 }
 
 // run passes on what the provider lists. Nil means that the listing is whole,
@@ -49,8 +50,9 @@ type listing struct {
 func (l *listing) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timeout := nstance.Errorf(nstance.Unavailable, "no further machine within %s", l.c.o.Timeout)
-	l.idle = time.AfterFunc(l.c.o.Timeout, func() { cancel(timeout) })
+	l.limit = l.c.timeout()
+	timeout := nstance.Errorf(nstance.Unavailable, "no further machine within %s", l.limit)
+	l.idle = time.AfterFunc(l.limit, func() { cancel(timeout) })
 	if err := l.resume(ctx); err != nil {
 		l.idle.Stop()
 		return err
@@ -84,7 +86,7 @@ func (l *listing) resume(ctx context.Context) error {
 		return err
 	}
 	l.since = time.Now()
-	l.idle.Reset(l.c.o.Timeout)
+	l.idle.Reset(l.limit)
 	return nil
 }
 
