@@ -157,7 +157,7 @@ func (r *Reconciler) spared(o *orphan, c census) string {
 // collectOrphans looks for machines without a record and collects those that
 // the rule does not spare.
 func (r *Reconciler) collectOrphans(ctx context.Context) {
-	for sleep(ctx, r.opts.GC.Interval) {
+	for r.restUntilCollection(ctx) {
 		r.survey(ctx)
 		if err := r.collect(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("orphans not collected, tried again later", "code", nstance.CodeOf(err), "err", err)

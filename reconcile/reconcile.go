@@ -8,6 +8,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -112,6 +113,7 @@ type Reconciler struct {
 	turns    turns                            // whose create is next
 	subnets  subnetCensus
 	changed  chan struct{} // closed and replaced whenever a step ended
+	tuned    chan struct{} // closed and replaced whenever settings were changed
 	ledger   ledger
 	frozen   *freeze               // the whole shard
 	absent   map[string]groupState // what groups remember that are not in memory, by tenant/group
@@ -142,12 +144,12 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		opts: o, provider: client, log: o.Log,
 		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log}),
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
-		health:  health.Policy{Interval: o.HealthInterval, Jitter: o.HealthInterval / 10, Missed: 3},
+		health:  policyFor(o.HealthInterval),
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
 		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
 		subnets: subnetCensus{wake: make(chan struct{}, 1)}, balancers: newBalancers(), burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), clock: newWallClock(&o, store),
+		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
 	r.asks = newAsker(r)
 	r.balanceWith(o.Balancers, o.Now())
@@ -160,15 +162,12 @@ func withDefaults(opts *Options) Options {
 		o = *opts
 	}
 	o.Owner.Tenant = ""
-	if o.MaxUnhealthy == (nstance.Count{}) {
-		o.MaxUnhealthy = nstance.Count{N: 20, Percent: true}
-	}
-	o.HealthInterval = orElse(o.HealthInterval, time.Minute)
+	o.MaxUnhealthy = cmp.Or(o.MaxUnhealthy, defaultMaxUnhealthy)
+	o.HealthInterval = orElse(o.HealthInterval, health.DefaultInterval)
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
 	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
 	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)
-	o.GC.Interval = orElse(o.GC.Interval, 2*time.Minute)
-	o.GC.RegistrationTimeout = orElse(o.GC.RegistrationTimeout, 5*time.Minute)
+	o.GC = o.GC.withDefaults()
 	o.Workers = orElse(o.Workers, 4)
 	o.Width = orElse(o.Width, 128)
 	if o.Check == nil {

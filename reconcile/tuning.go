@@ -1,0 +1,82 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/provider"
+)
+
+// Tuning is what of the Options can be changed while a Reconciler works. Zero
+// values mean the defaults given there.
+type Tuning struct {
+	HealthInterval time.Duration
+	MaxUnhealthy   nstance.Count
+	GC             GC
+	Provider       provider.Tuning
+}
+
+var defaultMaxUnhealthy = nstance.Count{N: 20, Percent: true}
+
+// Tune makes other settings hold from now on, and has every group looked at: a
+// rate may let more creates through. Who is to report more often than before has
+// a whole interval again before anything bad is said of him; tell the agents
+// first. Fails with Invalid, and changes nothing then, when the provider's
+// settings are wrong. It does no I/O and may be called concurrently.
+func (r *Reconciler) Tune(t Tuning) error {
+	if err := r.provider.Tune(t.Provider); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.health.Interval
+	r.opts.MaxUnhealthy, r.opts.GC = cmp.Or(t.MaxUnhealthy, defaultMaxUnhealthy), t.GC.withDefaults()
+	r.health = policyFor(orElse(t.HealthInterval, health.DefaultInterval))
+	r.counted = silenceCount{}
+	if r.health.Interval < was {
+		now := r.opts.Now()
+		for _, m := range r.members {
+			m.track.Regrace(now)
+		}
+	}
+	for key := range r.groups {
+		r.queue.add(key, false)
+	}
+	close(r.tuned)
+	r.tuned = make(chan struct{})
+	return nil
+}
+
+// policyFor judges agents that are to report every interval.
+func policyFor(interval time.Duration) health.Policy {
+	return health.Policy{Interval: interval, Jitter: interval / 10, Missed: 3}
+}
+
+// withDefaults returns a copy of g without zero values.
+func (g GC) withDefaults() GC {
+	return GC{orElse(g.Interval, 2*time.Minute), orElse(g.RegistrationTimeout, 5*time.Minute)}
+}
+
+// restUntilCollection waits until orphans are to be looked for again, and
+// reports whether ctx goes on. The interval counts from the beginning of the
+// wait, also when it is changed meanwhile.
+func (r *Reconciler) restUntilCollection(ctx context.Context) bool {
+	for began := time.Now(); ; {
+		r.mu.Lock()
+		wait, tuned := r.opts.GC.Interval-time.Since(began), r.tuned
+		r.mu.Unlock()
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-tuned:
+			timer.Stop()
+		case <-timer.C:
+			return true
+		}
+	}
+}
