@@ -165,6 +165,7 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	a.held = nil
 	a.mu.Unlock()
 	a.t.server.force(conf, p)
+	a.t.tuner.tune()
 	a.t.groups.publish()
 	a.t.groups.settleSoon()
 	a.t.log.Info("configuration in force", "name", p.Name, "digest", p.Digest)

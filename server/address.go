@@ -39,11 +39,11 @@ func movable(p nstance.Provider, shard config.Shard) (nstance.AddressMover, erro
 type addressKeeper struct {
 	mover   nstance.AddressMover
 	address string
-	ttl     time.Duration // of the lease
-	limit   time.Duration // of one call
-	check   func() error  // whether the term lasts
-	relief  func() bool   // whether a server stands by that has never failed at it
-	failed  func()        // is told of every failure
+	ttl     time.Duration        // of the lease
+	limit   func() time.Duration // of one call
+	check   func() error         // whether the term lasts
+	relief  func() bool          // whether a server stands by that has never failed at it
+	failed  func()               // is told of every failure
 	alarm   func(reason string, err error)
 	log     *slog.Logger
 
@@ -59,7 +59,7 @@ func (t *term) newAddressKeeper() (*addressKeeper, error) {
 		return nil, err
 	}
 	return &addressKeeper{
-		mover: mover, address: shard.LeaderAddress, ttl: shard.Election.TTL, limit: shard.RequestTimeout,
+		mover: mover, address: shard.LeaderAddress, ttl: shard.Election.TTL, limit: func() time.Duration { return s.config().Shard.RequestTimeout },
 		check: t.granted.Err, relief: s.peers.relief, failed: s.peers.fail, log: t.log,
 		alarm: func(reason string, err error) {
 			e := nstance.Event{Type: nstance.EventAlarm, Time: s.opts.Now().UTC(), Reason: reason}
@@ -128,7 +128,7 @@ func (k *addressKeeper) try(ctx context.Context) error {
 	if err := k.check(); err != nil {
 		return err
 	}
-	call, cancel := context.WithTimeout(ctx, k.limit)
+	call, cancel := context.WithTimeout(ctx, k.limit())
 	defer cancel()
 	if err := k.mover.TakeAddress(call, k.address); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (k *addressKeeper) missing(ctx context.Context) bool {
 }
 
 func (k *addressKeeper) held(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, k.limit)
+	ctx, cancel := context.WithTimeout(ctx, k.limit())
 	defer cancel()
 	return k.mover.HoldsAddress(ctx, k.address)
 }

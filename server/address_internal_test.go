@@ -35,7 +35,7 @@ type keeping struct {
 func keep(t *testing.T, cloud *simcloud.Cloud, change func(*keeping)) *keeping {
 	k := &keeping{cloud: cloud, ended: make(chan error, 1), began: time.Now()}
 	k.addressKeeper = &addressKeeper{
-		mover: cloud.At("a"), address: leaderAddress, ttl: 6 * time.Second, limit: 30 * time.Second, log: slog.New(slog.DiscardHandler),
+		mover: cloud.At("a"), address: leaderAddress, ttl: 6 * time.Second, limit: func() time.Duration { return 30 * time.Second }, log: slog.New(slog.DiscardHandler),
 		check: func() error { return k.over }, relief: func() bool { return k.better },
 		failed: func() { k.mu.Lock(); k.failed++; k.mu.Unlock() },
 		alarm:  func(reason string, _ error) { k.mu.Lock(); k.alarms = append(k.alarms, reason); k.mu.Unlock() },

@@ -137,34 +137,5 @@ func (s *Server) confirm(ctx context.Context, t *term, digest string, dryRun boo
 	return t.accepts.confirm(ctx, digest, dryRun)
 }
 
-// permitted refuses a reload that would change what this process, or its term,
-// is.
-func (s *Server) permitted(conf *config.Config) error {
-	now, own := s.config(), s.own
-	if t := s.term.Load(); t != nil {
-		now = t.conf
-	}
-	for _, f := range []struct {
-		field     string
-		was, will any
-	}{
-		{"cluster.id", own.Cluster.ID, conf.Cluster.ID},
-		{"shard.id", own.Shard.ID, conf.Shard.ID},
-		{"shard.provider.kind", own.Shard.Provider.Kind, conf.Shard.Provider.Kind},
-		{"shard.provider.region", own.Shard.Provider.Region, conf.Shard.Provider.Region},
-		{"shard.provider.zone", own.Shard.Provider.Zone, conf.Shard.Provider.Zone},
-		{"shard.provider.options", string(own.Shard.Provider.Options), string(conf.Shard.Provider.Options)},
-		{"shard.bind", own.Shard.Bind, conf.Shard.Bind},
-		{"shard.health_interval", now.Shard.HealthInterval, conf.Shard.HealthInterval},
-		{"shard.breaker", now.Shard.Breaker, conf.Shard.Breaker},
-		{"shard.create_rate", now.Shard.CreateRate, conf.Shard.CreateRate},
-		{"shard.secrets.source", own.Shard.Secrets.Source, conf.Shard.Secrets.Source},
-		{"shard.election", own.Shard.Election, conf.Shard.Election},
-		{"shard.leader_address", own.Shard.LeaderAddress, conf.Shard.LeaderAddress},
-	} {
-		if f.was != f.will {
-			return nstance.FieldError(f.field, "restart the server, or put the old value back", "cannot change from %v to %v while the server runs", f.was, f.will)
-		}
-	}
-	return nil
-}
+// permitted refuses a reload that would change what this process is.
+func (s *Server) permitted(conf *config.Config) error { return conf.Reloadable(s.own) }

@@ -46,7 +46,8 @@ type session struct {
 	hangUp func() // ends Recv and Send, which nothing else can
 	wg     sync.WaitGroup
 	pace   *rate.Limiter
-	last   uint64 // highest message number taken
+	last   uint64        // highest message number taken
+	rhythm time.Duration // between reports, as it was told
 
 	mu      sync.Mutex
 	outbox  []*apiv1.ConnectResponse
@@ -65,6 +66,10 @@ var errDeleted error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance
 
 // errSlow ends a session whose agent does not read.
 var errSlow error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
+
+// errRhythm ends a session whose agent was told to report at other intervals than
+// it should now: it hears the new one when it comes back.
+var errRhythm error = &nstance.Error{Code: nstance.Unavailable, Msg: "reports are wanted at other intervals: come back"}
 
 // errTermEnded ends the sessions of a server that leads no more.
 var errTermEnded error = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard any more"}
@@ -90,6 +95,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	})
 	s.welcome()
 	if err = c.term.sessions.begin(s); err == nil {
+		c.term.tuner.begun(s)
 		var clean bool
 		clean, err = s.serve()
 		c.term.sessions.end(s, clean)
@@ -102,8 +108,9 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 
 // welcome is the first message, said before anybody can find the session.
 func (s *session) welcome() {
+	s.rhythm = s.term.server.config().Shard.HealthInterval
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
-		ReportInterval: durationpb.New(s.term.conf.Shard.HealthInterval),
+		ReportInterval: durationpb.New(s.rhythm),
 		RuntimeHash:    s.term.runtimeHash(s.id), ServerVersion: Version,
 	}}})
 }
@@ -390,9 +397,15 @@ func (l *sessions) close(addresses []string) {
 	l.byID = map[nstance.InstanceID]*session{}
 	l.mu.Unlock()
 	for _, s := range all {
-		s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{Addresses: addresses}}})
-		s.finish(errTermEnded)
+		s.goAway(errTermEnded, addresses...)
 	}
+}
+
+// goAway asks the agent to come back, at one of the addresses if any, and ends
+// the session soon.
+func (s *session) goAway(cause error, addresses ...string) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{Addresses: addresses}}})
+	s.finish(cause)
 }
 
 func (s *session) cancelDrain(generation uint64) {

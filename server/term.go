@@ -23,7 +23,7 @@ import (
 type term struct {
 	server     *Server
 	granted    *lease.Term
-	conf       *config.Config // at the beginning; groups follow reloads
+	conf       *config.Config // at the beginning; groups and tuner follow reloads
 	log        *slog.Logger
 	began      time.Time
 	drains     *drain.Coordinator
@@ -34,6 +34,7 @@ type term struct {
 	resolver   *resolver
 	files      *fileKeeper
 	accepts    *acceptance
+	tuner      *tuner
 	hub        *feed.Feed[watched]
 	groupHub   *feed.Feed[groupChange]
 	used       successors
@@ -78,6 +79,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.sessions = newSessions(t.reconciler.Observe)
+	t.tuner = newTuner(t)
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
@@ -114,6 +116,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.files.run(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
+	wg.Go(func() { t.tuner.run(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }

@@ -37,12 +37,12 @@ type PoolName string
 
 // Cluster is the installation.
 type Cluster struct {
-	ID nstance.ClusterID `name:"id" required:"true" doc:"name of the installation; part of every machine's metadata, so never change it"`
+	ID nstance.ClusterID `name:"id" required:"true" doc:"name of the installation; part of every machine's metadata, so never change it" restart:"never"`
 }
 
 // Shard is the part of a zone that this configuration is for.
 type Shard struct {
-	ID                  nstance.ShardID       `name:"id" required:"true" doc:"name of the shard; part of every machine's metadata and of every storage key, so never change it"`
+	ID                  nstance.ShardID       `name:"id" required:"true" doc:"name of the shard; part of every machine's metadata and of every storage key, so never change it" restart:"never"`
 	Provider            Provider              `name:"provider" required:"true"`
 	Bind                Bind                  `name:"bind"`
 	Advertise           Advertise             `name:"advertise"`
@@ -58,7 +58,7 @@ type Shard struct {
 	FileRefresh         time.Duration         `name:"file_refresh" default:"5m" min:"1s" doc:"how often secrets and stored objects that files are made of are read again"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
-	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it"`
+	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it" restart:"true"`
 	ImageRefresh        time.Duration         `name:"image_refresh" default:"6h" min:"1m" doc:"how often images are looked for again, and user data is fetched again that has no sha256"`
 	GC                  GC                    `name:"gc"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
@@ -68,28 +68,28 @@ type Shard struct {
 
 // Provider is the cloud.
 type Provider struct {
-	Kind    string          `name:"kind" required:"true" enum:"aws|gcp|azure|proxmox|local|sim" doc:"the cloud; local runs child processes, sim is in memory"`
-	Region  string          `name:"region" doc:"the cloud's region"`
-	Zone    string          `name:"zone" doc:"the cloud's zone"`
-	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself"` // canonical JSON or nil
+	Kind    string          `name:"kind" required:"true" enum:"aws|gcp|azure|proxmox|local|sim" doc:"the cloud; local runs child processes, sim is in memory; never change it" restart:"never"`
+	Region  string          `name:"region" doc:"the cloud's region" restart:"true"`
+	Zone    string          `name:"zone" doc:"the cloud's zone" restart:"true"`
+	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself" restart:"true"` // canonical JSON or nil
 }
 
 // Bind is where the server listens.
 type Bind struct {
-	HTTP         ListenAddr `name:"http" default:"127.0.0.1:8990" doc:"health, metrics and status page, read-only and without authentication"`
-	Registration ListenAddr `name:"registration" default:":8992" doc:"registration of agents and operators (TLS)"`
-	Operator     ListenAddr `name:"operator" default:":8993" doc:"operators and administrators (mutual TLS)"`
-	Agent        ListenAddr `name:"agent" default:":8994" doc:"agents (mutual TLS)"`
-	Peer         ListenAddr `name:"peer" default:":8991" doc:"other servers of the shard (mutual TLS)"`
+	HTTP         ListenAddr `name:"http" default:"127.0.0.1:8990" doc:"health, metrics and status page, read-only and without authentication" restart:"true"`
+	Registration ListenAddr `name:"registration" default:":8992" doc:"registration of agents and operators (TLS)" restart:"true"`
+	Operator     ListenAddr `name:"operator" default:":8993" doc:"operators and administrators (mutual TLS)" restart:"true"`
+	Agent        ListenAddr `name:"agent" default:":8994" doc:"agents (mutual TLS)" restart:"true"`
+	Peer         ListenAddr `name:"peer" default:":8991" doc:"other servers of the shard (mutual TLS)" restart:"true"`
 }
 
 // Advertise is where others reach the server. What is absent is the port that it
 // listens on, at an address of its own.
 type Advertise struct {
-	Registration DialAddr `name:"registration" absent:"the server's own" doc:"address for registration that machines are told"`
-	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators are told, also by servers that do not lead"`
-	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents are told"`
-	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard are told"`
+	Registration DialAddr `name:"registration" absent:"the server's own" doc:"address for registration that machines are told" restart:"true"`
+	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators are told, also by servers that do not lead" restart:"true"`
+	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents are told" restart:"true"`
+	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard are told" restart:"true"`
 }
 
 // CreateRate is the token bucket that creates are taken from.
@@ -100,7 +100,7 @@ type CreateRate struct {
 
 // Secrets says where the secrets are that become files.
 type Secrets struct {
-	Source SecretSource `name:"source" default:"store:" doc:"where files of kind secret come from: store: (the cluster's storage), env://PREFIX_, file:///directory, awssecretsmanager://, awsparamstore://, gcpsecretmanager://projects/PROJECT or azurekeyvault://VAULT"`
+	Source SecretSource `name:"source" default:"store:" doc:"where files of kind secret come from: store: (the cluster's storage), env://PREFIX_, file:///directory, awssecretsmanager://, awsparamstore://, gcpsecretmanager://projects/PROJECT or azurekeyvault://VAULT" restart:"true"`
 }
 
 // Expiry replaces machines because of their age.
@@ -118,7 +118,7 @@ type Breaker struct {
 
 // Election is about leadership of the shard.
 type Election struct {
-	TTL time.Duration `name:"ttl" default:"6s" min:"1s" max:"60s" doc:"how long a leader's term lasts without renewal"`
+	TTL time.Duration `name:"ttl" default:"6s" min:"1s" max:"60s" doc:"how long a leader's term lasts without renewal" restart:"true"`
 }
 
 // GC is about machines that carry the shard's marks and have no record.

@@ -23,6 +23,8 @@
 //	min, max  the permitted range
 //	key       for documentation: what the keys of a map are
 //	rendered  the strings within are templates (text/template); files: of files, which see no nonce
+//	restart   a running server refuses a change: true if another start accepts
+//	          it, never if none does
 //
 // A template and a group become one [nstance.Definition] by merging: defaults,
 // then template, then group. The objects args and vars merge deeply; everything

@@ -143,6 +143,9 @@ func meaning(tag reflect.StructTag) string {
 	if words := alternatives(tag.Get("later")); len(words) > 0 {
 		return tag.Get("doc") + "; this version refuses " + strings.Join(words, ", ")
 	}
+	if tag.Get("restart") == "true" {
+		return tag.Get("doc") + "; a change needs a restart"
+	}
 	return tag.Get("doc")
 }
 

@@ -1,0 +1,213 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+)
+
+// tuned is the ordinary configuration with other settings of the shard.
+func tuned(size int, shard string) string { return fmt.Sprintf(configuration, shard, size) }
+
+// Each of these settings was once accepted and then not in force, or refused for
+// good. What shows that it is in force is what it does.
+func TestReloadOfTheCreateRate(t *testing.T) {
+	const tight, wide = `"create_rate": {"per_second": 0.001, "burst": 2},`, `"create_rate": {"per_second": 50, "burst": 50},`
+	grow := func(w *world, want int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return len(w.cloud.Machines()) == want }, eventually, time.Millisecond)
+	}
+	t.Run("at once", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(5, tight)})
+		grow(w, 2)
+		w.conf.set(tuned(5, wide), nil)
+		changed, err := w.server.Refresh(t.Context())
+		require.NoError(t, err)
+		require.True(t, changed)
+		grow(w, 6)
+	})
+	t.Run("after a restart, and again", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(5, tight)})
+		grow(w, 2)
+		require.NoError(t, w.stop())
+		w.conf.set(tuned(5, wide), nil)
+		w.successor(server.Options{})
+		grow(w, 6)
+		api := w.admin()
+		require.Empty(t, w.configStatus(api).GetRejectedError())
+		w.adopt(tuned(5, tight))
+	})
+	t.Run("for the next leader, whatever its own file says", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(0, tight)})
+		grow(w, 1)
+		w.adopt(tuned(0, wide))
+		w.conf.set(tuned(5, wide), nil)
+		w.successor(server.Options{})
+		grow(w, 6)
+	})
+}
+
+func TestReloadOfTheHealthInterval(t *testing.T) {
+	long, short := `"health_interval": "1h",`, `"health_interval": "300ms",`
+	interval := func(k *talk) time.Duration {
+		t.Helper()
+		return k.hear().GetWelcome().GetReportInterval().AsDuration()
+	}
+	t.Run("agents come back to hear it, and are judged by it then", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(1, long)})
+		id := w.machine(nstance.DefaultTenant)
+		h := w.agent(id)
+		k := h.open(t.Context())
+		require.Equal(t, time.Hour, interval(k))
+		k.acked(k.report())
+		w.await(nstance.EventReady, id)
+
+		w.adopt(tuned(1, short))
+		for m := k.hear(); m.GetGoAway() == nil; {
+			m = k.hear()
+		}
+		k = h.open(t.Context())
+		require.Equal(t, 300*time.Millisecond, interval(k))
+		w.await(nstance.EventUnhealthy, id) // it says nothing any more
+	})
+	t.Run("an agent that would not go loses its session", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(1, long)})
+		k := w.agent(w.machine(nstance.DefaultTenant)).connect()
+		k.stays.Store(true)
+		w.adopt(tuned(1, short))
+		require.Error(t, k.ends())
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		w := newWorld(t, setup{text: tuned(1, long)})
+		id := w.machine(nstance.DefaultTenant)
+		h := w.agent(id)
+		require.NoError(t, w.stop())
+		w.conf.set(tuned(1, short), nil)
+		w.successor(server.Options{})
+		require.Eventually(t, func() bool {
+			k := h.open(t.Context())
+			return interval(k) == 300*time.Millisecond
+		}, eventually, 10*time.Millisecond)
+	})
+}
+
+func TestReloadOfTheBreaker(t *testing.T) {
+	conf := func(most string) string {
+		return tuned(2, fmt.Sprintf(`"health_interval": "1s", "breaker": {"max_unhealthy": %q},`, most))
+	}
+	// held returns a world whose three members have fallen silent together.
+	held := func(t *testing.T) *world {
+		w := newWorld(t, setup{text: conf("1%")})
+		require.Eventually(t, func() bool { return len(w.cloud.Machines()) == 3 }, eventually, time.Millisecond)
+		var talks []*talk
+		for _, m := range w.cloud.Machines() {
+			talks = append(talks, w.ready(m.ID))
+		}
+		for _, k := range talks {
+			k.report()
+		}
+		require.Contains(t, w.await(nstance.EventAlarm, "").Reason, "of the shard's 3 members fell silent")
+		require.Zero(t, w.count(nstance.EventUnhealthy))
+		return w
+	}
+	t.Run("at once", func(t *testing.T) {
+		w := held(t)
+		w.adopt(conf("100%"))
+		w.await(nstance.EventUnhealthy, "")
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		w := held(t)
+		require.NoError(t, w.stop())
+		w.conf.set(conf("100%"), nil)
+		w.successor(server.Options{})
+		w.await(nstance.EventUnhealthy, "")
+	})
+	t.Run("for the next leader, whatever its own file says", func(t *testing.T) {
+		w := held(t)
+		w.adopt(conf("100%"))
+		w.conf.set(conf("100%"), nil)
+		w.successor(server.Options{})
+		w.await(nstance.EventUnhealthy, "")
+	})
+}
+
+// A watchedCloud notes what it is asked.
+type watchedCloud struct {
+	*simcloud.Cloud
+	lists atomic.Int64
+	limit atomic.Int64 // how long the last create may take, a time.Duration
+}
+
+func (c *watchedCloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
+	c.lists.Add(1)
+	return c.Cloud.List(ctx, owner)
+}
+
+func (c *watchedCloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	at, _ := ctx.Deadline()
+	c.limit.Store(int64(time.Until(at)))
+	return c.Cloud.Create(ctx, spec)
+}
+
+func newWatchedCloud(t *testing.T) *watchedCloud {
+	c := &watchedCloud{Cloud: simcloud.New(nil)}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// The rest of the rule takes minutes: see package reconcile.
+func TestReloadOfTheCollection(t *testing.T) {
+	cloud := newWatchedCloud(t)
+	w := newWorld(t, setup{text: tuned(1, `"gc": {"interval": "1d"},`), over: cloud})
+	w.await(nstance.EventCreated, "")
+	before := cloud.lists.Load()
+	w.adopt(tuned(1, `"gc": {"interval": "1s"},`))
+	require.Eventually(t, func() bool { return cloud.lists.Load() >= before+2 }, eventually, time.Millisecond)
+}
+
+func TestReloadOfTheRequestTimeout(t *testing.T) {
+	cloud := newWatchedCloud(t)
+	w := newWorld(t, setup{text: tuned(1, `"request_timeout": "1h",`), over: cloud})
+	made := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == n }, eventually, time.Millisecond)
+	}
+	made(2)
+	require.Greater(t, time.Duration(cloud.limit.Load()), 50*time.Minute)
+	w.adopt(tuned(1, `"request_timeout": "77s",`))
+	w.adopt(tuned(2, `"request_timeout": "77s",`))
+	made(3)
+	require.LessOrEqual(t, time.Duration(cloud.limit.Load()), 77*time.Second)
+}
+
+// What is said to need a restart is refused by name, and nothing else is.
+func TestReloadThatNeedsARestart(t *testing.T) {
+	w := newWorld(t, setup{text: tuned(1, "")})
+	for field, change := range map[string][2]string{
+		"cluster.id":             {`"id": "c1"`, `"id": "c2"`},
+		"shard.id":               {`"id": "s1"`, `"id": "s2"`},
+		"shard.provider.kind":    {`"kind": "sim"`, `"kind": "aws"`},
+		"shard.provider.options": {`"kind": "sim"`, `"kind": "sim", "options": {"password": "secret"}`},
+		"shard.bind.peer":        {`"http": "127.0.0.1:0"`, `"http": "127.0.0.1:0", "peer": "127.0.0.1:9"`},
+		"shard.advertise.agent":  {`"shutdown_timeout"`, `"advertise": {"agent": "example.org:1"}, "shutdown_timeout"`},
+		"shard.election.ttl":     {`"shutdown_timeout"`, `"election": {"ttl": "7s"}, "shutdown_timeout"`},
+	} {
+		t.Run(field, func(t *testing.T) {
+			w.conf.set(replace(t, tuned(1, ""), change[0], change[1]), nil)
+			_, err := w.server.Refresh(t.Context())
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, field+": cannot change")
+			require.NotContains(t, err.Error(), "secret")
+		})
+	}
+	w.adopt(tuned(1, `"file_refresh": "9s", "image_refresh": "2h", "max_change": 7, "default_drain_timeout": "3s",`))
+}
