@@ -108,7 +108,7 @@ func (f *fetcher) object(ctx context.Context, key string) ([]byte, error) {
 // download reads one byte more than is permitted, at most. Its errors name no
 // query of the address: there may be a signature in it.
 func (f *fetcher) download(ctx context.Context, at *url.URL) ([]byte, error) {
-	shown := at.Scheme + "://" + at.Host + at.Path
+	shown := config.ShownURL(at.String())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "%s cannot be fetched", shown)

@@ -53,12 +53,15 @@ type resolver struct {
 	bodies map[string][]byte    // fetched user data, by digest
 	looked map[string]time.Time // when tracked secrets were last read
 	archs  map[string][]nstance.Arch
-	asked  map[string]bool   // types that groups name
-	tried  map[string]bool   // types that the provider was asked for in this term, whatever it said
-	wrong  map[string]string // what could not be found, and why
-	seen   *config.Config    // for which it was looked last
-	stale  bool              // everything is to be looked at again
+	asked  map[string]bool    // types that groups name
+	tried  map[string]bool    // types that the provider was asked for in this term, whatever it said
+	wrong  map[string]trouble // what could not be found, and why
+	seen   *config.Config     // for which it was looked last
+	stale  bool               // everything is to be looked at again
 }
+
+// A trouble is something that could not be found, as a person may see it.
+type trouble struct{ what, why string }
 
 const (
 	firstResolve    = 5 * time.Second // the wait after a failure, doubling
@@ -73,7 +76,7 @@ func newResolver(t *term) *resolver {
 			Epoch: t.granted.Epoch(), Check: t.granted.Err,
 		}),
 		secrets: t.server.secretSource(), looked: map[string]time.Time{},
-		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, tried: map[string]bool{}, wrong: map[string]string{},
+		bodies: map[string][]byte{}, archs: map[string][]nstance.Arch{}, asked: map[string]bool{}, tried: map[string]bool{}, wrong: map[string]trouble{},
 	}
 }
 
@@ -193,17 +196,20 @@ func inArchs(archs []nstance.Arch) string {
 }
 
 // note remembers why something could not be found, or that it could.
-func (v *resolver) note(what string, err error) {
+func (v *resolver) note(what string, err error) { v.noteAs(what, what, err) }
+
+// noteAs is note for what is shown as something else than it is known by.
+func (v *resolver) noteAs(what, shown string, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err == nil {
 		delete(v.wrong, what)
 		return
 	}
-	if v.wrong[what] != err.Error() {
-		v.t.log.Warn("not resolved", "what", what, "code", nstance.CodeOf(err), "err", err)
+	if v.wrong[what].why != err.Error() {
+		v.t.log.Warn("not resolved", "what", shown, "code", nstance.CodeOf(err), "err", err)
 	}
-	v.wrong[what] = err.Error()
+	v.wrong[what] = trouble{shown, err.Error()}
 }
 
 // addresses returns the user data that is to be fetched, each address once with
@@ -240,7 +246,8 @@ func queryKey(q nstance.ImageQuery) string {
 	return strings.Join([]string{q.Owner, q.Name, string(q.Arch)}, "|")
 }
 
-// addressKey tells apart what should be at one address at different times.
+// addressKey tells apart what should be at one address at different times. It
+// may hold a signature: it is shown to nobody.
 func addressKey(u nstance.UserData) string {
 	return strings.TrimSuffix(u.Content+" "+u.SHA256, " ")
 }
@@ -300,7 +307,7 @@ func (v *resolver) findUserData(ctx context.Context, conf *config.Config, due fu
 		if err == nil {
 			err = v.keep(ctx, data)
 		}
-		v.note("user data "+key, err)
+		v.noteAs("user data "+key, "user data "+config.ShownURL(u.Content), err)
 		if ok = ok && err == nil; err != nil {
 			continue
 		}
@@ -397,7 +404,7 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 	}
 	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed), only(v.known.Secrets, secrets), v.typesKnown()}
 	maps.DeleteFunc(v.bodies, func(digest string, _ []byte) bool { return !digests[digest] })
-	maps.DeleteFunc(v.wrong, func(what, _ string) bool {
+	maps.DeleteFunc(v.wrong, func(what string, _ trouble) bool {
 		_, key, named := strings.Cut(strings.TrimPrefix(what, "user "), " ")
 		if name, ok := strings.CutPrefix(what, "secret "); ok {
 			return !secrets[name]
@@ -490,7 +497,7 @@ func (v *resolver) vet(_ *config.Config, spec *nstance.Group) error {
 }
 
 func (v *resolver) unknown(what, shown string) error {
-	why := v.wrong[what]
+	why := v.wrong[what].why
 	if why == "" {
 		why = "it is being looked for"
 	}
@@ -533,8 +540,8 @@ func (v *resolver) ask(name string) {
 func (v *resolver) problems() (out []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for what, why := range v.wrong {
-		out = append(out, what+": "+why)
+	for _, w := range v.wrong {
+		out = append(out, w.what+": "+w.why)
 	}
 	for name, archs := range v.archs {
 		if archs == nil {

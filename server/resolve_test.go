@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -280,4 +283,59 @@ func TestTemplatesThatMakeNoMachine(t *testing.T) {
 	require.ErrorContains(t, err, `there is no variable "color"`)
 	_, err = api.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
 	refuses(t, err, nstance.Invalid, "groups.default.web.vars")
+}
+
+// A noted log is what was logged.
+type noted struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (n *noted) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *noted) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
+}
+
+// An address may hold a signature, which opens what is there to whoever has it.
+func TestSignaturesOfAddressesAreShownToNobody(t *testing.T) {
+	_, url := newPage(t)
+	signed := func(url, signature string) string {
+		return provisioned(1, fmt.Sprintf(`"userdata": {"source": "url", "content": "%s?X-Signature=%s"}, `, url, signature), "")
+	}
+	log := &noted{}
+	w := newWorld(t, setup{opts: server.Options{Log: slog.New(slog.NewJSONHandler(log, nil))}})
+	api := w.admin()
+	look := func() (out []string) {
+		st, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+		require.NoError(t, err)
+		out = append(st.GetProblems(), log.String(), w.configStatus(api).String())
+		for _, page := range []string{"/", "/status.json", "/metrics"} {
+			body, err := io.ReadAll(w.get(page).Body)
+			require.NoError(t, err)
+			out = append(out, string(body))
+		}
+		return out
+	}
+	w.adopt(signed(url, "geheim"))
+	w.problem("user data " + url + ": ")
+	require.Contains(t, log.String(), url)
+	for _, text := range look() {
+		require.NotContains(t, text, "geheim")
+		require.NotContains(t, text, "X-Signature")
+	}
+
+	w.conf.set(signed("ftp://name:heimlich@example.org/userdata", "geheim"), nil)
+	_, err := w.server.Refresh(t.Context())
+	require.ErrorContains(t, err, `"ftp://example.org/userdata" is no address`)
+	for _, text := range append(look(), err.Error()) {
+		require.NotContains(t, text, "geheim")
+		require.NotContains(t, text, "heimlich")
+	}
 }

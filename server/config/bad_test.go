@@ -277,3 +277,21 @@ func TestCounts(t *testing.T) {
 		})
 	}
 }
+
+func TestShownURL(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://host/path?sig=1#x":            "https://host/path",
+		"https://user:secret@host:8443/p/@q?s": "https://host:8443/p/@q",
+		"https://host":                         "https://host",
+		"https://user:se/cret@host/x?sig=1":    "https:...",
+		"https://host/%zz?sig=1":               "https:...",
+		"%zz?sig=1":                            "%zz:...",
+		"htps:/host?sig=1":                     "htps:/host",
+		"storage:userdata/web":                 "storage:userdata/web",
+		"":                                     "",
+		"?sig=1":                               "",
+		"//user@host?s":                        "//host",
+	} {
+		require.Equal(t, want, config.ShownURL(text), text)
+	}
+}

@@ -82,19 +82,30 @@ func UserDataURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, nstance.FieldError("content", remedy, "%q is no URL", clip(text))
+		return nil, nstance.FieldError("content", remedy, "%q is no URL", clip(ShownURL(text)))
 	case u.Scheme == "storage":
 		if key := u.Opaque; !strings.HasPrefix(key, UserDataPrefix) || path.Clean(key) != key || u.RawQuery != "" || u.Fragment != "" {
-			return nil, nstance.FieldError("content", remedy, "%q names no object below %s", clip(text), UserDataPrefix)
+			return nil, nstance.FieldError("content", remedy, "%q names no object below %s", clip(ShownURL(text)), UserDataPrefix)
 		}
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, nstance.FieldError("content", remedy, "%q is no address that user data can be fetched from", clip(text))
+		return nil, nstance.FieldError("content", remedy, "%q is no address that user data can be fetched from", clip(ShownURL(text)))
 	case u.User != nil:
 		return nil, nstance.FieldError("content", "leave it out: the address is stored and shown", "holds a user name or password")
 	case u.Fragment != "":
 		return nil, nstance.FieldError("content", remedy, "holds a #fragment, which no server is sent")
 	}
 	return u, nil
+}
+
+// ShownURL returns an address, or what was meant to be one, without what may be
+// secret in it: user and password, and the query, which may be a signature.
+func ShownURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil { // who knows where its parts are
+		return text[:strings.IndexAny(text+":", ":/?#@")] + ":..."
+	}
+	u.User, u.RawQuery, u.ForceQuery, u.Fragment, u.RawFragment = nil, "", false, "", ""
+	return u.String()
 }
 
 // unable reports whether a kind of provider is known to find no images and to
