@@ -63,7 +63,10 @@ func (r *Reconciler) balanceWith(lbs []nstance.LoadBalancer, now time.Time) {
 	}
 	for name, b := range r.balancers.by {
 		if lb, ok := wanted[name]; ok && same(lb, b.lb) {
-			b.retired = time.Time{}
+			if !b.retired.IsZero() {
+				b.retired = time.Time{}
+				r.compareWhole(b)
+			}
 			delete(wanted, name)
 			continue
 		} else if ok { // the name stands for another one now
@@ -73,12 +76,14 @@ func (r *Reconciler) balanceWith(lbs []nstance.LoadBalancer, now time.Time) {
 		}
 		if b.retired.IsZero() {
 			b.retired, b.retryAt = now, time.Time{}
+			r.compareWhole(b)
 		}
 	}
 	for name, lb := range wanted {
-		r.balancers.by[name] = &balancer{lb: lb, left: r.renamed(lb)}
+		b := &balancer{lb: lb, left: r.renamed(lb)}
+		r.balancers.by[name] = b
+		r.compareWhole(b)
 	}
-	r.rebalanceAll(false)
 }
 
 // renamed forgets what is being retired of a load balancer that is configured
@@ -115,8 +120,28 @@ func (r *Reconciler) rebalance(g *group) {
 // anew who is in it if so asked. It needs the lock.
 func (r *Reconciler) rebalanceAll(relist bool) {
 	for _, b := range r.balancers.by {
-		b.dirty, b.whole, b.relist = true, true, b.relist || relist
-		r.balancers.signal()
+		b.relist = b.relist || relist
+		r.compareWhole(b)
+	}
+}
+
+// compareWhole compares every member with one load balancer. It needs the lock.
+func (r *Reconciler) compareWhole(b *balancer) {
+	b.dirty, b.whole = true, true
+	r.balancers.signal()
+}
+
+// rewire has those load balancers looked at that g joins or leaves when it names
+// these ones. It is called before it does, and needs the lock.
+func (r *Reconciler) rewire(g *group, names []string) {
+	if !g.desired && len(g.members) > 0 { // of its members nothing was decided so far
+		r.rebalanceAll(false)
+		return
+	}
+	for name, b := range r.balancers.by {
+		if slices.Contains(g.configured.spec.Definition.LoadBalancers, name) != slices.Contains(names, name) {
+			r.compareWhole(b)
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,7 +36,7 @@ func (r *Reconciler) breaker(g *group, now time.Time) string {
 
 // outage says how many fell silent together, if they are many.
 func (r *Reconciler) outage(g *group, now time.Time) string {
-	if mine, all := r.silence(g.members, now); all >= 3 && mine*2 > all {
+	if mine, all := r.silence(slices.Values(g.members), now); all >= 3 && mine*2 > all {
 		return fmt.Sprintf("%d of the group's %d members fell silent within one interval", mine, all)
 	}
 	silent, all := r.shardSilence(now)
@@ -48,12 +50,8 @@ func (r *Reconciler) outage(g *group, now time.Time) string {
 // share one count.
 func (r *Reconciler) shardSilence(now time.Time) (silent, all int) {
 	if c := &r.counted; now.Sub(c.at) >= time.Second || now.Before(c.at) {
-		members := make([]*member, 0, len(r.members))
-		for _, m := range r.members {
-			members = append(members, m)
-		}
 		c.at = now
-		c.silent, c.all = r.silence(members, now)
+		c.silent, c.all = r.silence(maps.Values(r.members), now)
 	}
 	return r.counted.silent, r.counted.all
 }
@@ -66,9 +64,9 @@ type silenceCount struct {
 
 // silence counts the members that report, or should, and of them the most that
 // fell silent within one report interval.
-func (r *Reconciler) silence(members []*member, now time.Time) (silent, all int) {
+func (r *Reconciler) silence(members iter.Seq[*member], now time.Time) (silent, all int) {
 	var last []time.Time
-	for _, m := range members {
+	for m := range members {
 		if m.rec.OnDemand || !m.registered() || m.gone || m.state != nstance.Booting {
 			continue
 		}

@@ -18,12 +18,9 @@ type Impact struct {
 // Groups that are not among them keep their values. It fails with Invalid for a
 // definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
-	wishes := make([]wish, len(groups))
-	for i, spec := range groups {
-		var err error
-		if wishes[i], err = wishFor(spec); err != nil {
-			return Impact{}, err
-		}
+	wishes, _, err := r.wishesFor(groups)
+	if err != nil {
+		return Impact{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

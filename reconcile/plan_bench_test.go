@@ -52,6 +52,30 @@ func BenchmarkPlan(b *testing.B) {
 			}
 		})
 	}
+	b.Run("floor", func(b *testing.B) { // reading what Plan reads of a member, once
+		v, due := planFleet(b, 10_000, "r"), 0
+		for b.Loop() {
+			for i := range v.Members {
+				m := &v.Members[i]
+				if m.State.Leaving() || len(m.Notices) > 0 || m.Hash != v.Hash || m.ExpireAt.Before(planNow) || m.GoodSince.After(planNow) {
+					due++
+				}
+			}
+		}
+		require.Zero(b, due)
+	})
+	b.Run("1000x10", func(b *testing.B) {
+		groups := make([]reconcile.View, 1000)
+		for i := range groups {
+			groups[i] = planFleet(b, 10, "r")
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			for i := range groups {
+				reconcile.Plan(groups[i], planNow)
+			}
+		}
+	})
 	b.Run("reclaim", func(b *testing.B) {
 		v := planFleet(b, 10_000, "r")
 		v.Members[5000].Notices = []nstance.Notice{planNotice("n", time.Minute)}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -130,15 +131,12 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 }
 
 // desire replaces the desired values of all groups. A group that is not among
-// them keeps its values: nothing is removed by omission.
+// them keeps its values: nothing is removed by omission. For one that is to be
+// what it should be already, nothing is done.
 func (r *Reconciler) desire(d nstance.Desired) error {
-	wishes := make([]wish, len(d.Groups))
-	for i, spec := range d.Groups {
-		var err error
-		wishes[i], err = wishFor(spec)
-		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
-			return fmt.Errorf("group %s: %w", spec.Key, err)
-		}
+	wishes, news, err := r.wishesFor(d.Groups)
+	if err != nil {
+		return err
 	}
 	lasts, err := wishesForLast(d.Open)
 	if err != nil {
@@ -146,14 +144,14 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, w := range wishes {
+	for i, w := range wishes {
+		if !news[i] {
+			continue
+		}
 		g := r.groupOf(w.spec.Key)
-		moved := !g.desired || !slices.Equal(g.configured.spec.Definition.LoadBalancers, w.spec.Definition.LoadBalancers)
+		r.rewire(g, w.spec.Definition.LoadBalancers)
 		g.configured, g.desired, g.open = w, true, nil
 		r.setRemoving(g, w.spec.Removing)
-		if moved {
-			r.rebalanceAll(false)
-		}
 		r.lay(g)
 		r.queue.add(g.key, false)
 	}
@@ -162,6 +160,37 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 	}
 	r.closeOthers(d.Open)
 	return nil
+}
+
+// wishesFor returns what groups are to be, and which of them differ from what is
+// known. Only for those hashes are computed, which is the dear part.
+func (r *Reconciler) wishesFor(groups []nstance.Group) (wishes []wish, news []bool, err error) {
+	wishes, news = r.configured(groups)
+	for i, spec := range groups {
+		if news[i] = news[i] || !reflect.DeepEqual(wishes[i].spec, spec); !news[i] {
+			continue
+		}
+		wishes[i], err = wishFor(spec)
+		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
+			return nil, nil, fmt.Errorf("group %s: %w", spec.Key, err)
+		}
+	}
+	return wishes, news, nil
+}
+
+// configured returns what groups were to be so far, and which of them must be
+// told anew in any case.
+func (r *Reconciler) configured(groups []nstance.Group) (was []wish, anew []bool) {
+	was, anew = make([]wish, len(groups)), make([]bool, len(groups))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range groups {
+		g := r.groups[groups[i].Key]
+		if anew[i] = g == nil || !g.desired || g.open != nil || g.removing != groups[i].Removing; !anew[i] {
+			was[i] = g.configured
+		}
+	}
+	return was, anew
 }
 
 // admit puts a member into the shard's state.
