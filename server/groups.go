@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -283,6 +284,15 @@ func (g *groups) knows(digest string) bool {
 	return ok
 }
 
+// means reports whether a digest is known to be that of a definition, which is
+// cheaper than to make it.
+func (g *groups) means(digest string, def nstance.Definition) bool {
+	g.mu.Lock()
+	known, ok := g.defs[digest]
+	g.mu.Unlock()
+	return ok && reflect.DeepEqual(known, def)
+}
+
 func (g *groups) learn(digest string, def nstance.Definition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -410,6 +420,9 @@ func (g *groups) remember(ctx context.Context, spec nstance.Group, was *base) (*
 
 // record makes a definition durable, unless it is known, and returns its digest.
 func (g *groups) record(ctx context.Context, def nstance.Definition, known string) (digest string, err error) {
+	if g.means(known, def) {
+		return known, nil
+	}
 	if digest, err = storage.DefinitionDigest(def); err == nil && digest != known {
 		_, err = g.t.reconciler.Records().PutDefinition(ctx, def)
 	}

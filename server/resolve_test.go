@@ -339,3 +339,27 @@ func TestSignaturesOfAddressesAreShownToNobody(t *testing.T) {
 		require.NotContains(t, text, "heimlich")
 	}
 }
+
+// A file that changes has looked up what is new in it; who asks for a refresh
+// has everything looked up.
+func TestReloadLooksUpWhatIsNew(t *testing.T) {
+	var asked atomic.Int64
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write([]byte("hello {{.Nonce}}"))
+	}))
+	t.Cleanup(page.Close)
+	conf := func(size int) string {
+		return provisioned(size, fmt.Sprintf(`"userdata": {"source": "url", "content": "%s/userdata"}, `, page.URL), "")
+	}
+	all := func(nstance.MachineSpec) bool { return true }
+	w := newWorld(t, setup{text: conf(1), opts: server.Options{Reread: 50 * time.Millisecond}})
+	w.made(1, all)
+	require.EqualValues(t, 1, asked.Load())
+	w.conf.set(conf(3), nil)
+	w.made(3, all)
+	require.EqualValues(t, 1, asked.Load())
+	_, err := w.server.Refresh(t.Context())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return asked.Load() == 2 }, eventually, time.Millisecond)
+}

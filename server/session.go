@@ -322,11 +322,30 @@ type sessions struct {
 	order   sync.Mutex // held from a change until it was observed, so that the last fact is the present state
 	mu      sync.Mutex // guards what follows; may be taken under the reconciler's lock
 	byID    map[nstance.InstanceID]*session
+	byGroup map[nstance.GroupKey]map[nstance.InstanceID]*session
 	closed  bool
 }
 
 func newSessions(observe func(nstance.Fact)) *sessions {
-	return &sessions{observe: observe, byID: map[nstance.InstanceID]*session{}}
+	return &sessions{observe: observe, byID: map[nstance.InstanceID]*session{}, byGroup: map[nstance.GroupKey]map[nstance.InstanceID]*session{}}
+}
+
+// add needs the lock.
+func (l *sessions) add(s *session) {
+	l.byID[s.id] = s
+	if l.byGroup[s.group] == nil {
+		l.byGroup[s.group] = map[nstance.InstanceID]*session{}
+	}
+	l.byGroup[s.group][s.id] = s
+}
+
+// remove needs the lock.
+func (l *sessions) remove(s *session) {
+	delete(l.byID, s.id)
+	delete(l.byGroup[s.group], s.id)
+	if len(l.byGroup[s.group]) == 0 {
+		delete(l.byGroup, s.group)
+	}
 }
 
 // begin makes s its agent's session; an older one ends.
@@ -336,7 +355,10 @@ func (l *sessions) begin(s *session) error {
 	l.mu.Lock()
 	old, closed := l.byID[s.id], l.closed
 	if !closed {
-		l.byID[s.id] = s
+		if old != nil {
+			l.remove(old) // whose group was not known, if the record came later
+		}
+		l.add(s)
 	}
 	l.mu.Unlock()
 	if closed {
@@ -356,7 +378,7 @@ func (l *sessions) end(s *session, clean bool) {
 	l.mu.Lock()
 	current := l.byID[s.id] == s
 	if current {
-		delete(l.byID, s.id)
+		l.remove(s)
 	}
 	l.mu.Unlock()
 	if current {
@@ -379,7 +401,9 @@ func (l *sessions) all() []*session {
 
 // of returns the sessions of a group.
 func (l *sessions) of(group nstance.GroupKey) []*session {
-	return slices.DeleteFunc(l.all(), func(s *session) bool { return s.group != group })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.byGroup[group]))
 }
 
 func (l *sessions) count() int {
@@ -395,6 +419,7 @@ func (l *sessions) close(addresses []string) {
 	l.closed = true
 	all := l.byID
 	l.byID = map[nstance.InstanceID]*session{}
+	clear(l.byGroup)
 	l.mu.Unlock()
 	for _, s := range all {
 		s.goAway(errTermEnded, addresses...)
