@@ -155,12 +155,12 @@ func (r *Reconciler) freezeOf(g *group) *freeze {
 func (r *Reconciler) unchoose(g *group) {
 	for _, m := range slices.Clone(g.members) {
 		switch {
-		case m.step != stepCreate || m.hasMach || m.running:
+		case m.step != stepCreate || m.hasMach || m.registered() || m.running:
 		case !m.durable:
 			r.forget(m)
 		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
 		case r.freezeOf(g) == nil && m.requested == nil:
-			m.requested, m.noDrain = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"}, true
+			m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"} // as far as is known
 		}
 	}
 }

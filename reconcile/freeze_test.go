@@ -138,6 +138,31 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
+// TestMadeBeforeAFreeze: a machine whose create was not answered before the
+// freeze registers during it. It is a member like any other.
+func TestMadeBeforeAFreeze(t *testing.T) {
+	within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.cloud.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+		for _, op := range []simcloud.Op{simcloud.OpGet, simcloud.OpList} {
+			w.cloud.Inject(simcloud.Fault{Op: op, Times: -1})
+		}
+		w.want(wanted(2))
+		for len(w.cloud.Machines()) < 2 {
+			w.passes(time.Millisecond)
+		}
+		made := w.cloud.Machines()[1].ID
+		require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+		w.passes(time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventRegistered, made))
+		require.Zero(t, w.count(nstance.EventCreated, made), "nobody knows of it")
+		w.cloud.Heal()
+		require.NoError(t, w.r.Thaw(t.Context(), web))
+		w.passes(10 * time.Minute)
+		w.agrees(2)
+		require.Contains(t, w.ready(), made)
+	})
+}
+
 // TestOrderBeforeAFreeze: whoever was promised an instance gets it after the
 // thaw, or learns that it was given up.
 func TestOrderBeforeAFreeze(t *testing.T) {
