@@ -184,7 +184,7 @@ func (c *checker) settled() {
 			c.violated("order", "%s is over and still has a record", r.ID)
 		}
 		if !r.OnDemand {
-			members[keyOf(r)]++
+			members[keyOf(*r)]++
 		}
 	}
 	for _, g := range c.w.standing() {

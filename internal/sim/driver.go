@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,6 +174,7 @@ func (a act) succeed(i int, end func(*process)) {
 	next := a.start(string(rune('a' + i)))
 	a.mu.Lock()
 	a.dying = append(a.dying, was)
+	a.processes = slices.Clone(a.processes)
 	a.processes[i] = next
 	a.mu.Unlock()
 	a.chosen.Lock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ type witness struct {
 
 	mu       sync.Mutex
 	versions map[string]storage.Version
-	records  map[nstance.InstanceID]storage.Instance
+	records  map[nstance.InstanceID]*storage.Instance // what they lead to is never changed
 	keys     map[string]nstance.InstanceID
 	ever     map[nstance.InstanceID]bool      // it has had a record
 	marked   map[nstance.InstanceID]time.Time // since when its record has said deleting, even if there is none any more
@@ -31,7 +32,7 @@ type witness struct {
 
 func newWitness(w *World) *witness {
 	return &witness{
-		Store: storage.NewMemory(), w: w, versions: map[string]storage.Version{}, records: map[nstance.InstanceID]storage.Instance{},
+		Store: storage.NewMemory(), w: w, versions: map[string]storage.Version{}, records: map[nstance.InstanceID]*storage.Instance{},
 		keys: map[string]nstance.InstanceID{}, ever: map[nstance.InstanceID]bool{}, marked: map[nstance.InstanceID]time.Time{},
 	}
 }
@@ -40,26 +41,24 @@ func newWitness(w *World) *witness {
 func (s *witness) record(id nstance.InstanceID) (storage.Instance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rec, ok := s.records[id]
-	return rec, ok
+	if rec := s.records[id]; rec != nil {
+		return *rec, true
+	}
+	return storage.Instance{}, false
 }
 
-func (s *witness) all() []storage.Instance {
+func (s *witness) all() []*storage.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]storage.Instance, 0, len(s.records))
-	for _, rec := range s.records {
-		out = append(out, rec)
-	}
-	return out
+	return slices.Collect(maps.Values(s.records))
 }
 
 // members returns the records of a group, instances on demand apart.
-func (s *witness) members(key nstance.GroupKey) (out []storage.Instance) {
+func (s *witness) members(key nstance.GroupKey) (out []*storage.Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rec := range s.records {
-		if keyOf(rec) == key && !rec.OnDemand {
+		if keyOf(*rec) == key && !rec.OnDemand {
 			out = append(out, rec)
 		}
 	}
@@ -122,10 +121,8 @@ func (s *witness) note(key string, data []byte) (old *storage.Instance, now stor
 	if err != nil {
 		return nil, now, false // not a record
 	}
-	if was, ok := s.records[now.ID]; ok {
-		old = &was
-	}
-	s.records[now.ID], s.keys[key] = now, now.ID
+	old = s.records[now.ID]
+	s.records[now.ID], s.keys[key] = &now, now.ID
 	s.ever[now.ID] = true
 	if now.Deleting != nil && s.marked[now.ID].IsZero() {
 		s.marked[now.ID] = time.Now()
@@ -239,7 +236,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 	}
 	key, others := keyOf(now), 0
 	for _, r := range c.w.store.members(key) {
-		if r.ID != now.ID && (leaving(r) == "" || lostSince(r, now)) && c.believed(r) {
+		if r.ID != now.ID && (leaving(*r) == "" || lostSince(*r, now)) && c.believed(*r) {
 			others++
 		}
 	}
@@ -275,7 +272,7 @@ func leaving(r storage.Instance) nstance.CauseKind {
 func (c *checker) capped(rec storage.Instance) {
 	n := 0
 	for _, r := range c.w.store.members(keyOf(rec)) {
-		if leaving(r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
+		if leaving(*r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
 			n++
 		}
 	}

@@ -60,7 +60,7 @@ type World struct {
 	lives     int
 	boots     uint64
 	stillborn int        // machines to come whose agent never starts
-	processes []*process // one for each server
+	processes []*process // one for each server; replaced, never changed
 	dying     []*process // crashed, and something of them may be left
 	wishes    map[nstance.GroupKey]*wish
 	keys      []nstance.GroupKey // of wishes, in the order in which they came
@@ -126,7 +126,7 @@ func Run(cfg Config) Result {
 	for i := range cfg.Servers {
 		p := w.start(string(rune('a' + i)))
 		w.mu.Lock()
-		w.processes = append(w.processes, p)
+		w.processes = append(slices.Clone(w.processes), p)
 		w.mu.Unlock()
 	}
 	w.pass(2 * time.Minute)
@@ -219,7 +219,7 @@ func (w *World) pass(d time.Duration) {
 func (w *World) all() []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]*process(nil), w.processes...)
+	return w.processes
 }
 
 // everybody returns every process of which something may be left.
