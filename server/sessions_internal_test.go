@@ -36,6 +36,9 @@ func TestSessionsOfAGroup(t *testing.T) {
 	require.Empty(t, of("web"))
 	require.Len(t, l.byGroup, 1)
 
+	for _, s := range l.all() {
+		s.cancel(nil) // there is no stream to say goodbye on
+	}
 	l.close(nil)
 	require.Empty(t, of("db"))
 	require.Empty(t, l.byGroup)
