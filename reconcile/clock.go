@@ -145,6 +145,13 @@ func (r *Reconciler) noticeClock() {
 	}
 }
 
+// clockRight looks at the clock, and reports whether the time in a record may
+// decide something. Whatever now it is about was read before. It needs the lock.
+func (r *Reconciler) clockRight() bool {
+	r.noticeClock()
+	return r.clock.why == ""
+}
+
 // ClockHold returns the hold of everything that the time in a record decides,
 // and whether there is one: while this server's clock cannot be trusted.
 func (r *Reconciler) ClockHold() (HoldView, bool) {

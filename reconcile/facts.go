@@ -253,7 +253,7 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
 	if m.gone && !wasGone && m.state != nstance.Deleting {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
 	}
-	if mach.Status == nstance.StatusRunning && r.clock.why == "" {
+	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
 		m.dropStale(now)
 	}
 	r.queue.add(m.group.key, m.gone)

@@ -93,6 +93,7 @@ type census struct {
 // census counts. It needs the lock.
 func (r *Reconciler) census() census {
 	c := census{now: r.opts.Now(), orphans: len(r.orphans)}
+	r.noticeClock()
 	for _, m := range r.members {
 		switch {
 		case m.rec.Deleting != nil && Reason(m.rec.Reason) == ReasonOrphan:

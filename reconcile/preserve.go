@@ -58,7 +58,7 @@ func (r *Reconciler) preserved(m *member, now time.Time) bool {
 	if m.preserve == nil {
 		return false
 	}
-	m.lapsed = m.lapsed || r.clock.why == "" && !now.Before(m.preserve.Until)
+	m.lapsed = m.lapsed || !now.Before(m.preserve.Until) && r.clockRight()
 	return !m.lapsed
 }
 
