@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -131,7 +132,7 @@ func (r *Reconciler) sayWhy(m *member, a Action) {
 		}
 	}
 	if a.Failure {
-		r.failedToBecomeReady(m)
+		r.failedToBecomeReady(m, cmp.Or(a.Causes[0].Message, string(a.Causes[0].Kind)))
 	}
 }
 
@@ -140,7 +141,7 @@ func (r *Reconciler) halt(g *group) {
 		return
 	}
 	g.history.HaltedHash, g.history.HaltedAt = g.hash, r.opts.Now().UTC()
-	g.history.HaltReason = fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures)
+	g.history.HaltReason = because(fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures), g.history.LastFailure)
 	r.sayGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	r.saveSoon()
 }

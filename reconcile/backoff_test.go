@@ -88,6 +88,7 @@ func TestBadImageOfANewGroup(t *testing.T) {
 			made := w.cloud.Count(simcloud.OpCreate)
 			w.succeeds(g)
 			require.True(t, until.Equal(w.hold(reconcile.HoldBackoff).Until))
+			require.Contains(t, w.hold(reconcile.HoldBackoff).Reason, "; the latest: ", "and why")
 			w.passes(time.Until(until) - time.Second)
 			require.Equal(t, made, w.cloud.Count(simcloud.OpCreate))
 			w.passes(2 * time.Second)

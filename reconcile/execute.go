@@ -122,7 +122,7 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	case code == nstance.Capacity: // the launch budget sets the pace
 		r.shelf.refused(m.rec.Shape, r.opts.Now())
 	case code != nstance.Quota && !errors.Is(err, errChanged):
-		r.failedToBecomeReady(m)
+		r.failedToBecomeReady(m, err.Error())
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
 	r.subnets.returned(m.subnet)

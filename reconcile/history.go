@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -12,6 +13,10 @@ import (
 const (
 	firstBackoff = 5 * time.Second
 	maxBackoff   = 5 * time.Minute
+
+	// maxFailure is how many bytes of what the provider said of a failure are
+	// kept with the group.
+	maxFailure = 256
 )
 
 // shardState is the durable state of a shard and its groups: state/{shard}.json.
@@ -47,6 +52,7 @@ type groupState struct {
 	Failures     int          `json:"failures,omitempty"`     // consecutive creations that did not become ready
 	FailureHash  string       `json:"failure_hash,omitempty"` // of what they were made from; empty: not known
 	Refusals     int          `json:"refusals,omitempty"`     // the same, whatever they were made from
+	LastFailure  string       `json:"last_failure,omitempty"` // why the latest of them came to nothing
 	BackoffUntil time.Time    `json:"backoff_until,omitzero"`
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
@@ -65,16 +71,17 @@ func (s *groupState) noteLastGood(m *member) {
 
 func (s groupState) plan() History {
 	return History{
-		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures,
+		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures, LastFailure: s.LastFailure,
 		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGoodHash,
 	}
 }
 
 // failedToBecomeReady counts a creation that came to nothing, for another reason
-// than that there was no capacity.
-func (r *Reconciler) failedToBecomeReady(m *member) {
+// than that there was no capacity, and remembers why it did.
+func (r *Reconciler) failedToBecomeReady(m *member, why string) {
 	h := &m.group.history
 	h.Refusals++
+	h.LastFailure = strings.ToValidUTF8(why[:min(len(why), maxFailure)], "")
 	if m.rec.InfraHash == m.group.hash {
 		h.Failures++
 		h.FailureHash = m.group.hash
@@ -90,7 +97,7 @@ func (r *Reconciler) failedToBecomeReady(m *member) {
 
 // forgive forgets what failed, and that the next creations should wait for it.
 func (s *groupState) forgive() {
-	s.Failures, s.FailureHash, s.Refusals, s.BackoffUntil = 0, "", 0, time.Time{}
+	s.Failures, s.FailureHash, s.Refusals, s.LastFailure, s.BackoffUntil = 0, "", 0, "", time.Time{}
 }
 
 // A ledger counts the changes of what state/{shard}.json holds, so that whoever

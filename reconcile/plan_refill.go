@@ -83,17 +83,17 @@ func (p *planner) createRoom(want int) int {
 	case want <= 0:
 		return 0
 	case !h.BackoffUntil.IsZero() && !p.passed(h.BackoffUntil):
-		p.hold(HoldBackoff, "creations failed: the next ones wait", h.BackoffUntil)
+		p.hold(HoldBackoff, because("creations failed: the next ones wait", h.LastFailure), h.BackoffUntil)
 		return 0
 	case h.BackoffUntil.IsZero() || h.Failures == 0:
 		return want
 	case p.failing > 0:
-		p.hold(HoldBackoff, "creations failed: the next ones wait", time.Time{})
+		p.hold(HoldBackoff, because("creations failed: the next ones wait", h.LastFailure), time.Time{})
 		return 0
 	}
 	room := min(want, max(0, 1-p.n.unregistered-p.plain))
 	if room < want {
-		p.hold(HoldBackoff, "creations failed: one at a time until a member is ready", time.Time{})
+		p.hold(HoldBackoff, because("creations failed: one at a time until a member is ready", h.LastFailure), time.Time{})
 	}
 	return room
 }
@@ -126,4 +126,13 @@ func (p *planner) halt() {
 
 func (p *planner) holdf(kind, format string, args ...any) {
 	p.hold(kind, fmt.Sprintf(format, args...), time.Time{})
+}
+
+// because adds to what is the case why the latest creation failed, if that is
+// known.
+func because(what, failure string) string {
+	if failure == "" {
+		return what
+	}
+	return what + "; the latest: " + failure
 }

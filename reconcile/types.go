@@ -64,6 +64,7 @@ type History struct {
 	Paused       bool
 	HaltedHash   string    // rollout towards this hash is halted
 	Failures     int       // consecutive creations that did not become ready
+	LastFailure  string    // why the latest of them came to nothing; empty: not known
 	BackoffUntil time.Time // no create but the replacement of true losses before; then one at a time while Failures > 0
 	LastGoodHash string    // definition with which every counted member was last ready and fresh
 }
