@@ -236,7 +236,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 	}
 	key, others := keyOf(now), 0
 	for _, r := range c.w.store.members(key) {
-		if r.ID != now.ID && (leaving(*r) == "" || lostSince(*r, now)) && c.believed(*r) {
+		if r.ID != now.ID && (leaving(*r) == "" || lostSince(*r, now) || c.returns(*r)) && c.believed(*r) {
 			others++
 		}
 	}
@@ -253,6 +253,16 @@ func (c *checker) leaves(old, now storage.Instance) {
 // another does: whoever decided that could rely on it.
 func lostSince(r, other storage.Instance) bool {
 	return r.Drain != nil && other.Drain != nil && r.Drain.StartedAt.After(other.Drain.StartedAt)
+}
+
+// returns reports whether everything is withdrawn for which a member is drained:
+// that it stays is about to be written.
+func (c *checker) returns(r storage.Instance) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return r.Deleting == nil && r.Drain != nil && !slices.ContainsFunc(r.Drain.Causes, func(cause nstance.Cause) bool {
+		return cause.Kind != nstance.CauseNotice || !c.withdrawn[cause.EventID]
+	})
 }
 
 // leaving returns the strongest cause for which a member leaves, or "".
