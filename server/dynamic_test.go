@@ -312,11 +312,10 @@ func TestReleasedAtARefresh(t *testing.T) {
 
 	t.Run("and under the next leader", func(t *testing.T) {
 		require.NoError(t, w.stop())
-		second := newWorld(t, setup{size: 1, store: w.store, over: w.cloud, quiet: true})
-		second.conf.set(w.conf.text, nil)
-		second.leads()
+		second := newWorld(t, setup{text: w.conf.text, store: w.store, over: w.cloud})
 		api := second.admin()
 		require.EqualValues(t, 2, second.group(api, "db").GetSize())
+		require.Eventually(t, func() bool { return second.group(api, "db").GetInfraHash() != "" }, eventually, time.Millisecond, "its type is known")
 		require.Equal(t, before.GetInfraHash(), second.group(api, "db").GetInfraHash())
 
 		// The configuration brings it back: it is what that says.
