@@ -153,7 +153,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 		if frozen && m.step == stepCreate {
 			continue
 		}
-		if excess > 0 && r.inherited(m) {
+		if (excess > 0 || !g.desired) && r.inherited(m) { // without wants all of them are too many
 			excess--
 			continue
 		}

@@ -361,6 +361,23 @@ func TestIntentThatLandsLate(t *testing.T) {
 	})
 }
 
+// TestIntentThatLandsLateForNobody promises that such an intent becomes no
+// machine when its group is not wanted by anybody any more: nobody would ever
+// take that machine away.
+func TestIntentThatLandsLateForNobody(t *testing.T) {
+	within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+		id, err := nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+		intent, ok := w.r.Records().Get(w.ready()[0])
+		require.True(t, ok)
+		intent.ID, intent.Group, intent.CreatedAt, intent.RegisteredAt, intent.CreatedEpoch = id, "removed", id.Time(), time.Time{}, w.epoch-1
+		_, err = storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch}).Create(w.ctx, intent)
+		require.NoError(t, err)
+		w.passes(15 * time.Minute)
+		require.Len(t, w.cloud.Machines(), 1)
+	})
+}
+
 func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		victim := w.ready()[0]
