@@ -248,6 +248,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("refusals", func(t *testing.T) { refusals(t, bin) })
 	t.Run("validate", func(t *testing.T) { validate(t, bin) })
 	t.Run("run", func(t *testing.T) { runs(t, bin) })
+	t.Run("run, as the documents say", func(t *testing.T) { documented(t, bin) })
 }
 
 func interrupt(t *testing.T, bin string) {

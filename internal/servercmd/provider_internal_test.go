@@ -2,6 +2,10 @@ package servercmd
 
 import (
 	"encoding/json"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,4 +37,25 @@ func TestSimOptions(t *testing.T) {
 
 	_, _, err = newProvider(config.Provider{Kind: "sim", Options: json.RawMessage(`{"subnets": 1}`)}, nil)
 	require.ErrorContains(t, err, "shard.provider.options.subnets")
+}
+
+// TestDocumentedOptions: docs/providers.md names every option, and no other.
+func TestDocumentedOptions(t *testing.T) {
+	text, err := os.ReadFile("../../docs/providers.md")
+	require.NoError(t, err)
+	parts := strings.Split(string(text), "\n## ")
+	require.Len(t, parts, 3, "local and sim")
+	for i, options := range []any{localOptions{}, simOptions{}} {
+		_, table, found := strings.Cut(parts[i+1], "| `shard.provider.options` |")
+		require.True(t, found)
+		table, _, _ = strings.Cut(table, "\n\n")
+		var named, known []string
+		for _, row := range regexp.MustCompile("(?m)^\\| `(.*?)` ").FindAllStringSubmatch(table, -1) {
+			named = append(named, row[1])
+		}
+		for f := range reflect.TypeOf(options).Fields() {
+			known = append(known, f.Tag.Get("json"))
+		}
+		require.Equal(t, known, named)
+	}
 }

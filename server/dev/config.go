@@ -19,17 +19,13 @@ const (
 	groupID   = nstance.GroupID("web")
 )
 
-// userData is the template of what a machine is told at its first boot. The
-// folders are relative to the machine's own, in which it runs.
+// userData is the template of what a machine is told at its first boot.
 const userData = `{
   "env": {
     "NSTANCE_INSTANCE_ID": "{{.Instance.ID}}",
     "NSTANCE_INSTANCE_KIND": "{{.Instance.Kind}}",
     "NSTANCE_SERVER_REGISTRATION_ADDR": "@registration@",
     "NSTANCE_SERVER_AGENT_ADDR": "@agent@",
-    "NSTANCE_IDENTITY_DIR": "identity",
-    "NSTANCE_KEYS_DIR": "keys",
-    "NSTANCE_RECV_DIR": "recv",
     "NSTANCE_SPOT_POLL_INTERVAL": "2s",
     "NSTANCE_DRAIN_HOOK": {{json .Vars.drain_hook}},
     "NSTANCE_DEV_RELEASE": "@release@"

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,13 @@ import (
 // pidFile is where, in its own folder, a machine says which process it is.
 const pidFile = "machine.pid"
 
+// folders are where a machine keeps things if its user data does not say: in
+// its own folder, which it runs in. The agent's own defaults are for a machine
+// that has a file system to itself.
+var folders = map[string]string{
+	"NSTANCE_IDENTITY_DIR": "identity", "NSTANCE_KEYS_DIR": "keys", "NSTANCE_RECV_DIR": "recv",
+}
+
 // Machine is what a machine of the local cloud runs: it boots as its user data
 // says, and is an agent from then on. It returns nil when ctx ends or the cloud
 // is no more. Fails with Invalid when this process is no machine.
@@ -29,7 +37,7 @@ func Machine(ctx context.Context) error {
 	if err := os.WriteFile(pidFile, []byte(strconv.Itoa(os.Getpid())), 0o600); err != nil {
 		return nstance.Errorf(nstance.Internal, "%w", err)
 	}
-	o, err := agent.FromEnv(boot.Getenv)
+	o, err := agent.FromEnv(func(name string) string { return cmp.Or(boot.Getenv(name), folders[name]) })
 	if err != nil {
 		return err
 	}
