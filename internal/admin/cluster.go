@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,9 +15,6 @@ import (
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
-
-// keyVariable holds the secret key where nothing else is said.
-const keyVariable = "NSTANCE_SECRET_KEY"
 
 func (p *program) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards: nonces and keys"}
@@ -62,7 +58,7 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
-	box, err := p.box(m.keyProvider, m.keySource)
+	box, err := m.keys.Box(p.getenv)
 	if err != nil {
 		return err
 	}
@@ -115,52 +111,6 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 		return c, nstance.FieldError("--expiry", "use a second or more", "is %s", m.expiry)
 	}
 	return c, nil
-}
-
-// box returns what opens the private keys; nil means that they are not sealed.
-func (p *program) box(provider, source string) (*secret.Box, error) {
-	var keys []secret.Key
-	var err error
-	switch provider {
-	case "none":
-		return nil, nil
-	case "file":
-		keys, err = sourceFile(source)
-	default:
-		keys, err = p.envKeys(source)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return secret.NewBox(keys...)
-}
-
-// sourceFile reads keys from a file that the command line names.
-func sourceFile(path string) ([]secret.Key, error) {
-	if path == "" {
-		return nil, nstance.FieldError("--key-source", "name the file that holds the secret key", "is not given")
-	}
-	keys, err := secret.KeysFromFile(path)
-	if errors.Is(err, nstance.NotFound) {
-		err = nstance.FieldError("--key-source", "name the file that holds the secret key", "%v", err)
-	}
-	return keys, err
-}
-
-func (p *program) envKeys(name string) ([]secret.Key, error) {
-	if name == "" {
-		name = keyVariable
-	}
-	text := p.getenv(name)
-	if text == "" {
-		return nil, nstance.FieldError("--key-source", "set it to the secret key, or say --key-provider none where storage is not sealed",
-			"variable %s is not set", name)
-	}
-	keys, err := secret.ParseKeys(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return keys, nil
 }
 
 // keyring returns the cluster's keys, and says so when it had to make them: that

@@ -23,8 +23,8 @@ func (d *depot) flags(cmd *cobra.Command, prefix string) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	choice(cmd, &d.keyProvider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", "env", "file", "none")
-	f.StringVar(&d.keySource, "key-source", "", prefix+"name of the variable (default "+keyVariable+"), or path of the file")
+	choice(cmd, &d.keys.Provider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
+	f.StringVar(&d.keys.Source, "key-source", "", prefix+"name of the variable (default "+vault.KeyVariable+"), or path of the file")
 }
 
 // A Resealing is what cluster rotate encryption prints.
@@ -46,7 +46,7 @@ func (o *rotation) reseal(ctx context.Context) error {
 	if o.step != "" || o.watch || o.force {
 		return nstance.FieldError("--step", "leave out --step, --watch and --force", "the encryption key has no steps")
 	}
-	box, err := o.p.box(o.store.keyProvider, o.store.keySource)
+	box, err := o.store.keys.Box(o.p.getenv)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -18,8 +19,8 @@ import (
 
 // depot is where secrets are: a cluster's storage and the key that seals them.
 type depot struct {
-	url                    string
-	keyProvider, keySource string
+	url  string
+	keys vault.KeySource
 }
 
 func (p *program) secretCommand() *cobra.Command {
@@ -35,8 +36,8 @@ func (p *program) secretCommand() *cobra.Command {
 func depotFlags(cmd *cobra.Command, d *depot, sealing bool) {
 	cmd.Flags().StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1")
 	if sealing {
-		choice(cmd, &d.keyProvider, "key-provider", "", "where the secret key is that seals private keys in storage", "env", "file", "none")
-		cmd.Flags().StringVar(&d.keySource, "key-source", "", "name of the variable (default "+keyVariable+"), or path of the file")
+		choice(cmd, &d.keys.Provider, "key-provider", "", "where the secret key is that seals private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
+		cmd.Flags().StringVar(&d.keys.Source, "key-source", "", "name of the variable (default "+vault.KeyVariable+"), or path of the file")
 	}
 }
 
@@ -82,7 +83,7 @@ func (p *program) secretPutCommand() *cobra.Command {
 }
 
 func (p *program) putSecret(ctx context.Context, d *depot, name string, data []byte) error {
-	box, err := p.box(d.keyProvider, d.keySource)
+	box, err := d.keys.Box(p.getenv)
 	if err != nil {
 		return err
 	}

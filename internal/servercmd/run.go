@@ -15,22 +15,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
-	"github.com/nstance-go/nstance/storage/secret"
 	"github.com/nstance-go/nstance/storage/secret/opener"
 )
-
-// keyVariable holds the key that seals private keys, where nothing else is
-// said. nstance-admin uses the same.
-const keyVariable = "NSTANCE_SECRET_KEY"
 
 // running is what run is told.
 type running struct {
 	config, storage, shard, data string
-	keyProvider, keySource       string
+	keys                         vault.KeySource
 	host                         string
 	bind, advertise              map[string]string // by port
 	events                       io.Writer         // for the journal, as JSON lines; nil: nowhere
@@ -64,7 +60,7 @@ Ports are http, registration, operator, agent and peer.
 Private keys are sealed in storage with a key of 32 random bytes in base64, as
 openssl rand -base64 32 prints one. Where it is:
 
-  --key-provider env    in variable --key-source (default ` + keyVariable + `)
+  --key-provider env    in variable --key-source (default ` + vault.KeyVariable + `)
   --key-provider file   in file --key-source
                         there may be several keys: the first one seals, all of them open
   --key-provider none   nowhere: keys are stored as they are, for a private directory`,
@@ -75,8 +71,8 @@ openssl rand -base64 32 prints one. Where it is:
 	f.StringVar(&r.storage, "storage", "", "URL of the storage: file:///directory, s3://bucket, gs://bucket, azblob://container or mem:// (default: storage in --data)")
 	f.StringVar(&r.shard, "shard", "", "name of the shard; checked, if --config is given")
 	f.StringVar(&r.data, "data", "", "directory for the journal (default $STATE_DIRECTORY, or nstance-server in the user's state directory)")
-	f.StringVar(&r.keyProvider, "key-provider", "env", "where the key is that seals private keys: env, file or none")
-	f.StringVar(&r.keySource, "key-source", "", "name of the variable, or path of the file")
+	f.StringVar(&r.keys.Provider, "key-provider", vault.KeysInEnv, "where the key is that seals private keys: env, file or none")
+	f.StringVar(&r.keys.Source, "key-source", "", "name of the variable, or path of the file")
 	f.StringVar(&r.host, "host", "", "name or address at which others reach this server")
 	f.StringToStringVar(&r.bind, "bind", nil, "where to listen, as PORT=HOST:PORT, instead of shard.bind")
 	f.StringToStringVar(&r.advertise, "advertise", nil, "where others reach this server, as PORT=HOST:PORT, instead of shard.advertise")
@@ -106,7 +102,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err := r.place(); err != nil {
 		return err
 	}
-	box, err := r.box()
+	box, err := r.keys.Box(r.getenv)
 	if err != nil {
 		return err
 	}
@@ -208,46 +204,6 @@ func stateDir(getenv func(string) string) string {
 		return filepath.Join(home, ".local", "state", "nstance-server")
 	}
 	return ""
-}
-
-// box returns what seals private keys; nil means that they are not sealed.
-func (r *running) box() (*secret.Box, error) {
-	var keys []secret.Key
-	var err error
-	switch r.keyProvider {
-	case "none":
-		return nil, nil
-	case "file":
-		if r.keySource == "" {
-			return nil, nstance.FieldError("--key-source", "name the file that holds the key", "is not given")
-		}
-		keys, err = secret.KeysFromFile(r.keySource)
-	case "env":
-		keys, err = r.envKeys()
-	default:
-		return nil, nstance.FieldError("--key-provider", "use env, file or none", "%.64q is not known", r.keyProvider)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return secret.NewBox(keys...)
-}
-
-func (r *running) envKeys() ([]secret.Key, error) {
-	name := r.keySource
-	if name == "" {
-		name = keyVariable
-	}
-	text := r.getenv(name)
-	if text == "" {
-		return nil, nstance.FieldError("--key-source", "set it to what openssl rand -base64 32 prints, or use --key-provider none for a private directory",
-			"variable %.64s is not set", name)
-	}
-	keys, err := secret.ParseKeys(text)
-	if err != nil {
-		return nil, nstance.FieldError(name, "", "%v", err)
-	}
-	return keys, nil
 }
 
 // source returns where the configuration is.

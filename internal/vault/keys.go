@@ -1,0 +1,77 @@
+package vault
+
+import (
+	"errors"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// KeyVariable holds the secret key where nothing else is said.
+const KeyVariable = "NSTANCE_SECRET_KEY"
+
+// The providers of secret keys, as command lines name them.
+const (
+	KeysInEnv  = "env"
+	KeysInFile = "file"
+	NoKeys     = "none" // private keys stay readable for whoever can read the store
+)
+
+// A KeySource says where the secret keys are that seal a vault: what the flags
+// --key-provider and --key-source say.
+type KeySource struct {
+	Provider string // KeysInEnv, KeysInFile or NoKeys
+	Source   string // name of the variable, empty for KeyVariable; or path of the file
+}
+
+// Box returns what seals with the first key of the source and opens with any;
+// nil means that nothing is sealed. It fails with Invalid, which names the flag,
+// when the source is not there or holds no key, Denied when the file may not be
+// read, and never quotes a key.
+func (k KeySource) Box(getenv func(string) string) (*secret.Box, error) {
+	var keys []secret.Key
+	var err error
+	switch k.Provider {
+	case NoKeys:
+		return nil, nil
+	case KeysInEnv:
+		keys, err = k.fromEnv(getenv)
+	case KeysInFile:
+		keys, err = k.fromFile()
+	default:
+		return nil, nstance.FieldError("--key-provider", "use env, file or none", "%.64q is not known", k.Provider)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return secret.NewBox(keys...)
+}
+
+func (k KeySource) fromEnv(getenv func(string) string) ([]secret.Key, error) {
+	name := k.Source
+	if name == "" {
+		name = KeyVariable
+	}
+	text := getenv(name)
+	if text == "" {
+		return nil, nstance.FieldError("--key-source",
+			"set it to what openssl rand -base64 32 prints, or say --key-provider none where storage is not sealed", "variable %.64s is not set", name)
+	}
+	keys, err := secret.ParseKeys(text)
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = name
+	}
+	return keys, err
+}
+
+func (k KeySource) fromFile() ([]secret.Key, error) {
+	const remedy = "name the file that holds the secret key"
+	if k.Source == "" {
+		return nil, nstance.FieldError("--key-source", remedy, "is not given")
+	}
+	keys, err := secret.KeysFromFile(k.Source)
+	if errors.Is(err, nstance.NotFound) { // a mistake in the command line, not an absent object
+		err = nstance.FieldError("--key-source", remedy, "%v", err)
+	}
+	return keys, err
+}
