@@ -153,7 +153,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 		if frozen && m.step == stepCreate {
 			continue
 		}
-		if (excess > 0 || !g.desired) && r.inherited(m) { // without wants all of them are too many
+		if (excess > 0 || !g.desired) && r.inherited(m) && (frozen || !r.lapsed(m, now)) { // without wants all of them are too many
 			excess--
 			continue
 		}
@@ -167,6 +167,18 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 // machine is known.
 func (r *Reconciler) inherited(m *member) bool {
 	return m.step == stepCreate && !m.rec.OnDemand && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
+}
+
+// lapsed reports whether m, an intent for a group that nobody describes, is on
+// its way out as of now: by the time when its machine must have registered no
+// plan has found it unwanted, since none is made for such a group.
+func (r *Reconciler) lapsed(m *member, now time.Time) bool {
+	by := r.registerBy(m)
+	if m.group.desired || by.IsZero() || now.Before(by) || !r.clockRight() {
+		return false
+	}
+	r.applyTo(m, Action{Kind: Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "nobody has wanted it in time"}}}, now)
+	return true
 }
 
 // excess is how many members the group has beyond its wants. While a new leader

@@ -362,8 +362,8 @@ func TestIntentThatLandsLate(t *testing.T) {
 }
 
 // TestIntentThatLandsLateForNobody promises that such an intent becomes no
-// machine when its group is not wanted by anybody any more: nobody would ever
-// take that machine away.
+// machine when its group is not wanted by anybody any more, and goes: nobody would
+// ever take that machine away.
 func TestIntentThatLandsLateForNobody(t *testing.T) {
 	within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		id, err := nstance.NewInstanceID("web", time.Now())
@@ -373,8 +373,10 @@ func TestIntentThatLandsLateForNobody(t *testing.T) {
 		intent.ID, intent.Group, intent.CreatedAt, intent.RegisteredAt, intent.CreatedEpoch = id, "removed", id.Time(), time.Time{}, w.epoch-1
 		_, err = storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch}).Create(w.ctx, intent)
 		require.NoError(t, err)
-		w.passes(15 * time.Minute)
+		w.passes(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 1)
+		_, ok = w.r.Records().Get(id)
+		require.False(t, ok, "once it is too late for a machine")
 	})
 }
 

@@ -28,6 +28,7 @@ func (d *driver) drill() {
 	d.drillOrder()
 	d.drillRemoval()
 	d.drillExpiry(webToo)
+	d.drillLateIntent()
 }
 
 // drillSilence cuts every agent of a group off. As long as the provider says
@@ -158,6 +159,41 @@ func (d *driver) drillRefusal(size int) {
 	if n := d.others(web, id); n != size {
 		d.check.violated("I8", "15s after the notice for %s and one refusal there are %d other machines, of %d wanted", id, n, size)
 	}
+}
+
+// drillLateIntent stops a leader while it writes what it is about to make, and
+// lets it go on when the next one has read every record and nothing of that is
+// wanted any more: first the group has become smaller, then it is gone.
+func (d *driver) drillLateIntent() {
+	key := nstance.GroupKey{Tenant: webToo.Tenant, Group: "late"}
+	d.late(key, func(g *nstance.Group) { *g = d.newGroup(key, 1) }, func(g *nstance.Group) { g.Size = 1 })
+	d.check.settled()
+	d.late(key, func(g *nstance.Group) { g.Size = side }, func(g *nstance.Group) { g.Removing = true })
+	d.pass(8 * time.Minute) // nobody describes the group: the intents wait until it is too late for a machine
+	d.check.settled()
+}
+
+// late lets a leader's writes for one wish land when the next leader knows
+// another only.
+func (d *driver) late(key nstance.GroupKey, wish, other func(*nstance.Group)) {
+	thaw := func() {}
+	for _, p := range d.all() {
+		if r, _ := p.leading(); r != nil {
+			thaw = p.link.freeze()
+		}
+	}
+	d.want(key, wish)
+	d.pass(time.Second)
+	d.want(key, other)
+	for range 60 {
+		if r, _ := d.leader(); r != nil {
+			break
+		}
+		d.pass(time.Second)
+	}
+	d.pass(15 * time.Second)
+	thaw()
+	d.pass(8 * time.Minute) // more than a full pass, and what follows from it
 }
 
 // others counts the machines of a group that run or will, apart from one.

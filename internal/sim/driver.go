@@ -230,19 +230,9 @@ func (a act) cutOne() {
 // freezeOne stops a server in the middle of whatever it does, and lets it go on
 // as if no time had passed.
 func (a act) freezeOne() {
-	p, frozen := a.one(), make(chan struct{})
-	p.link.set(func(l *link) {
-		if l.frozen == nil && !l.dead {
-			l.frozen = frozen
-		}
-	})
+	thaw := a.one().link.freeze()
 	a.sleep(a.seconds(1, 30))
-	p.link.set(func(l *link) {
-		if l.frozen == frozen {
-			close(frozen)
-			l.frozen = nil
-		}
-	})
+	thaw()
 }
 
 func (a act) loseAnswers() {

@@ -32,6 +32,25 @@ func (l *link) set(change func(*link)) {
 	change(l)
 }
 
+// freeze stops every call that is sent from now on, until thaw is called. What
+// was frozen before, or is dead, stays as it is.
+func (l *link) freeze() (thaw func()) {
+	frozen := make(chan struct{})
+	l.set(func(l *link) {
+		if l.frozen == nil && !l.dead {
+			l.frozen = frozen
+		}
+	})
+	return func() {
+		l.set(func(l *link) {
+			if l.frozen == frozen {
+				close(frozen)
+				l.frozen = nil
+			}
+		})
+	}
+}
+
 // broken reports whether nothing gets through at present.
 func (l *link) broken() bool {
 	l.mu.Lock()
