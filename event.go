@@ -66,3 +66,19 @@ const (
 	EventKeysRotated          EventType = "keys_rotated"   // a step of a rotation of the cluster's keys
 	EventOperatorRevoked      EventType = "operator_revoked"
 )
+
+// What else was decided, by whom it says in its reason.
+const (
+	EventConfigAccepted        EventType = "config_accepted"         // it is in force
+	EventConfigHeld            EventType = "config_held"             // it would change too much at once: somebody must confirm it
+	EventConfigWithdrawn       EventType = "config_withdrawn"        // it was held, and is proposed no more
+	EventConfigRefused         EventType = "config_refused"          // Error: why; the one in force stays
+	EventGroupCreated          EventType = "group_created"           // through the API, as what follows
+	EventGroupChanged          EventType = "group_changed"           // Reason: which fields
+	EventGroupRemovalRequested EventType = "group_removal_requested" // its members are to go, and then it
+	EventRemovalRequested      EventType = "removal_requested"       // somebody asked for an instance to go
+	EventHoldBegan             EventType = "hold_began"              // something keeps a group, or the shard where it names none, from going on
+	EventHoldEnded             EventType = "hold_ended"
+	EventOperatorRegistered    EventType = "operator_registered" // an operator or administrator, with a nonce
+	EventCertificateRenewed    EventType = "certificate_renewed" // an agent's where it names an instance, else an operator's or administrator's
+)

@@ -20,12 +20,12 @@ var colds = []cold{
 	{
 		"group",
 		func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
-		func(w *world) error { return w.r.Thaw(w.ctx, web) },
+		func(w *world) error { return w.r.Thaw(w.ctx, web, eve) },
 	},
 	{
 		"shard",
 		func(w *world) error { return w.r.FreezeShard(w.ctx, "audit") },
-		func(w *world) error { return w.r.ThawShard(w.ctx) },
+		func(w *world) error { return w.r.ThawShard(w.ctx, eve) },
 	},
 }
 

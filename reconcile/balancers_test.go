@@ -128,7 +128,7 @@ func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
 	t.Run("at once, and does not come back", func(t *testing.T) {
 		balancing(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			kept := w.ready()[0]
-			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour)))
+			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour), eve))
 			w.passes(time.Second)
 			require.False(t, w.balances("lb-1", kept))
 			w.passes(10 * time.Minute)
@@ -146,7 +146,7 @@ func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
 		balancing(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			kept := w.ready()[0]
 			require.NoError(t, w.r.FreezeShard(t.Context(), ""))
-			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour)))
+			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour), eve))
 			w.passes(time.Second)
 			require.False(t, w.balances("lb-1", kept))
 			require.Len(t, w.cloud.Balanced("lb-1"), 2)
@@ -162,7 +162,7 @@ func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
 				w.r.Observe(nstance.Balancing{LoadBalancers: []nstance.LoadBalancer{front}}) // so that all are looked at
 				<-time.After(time.Second)
 			}})
-			require.ErrorIs(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour)), nstance.Unavailable)
+			require.ErrorIs(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve), nstance.Unavailable)
 			faulty.Heal()
 			w.passes(time.Second)
 			w.fronts("lb-1", "foreign")

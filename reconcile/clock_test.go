@@ -337,14 +337,14 @@ func TestClockHolds(t *testing.T) {
 		clocked(t, 3, c, func(t *testing.T, w *world) {
 			r, _ := w.leader()
 			one, two := w.ready()[0], w.ready()[1]
-			require.NoError(t, r.Preserve(w.ctx, one, time.Now().Add(time.Hour)))
-			require.NoError(t, r.Preserve(w.ctx, two, time.Now().Add(time.Hour)))
+			require.NoError(t, r.Preserve(w.ctx, one, time.Now().Add(time.Hour), eve))
+			require.NoError(t, r.Preserve(w.ctx, two, time.Now().Add(time.Hour), eve))
 			c.storage.Store(int64(-time.Hour))
 			w.passes(2 * time.Hour)
 			require.True(t, w.exists(one))
 			require.True(t, w.exists(two))
 			require.Equal(t, 2, w.group().Preserved)
-			require.NoError(t, r.Preserve(w.ctx, two, time.Now()))
+			require.NoError(t, r.Preserve(w.ctx, two, time.Now(), eve))
 			w.passes(10 * time.Minute)
 			require.False(t, w.exists(two))
 			require.True(t, w.exists(one))
@@ -359,7 +359,7 @@ func TestClockHolds(t *testing.T) {
 			w.dawdle(true)
 			r, _ := w.leader()
 			id := w.ready()[0]
-			require.NoError(t, r.Preserve(w.ctx, id, time.Now().Add(time.Hour)))
+			require.NoError(t, r.Preserve(w.ctx, id, time.Now().Add(time.Hour), eve))
 			w.passes(61 * time.Minute)
 			require.Equal(t, 1, w.group().Leaving)
 			c.storage.Store(int64(time.Hour))

@@ -23,9 +23,9 @@ func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason str
 }
 
 // Resume ends a pause and a halt, and forgets the failures that led to it. It
-// returns once that is durable; nil if nothing was to be resumed. Fails as Pause
-// does.
-func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey) error {
+// returns once that is durable; nil if nothing was to be resumed. The reason, or
+// who asked, is for the journal. Fails as Pause does.
+func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
 		h := &g.history
 		if !h.Paused && !g.halted() && h.Failures == 0 {
@@ -36,7 +36,7 @@ func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey) error {
 			h.HaltedHash, h.HaltedAt, h.HaltReason = "", nstance.Event{}.Time, ""
 		}
 		h.forgive()
-		return nstance.Event{Type: nstance.EventRolloutResumed}, nil
+		return nstance.Event{Type: nstance.EventRolloutResumed, Reason: reason}, nil
 	})
 }
 

@@ -89,7 +89,7 @@ func TestPause(t *testing.T) {
 		w.passes(10 * time.Minute)
 		require.Equal(t, map[string]int{"v1": 3}, w.told(), "a loss is replaced from the last good definition")
 
-		require.NoError(t, w.r.Resume(t.Context(), web))
+		require.NoError(t, w.r.Resume(t.Context(), web, eve))
 		w.succeeds(redefined(3, "v2"))
 		require.False(t, w.group().Paused)
 		w.serves(3, 30*time.Minute)
@@ -109,7 +109,7 @@ func TestResumeEndsAHalt(t *testing.T) {
 		require.Equal(t, halted, w.hold(reconcile.HoldHalted), "with its beginning and its reason")
 
 		w.fails("") // whatever was wrong with the registry is repaired
-		require.NoError(t, w.r.Resume(t.Context(), web))
+		require.NoError(t, w.r.Resume(t.Context(), web, eve))
 		require.Empty(t, w.group().Halted)
 		w.succeeds(redefined(3, "v2"))
 		w.serves(3, 30*time.Minute)
@@ -143,10 +143,10 @@ func TestRollback(t *testing.T) {
 				w.want(redefined(3, "v2"))
 				w.serves(3, 40*time.Second)
 				require.NotZero(t, w.told()["v2"], "some are there")
-				require.NoError(t, w.r.Rollback(t.Context(), web, true))
+				require.NoError(t, w.r.Rollback(t.Context(), web, eve, true))
 				require.False(t, w.group().RolledBack, "a dry run does nothing")
-				require.NoError(t, w.r.Rollback(t.Context(), web, false))
-				require.NoError(t, w.r.Rollback(t.Context(), web, false), "again")
+				require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
+				require.NoError(t, w.r.Rollback(t.Context(), web, eve, false), "again")
 				require.True(t, w.group().RolledBack)
 				w.serves(3, 5*time.Second)
 				w.depose()
@@ -176,10 +176,10 @@ func TestRollback(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.want(redefined(3, "v2"))
 			w.serves(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, false))
+			require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
 			w.serves(3, 20*time.Minute)
-			require.NoError(t, w.r.UndoRollback(t.Context(), web))
-			require.NoError(t, w.r.UndoRollback(t.Context(), web))
+			require.NoError(t, w.r.UndoRollback(t.Context(), web, eve))
+			require.NoError(t, w.r.UndoRollback(t.Context(), web, eve))
 			w.succeeds(redefined(3, "v2"))
 			w.serves(3, 30*time.Minute)
 			require.Equal(t, map[string]int{"v2": 3}, w.told())
@@ -189,7 +189,7 @@ func TestRollback(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.want(redefined(3, "v2"))
 			w.serves(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, false))
+			require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
 			w.succeeds(redefined(3, "v3"))
 			w.serves(3, 30*time.Minute)
 			require.False(t, w.group().RolledBack)
@@ -198,7 +198,7 @@ func TestRollback(t *testing.T) {
 	})
 	t.Run("nothing to go back to", func(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			err := w.r.Rollback(t.Context(), web, false)
+			err := w.r.Rollback(t.Context(), web, eve, false)
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "the last good one")
 			other := wanted(1)
@@ -206,11 +206,11 @@ func TestRollback(t *testing.T) {
 			w.fails("v1")
 			w.want(other)
 			w.passes(time.Second)
-			err = w.r.Rollback(t.Context(), other.Key, true)
+			err = w.r.Rollback(t.Context(), other.Key, eve, true)
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "configure the definition")
 			other.Key.Group = "nobody"
-			require.ErrorIs(t, w.r.Rollback(t.Context(), other.Key, false), nstance.NotFound)
+			require.ErrorIs(t, w.r.Rollback(t.Context(), other.Key, eve, false), nstance.NotFound)
 			require.ErrorIs(t, w.r.Pause(t.Context(), other.Key, ""), nstance.NotFound)
 		})
 	})
@@ -218,7 +218,7 @@ func TestRollback(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.want(redefined(3, "v2"))
 			w.serves(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, false))
+			require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
 			w.depose()
 			begun := func() int { return w.count(nstance.EventCreateRequested, "") + w.count(nstance.EventDrainStarted, "") }
 			before := begun()
@@ -231,7 +231,7 @@ func TestRollback(t *testing.T) {
 			require.Equal(t, before, begun(), "nothing is planned")
 			require.Contains(t, w.r.Problems()[0], "rolled back to definition")
 			w.hold(reconcile.HoldDefinition)
-			require.NoError(t, w.r.UndoRollback(t.Context(), web))
+			require.NoError(t, w.r.UndoRollback(t.Context(), web, eve))
 			w.serves(3, 30*time.Minute)
 			require.Equal(t, map[string]int{"v2": 3}, w.told())
 		})
@@ -246,7 +246,7 @@ func TestOrdersAreDurable(t *testing.T) {
 		stand func(w *world) bool
 	}{
 		"pause":    {func(ctx context.Context, w *world) error { return w.r.Pause(ctx, web, "") }, func(w *world) bool { return w.group().Paused }},
-		"rollback": {func(ctx context.Context, w *world) error { return w.r.Rollback(ctx, web, false) }, func(w *world) bool { return w.group().RolledBack }},
+		"rollback": {func(ctx context.Context, w *world) error { return w.r.Rollback(ctx, web, eve, false) }, func(w *world) bool { return w.group().RolledBack }},
 		"freeze":   {func(ctx context.Context, w *world) error { return w.r.Freeze(ctx, web, "") }, func(w *world) bool { return w.group().Frozen }},
 		"freeze of the shard": {func(ctx context.Context, w *world) error { return w.r.FreezeShard(ctx, "") },
 			func(w *world) bool { return w.group().Frozen }},
@@ -282,7 +282,7 @@ func TestOrdersAreDurable(t *testing.T) {
 			faulty.Inject(storagetest.Fault{Prefix: "state/", Op: storagetest.PutIfMatch, Mode: storagetest.Lose})
 			require.NoError(t, w.r.Pause(t.Context(), web, ""))
 			faulty.Inject(storagetest.Fault{Prefix: "state/", Times: 30})
-			require.Error(t, w.r.Resume(t.Context(), web))
+			require.Error(t, w.r.Resume(t.Context(), web, eve))
 			w.passes(10 * time.Minute) // it is tried again until it succeeds
 			w.succeeds(wanted(3))
 			require.False(t, w.group().Paused)
@@ -325,7 +325,7 @@ func TestStateOutlivesWhatIsNotKnown(t *testing.T) {
 		require.NoError(t, w.r.Pause(t.Context(), web, ""))
 		w.want(idle)
 		w.passes(time.Second)
-		require.NoError(t, w.r.Resume(t.Context(), web))
+		require.NoError(t, w.r.Resume(t.Context(), web, eve))
 		for _, g := range w.r.Groups() {
 			require.Equal(t, g.Key == idle.Key, g.Paused, g.Key.String())
 		}
@@ -360,7 +360,7 @@ func TestBadImageThroughLeaders(t *testing.T) {
 				require.Equal(t, 1, w.count(nstance.EventRolloutHalted, ""), "once for all leaders")
 				require.Equal(t, 2, w.count(nstance.EventCreateFailed, ""), "halt_after is 2, whoever leads")
 				require.Equal(t, map[string]int{"v1": 3}, w.told())
-				require.NoError(t, w.r.Rollback(t.Context(), web, false))
+				require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
 				w.succeeds(redefined(3, "bad"))
 				w.agrees(3)
 			})

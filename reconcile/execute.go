@@ -320,7 +320,7 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 	if !first {
 		return nil
 	}
-	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason}
+	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + orNothing(m.reason)}
 	if rec.Reason == string(ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
 	}

@@ -32,8 +32,9 @@ func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason st
 }
 
 // Thaw ends the freeze of a group; that of the shard stays. It returns once that
-// is durable; nil if the group was not frozen. Fails as Pause does.
-func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey) error {
+// is durable; nil if the group was not frozen. The reason is for the journal.
+// Fails as Pause does.
+func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Frozen == nil {
 			return nstance.Event{}, nil
@@ -41,7 +42,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey) error {
 		g.history.Frozen = nil
 		r.unchoose(g)
 		r.thawBalancers()
-		return nstance.Event{Type: nstance.EventThawed}, nil
+		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, nil
 	})
 }
 
@@ -59,15 +60,15 @@ func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
 
 // ThawShard ends the freeze of the shard; groups that are frozen by themselves
 // stay so. It returns once that is durable; nil if the shard was not frozen.
-// Fails with Unavailable as Pause does.
-func (r *Reconciler) ThawShard(ctx context.Context) error {
+// The reason is for the journal. Fails with Unavailable as Pause does.
+func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
 	return r.governShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen == nil {
 			return nstance.Event{}, false
 		}
 		r.frozen = nil
 		r.thawBalancers()
-		return nstance.Event{Type: nstance.EventThawed}, true
+		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, true
 	})
 }
 

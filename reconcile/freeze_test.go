@@ -20,11 +20,11 @@ func TestFreeze(t *testing.T) {
 	kinds := map[string]struct{ freeze, thaw func(w *world) error }{
 		"of a group": {
 			func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
-			func(w *world) error { return w.r.Thaw(w.ctx, web) },
+			func(w *world) error { return w.r.Thaw(w.ctx, web, eve) },
 		},
 		"of the shard": {
 			func(w *world) error { return w.r.FreezeShard(w.ctx, "audit") },
-			func(w *world) error { return w.r.ThawShard(w.ctx) },
+			func(w *world) error { return w.r.ThawShard(w.ctx, eve) },
 		},
 	}
 	for name, k := range kinds {
@@ -110,9 +110,9 @@ func TestFreeze(t *testing.T) {
 			require.True(t, w.exists(id))
 			require.Contains(t, w.spared(id), "frozen")
 			require.ErrorIs(t, w.r.DeleteOrphan(t.Context(), id, ""), nstance.Conflict)
-			_, err := w.r.AdoptOrphan(t.Context(), id)
+			_, err := w.r.AdoptOrphan(t.Context(), id, eve)
 			require.ErrorIs(t, err, nstance.Conflict)
-			require.NoError(t, w.r.ThawShard(t.Context()))
+			require.NoError(t, w.r.ThawShard(t.Context(), eve))
 			w.passes(time.Hour)
 			require.False(t, w.exists(id))
 		})
@@ -128,7 +128,7 @@ func TestFreeze(t *testing.T) {
 			w.passes(2 * time.Hour) // their nonces are long expired
 			require.Equal(t, before, w.mutations())
 			w.succeeds(wanted(4))
-			require.NoError(t, w.r.Thaw(t.Context(), web))
+			require.NoError(t, w.r.Thaw(t.Context(), web, eve))
 			w.passes(time.Second)
 			require.Zero(t, w.group().Failures)
 			require.Zero(t, w.group().BackoffUntil, "others are made at once")
@@ -156,7 +156,7 @@ func TestMadeBeforeAFreeze(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventRegistered, made))
 		require.Zero(t, w.count(nstance.EventCreated, made), "nobody knows of it")
 		w.cloud.Heal()
-		require.NoError(t, w.r.Thaw(t.Context(), web))
+		require.NoError(t, w.r.Thaw(t.Context(), web, eve))
 		w.passes(10 * time.Minute)
 		w.agrees(2)
 		require.Contains(t, w.ready(), made)
@@ -182,7 +182,7 @@ func TestOrderBeforeAFreeze(t *testing.T) {
 				w.passes(c.frozen)
 				require.Len(t, w.cloud.Machines(), 1)
 				w.succeeds(wanted(1))
-				require.NoError(t, w.r.Thaw(t.Context(), web))
+				require.NoError(t, w.r.Thaw(t.Context(), web, eve))
 				w.passes(5 * time.Minute)
 				if !c.made {
 					require.Equal(t, 1, w.count(nstance.EventDeleted, id))
@@ -220,7 +220,7 @@ func TestNoticeDuringAFreeze(t *testing.T) {
 				for range leaders {
 					w.succeeds(wanted(3))
 				}
-				require.NoError(t, w.r.Thaw(t.Context(), web))
+				require.NoError(t, w.r.Thaw(t.Context(), web, eve))
 				w.passes(20 * time.Minute)
 				require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
 				require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
@@ -241,7 +241,7 @@ func TestNoticeDuringAFreeze(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, v.Record.Notices)
 			w.succeeds(wanted(3))
-			require.NoError(t, w.r.Thaw(t.Context(), web))
+			require.NoError(t, w.r.Thaw(t.Context(), web, eve))
 			w.passes(time.Hour)
 			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
 			w.agrees(3)
@@ -255,7 +255,7 @@ func TestNoticeDuringAFreeze(t *testing.T) {
 			w.passes(10 * time.Minute)
 			require.Len(t, w.ready(), 2)
 			w.succeeds(wanted(3))
-			require.NoError(t, w.r.ThawShard(t.Context()))
+			require.NoError(t, w.r.ThawShard(t.Context(), eve))
 			w.passes(10 * time.Minute)
 			require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
 			w.agrees(3)

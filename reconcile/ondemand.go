@@ -18,6 +18,7 @@ type OnDemandRequest struct {
 	Group      nstance.GroupKey   // that it belongs to
 	Definition nstance.Definition // what it is made from
 	Digest     string             // of what was asked for: the same ID with another digest is another request
+	Reason     string             // for the journal: why, or who asked
 	DryRun     bool               // only check
 
 	// Admit may refuse an instance that is new, knowing how many instances on
@@ -30,6 +31,7 @@ type OnDemandRequest struct {
 // machine is there.
 type order struct {
 	own     *nstance.Definition // what it is made from
+	reason  string              // of the request
 	unpaid  bool                // its create is not taken from the budgets yet
 	waiting *Hold               // for which of them
 	reshape bool                // another shape may be had by now
@@ -103,7 +105,7 @@ func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
 	if err != nil || req.DryRun {
 		return nil, err
 	}
-	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, unpaid: true}, rec: storage.Instance{
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason, unpaid: true}, rec: storage.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime,
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,

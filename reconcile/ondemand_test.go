@@ -152,7 +152,7 @@ func TestOnDemandRefused(t *testing.T) {
 		require.NoError(t, w.r.Freeze(w.ctx, web, ""))
 		_, err = w.order(onDemand(id))
 		require.ErrorIs(t, err, nstance.Conflict)
-		require.NoError(t, w.r.Thaw(w.ctx, web))
+		require.NoError(t, w.r.Thaw(w.ctx, web, eve))
 		req = onDemand(id)
 		req.DryRun = true
 		_, err = w.order(req)

@@ -60,8 +60,8 @@ func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, re
 // mark names, and returns its record once that is durable. What it was made
 // from is unknown, which is no drift; it is taken for registered, with whatever
 // certificate its agent shows first, and judged like any member that this term
-// has not heard of yet. Fails like DeleteOrphan.
-func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID) (storage.Instance, error) {
+// has not heard of yet. The reason is for the journal. Fails like DeleteOrphan.
+func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason string) (storage.Instance, error) {
 	var m *member
 	err := r.withOrphan(ctx, id, func(listed nstance.Machine) error {
 		mach, err := r.lookAtOrphan(ctx, listed)
@@ -78,7 +78,7 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID) (st
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks"})
+	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + orNothing(reason)})
 	return m.rec, nil
 }
 

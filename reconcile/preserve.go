@@ -11,10 +11,11 @@ import (
 // Preserve keeps a machine for inspection until then: it counts no more, so it
 // is replaced if it is missed, it leaves its load balancers, and nothing drains
 // or deletes it. Then it is drained and deleted, as it is at once when until
-// has passed. The cloud may still take it. It returns once that is durable.
-// Fails with NotFound, Conflict when its deletion has begun, and as storage
-// says: then nothing has changed, unless the error is Ambiguous.
-func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time) error {
+// has passed. The cloud may still take it. It returns once that is durable. The
+// reason is for the journal. Fails with NotFound, Conflict when its deletion has
+// begun, and as storage says: then nothing has changed, unless the error is
+// Ambiguous.
+func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
 	r.mu.Lock()
 	m := r.members[id]
 	if m == nil {
@@ -48,7 +49,7 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	}
 	m.rec = rec
 	r.announce()
-	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339)})
+	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + orNothing(reason)})
 	return nil
 }
 

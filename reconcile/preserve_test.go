@@ -23,7 +23,7 @@ func TestPreserve(t *testing.T) {
 			w.passes(5 * time.Minute)
 			id := w.ready()[0]
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour)))
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), eve))
 			w.passes(5 * time.Minute)
 			then(t, w, id)
 		})
@@ -74,7 +74,7 @@ func TestPreserve(t *testing.T) {
 			asked := make(chan error, 1)
 			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
 			synctest.Wait()
-			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour)))
+			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve))
 			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})
 	})
@@ -109,11 +109,11 @@ func TestPreserve(t *testing.T) {
 	t.Run("ended early, it is drained", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now()))
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now(), eve))
 			w.passes(10 * time.Minute)
 			require.False(t, runs(w, id))
 			require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, id))
-			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour)), nstance.NotFound)
+			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve), nstance.NotFound)
 		})
 	})
 	t.Run("one that is being drained can still be kept", func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestPreserve(t *testing.T) {
 			r, _ := w.leader()
 			_, err := r.Drain(t.Context(), id, "test")
 			require.NoError(t, err)
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour)))
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve))
 			w.passes(30 * time.Minute)
 			require.True(t, runs(w, id), "its drain's deadline has passed")
 			w.passes(time.Hour)

@@ -268,8 +268,12 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 		r.mu.Unlock()
 		return err
 	}
-	if m.requested == nil {
+	fresh := m.requested == nil
+	if fresh {
 		m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
+	}
+	if fresh || noDrain && !m.noDrain {
+		r.say(m, nstance.Event{Type: nstance.EventRemovalRequested, Reason: removalReason(reason, noDrain)})
 	}
 	m.noDrain = m.noDrain || noDrain
 	m.drainOver = m.drainOver || noDrain && m.state == nstance.Draining
@@ -287,6 +291,13 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 		return err
 	}
 	return kept
+}
+
+func removalReason(reason string, noDrain bool) string {
+	if noDrain {
+		return "without a drain" + orNothing(reason)
+	}
+	return reason
 }
 
 // await blocks until done, which is called under the lock, or ctx ends.

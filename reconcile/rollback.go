@@ -95,8 +95,9 @@ func (r *Reconciler) readWish(ctx context.Context, digest string) (wish, error) 
 // configured definition are then replaced like any others that are stale. It
 // returns once that is durable; repeating it changes nothing. Fails with
 // NotFound, with Conflict when there is no other definition to go back to, and
-// with Unavailable as Pause does. A dry run only checks.
-func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, dryRun bool) error {
+// with Unavailable as Pause does. The reason is for the journal. A dry run only
+// checks.
+func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason string, dryRun bool) error {
 	digest, err := r.rollbackTarget(key)
 	if err != nil {
 		return err
@@ -115,7 +116,7 @@ func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, dryRun 
 		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
 		g.back = &back
 		r.lay(g)
-		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one"}, nil
+		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + orNothing(reason)}, nil
 	})
 }
 
@@ -145,15 +146,15 @@ func noTarget(format string, key nstance.GroupKey) error {
 }
 
 // UndoRollback makes the configured definition the desired one again, and
-// returns once that is durable. Nil if the group is not rolled back. Fails with
-// NotFound, and Unavailable as Pause does.
-func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey) error {
+// returns once that is durable. Nil if the group is not rolled back. The reason
+// is for the journal. Fails with NotFound, and Unavailable as Pause does.
+func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Rollback == nil {
 			return nstance.Event{}, nil
 		}
 		g.history.Rollback, g.back = nil, nil
 		r.lay(g)
-		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "somebody asked for it"}, nil
+		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + orNothing(reason)}, nil
 	})
 }

@@ -76,7 +76,7 @@ func TestMakePrevious(t *testing.T) {
 		require.NoError(t, w.r.Freeze(w.ctx, upgradeKey("frozen"), "audit"))
 		w.r.Observe(nstance.Desired{Groups: upgradeGroups()})
 		w.passes(time.Hour)
-		require.NoError(t, w.r.Rollback(w.ctx, upgradeKey("back"), false))
+		require.NoError(t, w.r.Rollback(w.ctx, upgradeKey("back"), eve, false))
 		for _, v := range w.r.Instances() {
 			if v.Record.Group == "frozen" {
 				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
@@ -183,12 +183,12 @@ func TestUpgradeRotatesNothing(t *testing.T) {
 		} {
 			require.True(t, check(w.named(name)), "%s: %+v", name, w.named(name))
 		}
-		require.NoError(t, w.r.Thaw(t.Context(), upgradeKey("frozen")))
+		require.NoError(t, w.r.Thaw(t.Context(), upgradeKey("frozen"), eve))
 		w.passes(time.Minute)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a notice that version 0.1 acknowledged is acted on")
 		w.passes(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
-		require.NoError(t, w.r.Resume(t.Context(), upgradeKey("paused")))
+		require.NoError(t, w.r.Resume(t.Context(), upgradeKey("paused"), eve))
 		w.passes(30 * time.Minute)
 		require.Zero(t, w.named("paused").Stale, "and what was held back can go on")
 	})

@@ -195,7 +195,7 @@ func TestWhatIf(t *testing.T) {
 			w.fails("v2")
 			w.want(redefined(3, "v2"))
 			w.serves(3, time.Hour)
-			require.NoError(t, w.r.Rollback(t.Context(), web, false))
+			require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
 			w.passes(time.Minute)
 			_, something := w.plan(redefined(3, "v2"))
 			require.False(t, something, "what is configured already ends no rollback")

@@ -21,6 +21,9 @@ import (
 
 var web = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
 
+// eve is who asks for things, as a reason.
+const eve = "asked for by eve"
+
 // world is one shard: a cloud in memory, a store, and an agent on every
 // machine that runs. Everything happens inside one synctest bubble.
 type world struct {

@@ -118,7 +118,7 @@ func (operatorService) DeleteInstance(ctx context.Context, req *apiv1.DeleteInst
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DeleteInstanceResponse{}, err
 	}
-	return &apiv1.DeleteInstanceResponse{}, c.term.reconciler.Delete(ctx, v.Record.ID, "asked for by "+c.Subject, req.GetNoDrain())
+	return &apiv1.DeleteInstanceResponse{}, c.term.reconciler.Delete(ctx, v.Record.ID, c.because(""), req.GetNoDrain())
 }
 
 // DrainInstance implements the RPC.
@@ -131,11 +131,7 @@ func (operatorService) DrainInstance(ctx context.Context, req *apiv1.DrainInstan
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DrainInstanceResponse{}, err
 	}
-	reason := req.GetReason()
-	if reason == "" {
-		reason = "asked for by " + c.Subject
-	}
-	d, err := c.term.reconciler.Drain(ctx, v.Record.ID, wire.Text(reason))
+	d, err := c.term.reconciler.Drain(ctx, v.Record.ID, c.because(req.GetReason()))
 	return &apiv1.DrainInstanceResponse{Drain: wire.Drain(&d)}, err
 }
 

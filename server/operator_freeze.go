@@ -28,14 +28,14 @@ func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1
 	c, resp := callerOf(ctx), &apiv1.ThawResponse{}
 	if req.GetGroup() != "" {
 		_, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-			return c.term.reconciler.Thaw(ctx, key)
+			return c.term.reconciler.Thaw(ctx, key, c.because(""))
 		})
 		return resp, err
 	}
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	return resp, c.term.reconciler.ThawShard(ctx)
+	return resp, c.term.reconciler.ThawShard(ctx, c.because(""))
 }
 
 // wholeShard refuses a request that names a tenant and no group: whoever sends

@@ -29,7 +29,7 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
 		return nil, err
 	}
-	order := reconcile.OnDemandRequest{ID: id, Group: key, Digest: requestDigest(o), DryRun: req.GetDryRun()}
+	order := reconcile.OnDemandRequest{ID: id, Group: key, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun()}
 	if err := c.prepare(ctx, &order, o); err != nil {
 		return nil, err
 	}

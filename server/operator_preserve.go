@@ -34,7 +34,7 @@ func (o operatorService) PreserveInstance(ctx context.Context, req *apiv1.Preser
 		return nil, nstance.Errorf(nstance.Conflict, "%s is not preserved", v.Record.ID)
 	}
 	if !req.GetDryRun() {
-		if err := c.term.reconciler.Preserve(ctx, v.Record.ID, o.s.opts.Now().Add(keep)); err != nil {
+		if err := c.term.reconciler.Preserve(ctx, v.Record.ID, o.s.opts.Now().Add(keep), c.because("")); err != nil {
 			return nil, err
 		}
 		if v, err = c.instance(req.GetId()); err != nil {

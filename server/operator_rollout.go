@@ -38,13 +38,18 @@ func (c caller) order(tenant, group string, dryRun bool, give func(nstance.Group
 	return groupMessage(g), err
 }
 
-// because returns the reason for an order.
+// because returns the reason for an order, which says whose it is.
 func (c caller) because(reason string) string {
+	who := "asked for by " + c.Subject
 	if reason == "" {
-		return "asked for by " + c.Subject
+		return who
 	}
-	return wire.Text(reason)
+	who = " (" + who + ")"
+	return wire.Text(reason[:min(len(reason), max(0, longestReason-len(who)))]) + who
 }
+
+// longestReason is how many bytes of a reason are kept.
+const longestReason = 256
 
 // PauseGroup implements the RPC.
 func (operatorService) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
@@ -59,7 +64,7 @@ func (operatorService) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequ
 func (operatorService) ResumeGroup(ctx context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
 	c := callerOf(ctx)
 	g, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-		return c.term.reconciler.Resume(ctx, key)
+		return c.term.reconciler.Resume(ctx, key, c.because(""))
 	})
 	return &apiv1.ResumeGroupResponse{Group: g}, err
 }
@@ -70,11 +75,11 @@ func (operatorService) RollbackGroup(ctx context.Context, req *apiv1.RollbackGro
 	g, err := c.order(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
 		switch {
 		case !req.GetUndo():
-			return c.term.reconciler.Rollback(ctx, key, req.GetDryRun())
+			return c.term.reconciler.Rollback(ctx, key, c.because(""), req.GetDryRun())
 		case req.GetDryRun():
 			return nil
 		}
-		return c.term.reconciler.UndoRollback(ctx, key)
+		return c.term.reconciler.UndoRollback(ctx, key, c.because(""))
 	})
 	return &apiv1.RollbackGroupResponse{Group: g}, err
 }

@@ -26,7 +26,7 @@ func (operatorService) AdoptOrphan(ctx context.Context, req *apiv1.AdoptOrphanRe
 		return nil, err
 	}
 	if !req.GetDryRun() {
-		_, err = c.term.reconciler.AdoptOrphan(ctx, o.Machine.ID)
+		_, err = c.term.reconciler.AdoptOrphan(ctx, o.Machine.ID, c.because(""))
 	}
 	return &apiv1.AdoptOrphanResponse{Orphan: orphanMessage(o)}, err
 }
@@ -39,7 +39,7 @@ func (operatorService) DeleteOrphan(ctx context.Context, req *apiv1.DeleteOrphan
 		return nil, err
 	}
 	if !req.GetDryRun() {
-		err = c.term.reconciler.DeleteOrphan(ctx, o.Machine.ID, "asked for by "+c.Subject)
+		err = c.term.reconciler.DeleteOrphan(ctx, o.Machine.ID, c.because(""))
 	}
 	return &apiv1.DeleteOrphanResponse{Orphan: orphanMessage(o)}, err
 }

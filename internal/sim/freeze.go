@@ -13,6 +13,9 @@ import (
 // machine was preserved, may take to be sent.
 const underWay = 15 * time.Second
 
+// asker is who asks for things, as a reason.
+const asker = "asked for by the simulation"
+
 // wholeShard stands for every group where something is frozen.
 var wholeShard nstance.GroupKey
 
@@ -53,9 +56,9 @@ func (d *driver) thaw(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		d.check.thaws(key)
 		if key == wholeShard {
-			return r.ThawShard(ctx)
+			return r.ThawShard(ctx, asker)
 		}
-		return r.Thaw(ctx, key) // NotFound: it has been removed
+		return r.Thaw(ctx, key, asker) // NotFound: it has been removed
 	})
 }
 

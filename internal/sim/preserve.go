@@ -24,7 +24,7 @@ func (a act) preserveOne() {
 
 func (d *driver) preserve(id nstance.InstanceID, long time.Duration) {
 	until := time.Now().Add(long)
-	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Preserve(ctx, id, until) })
+	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Preserve(ctx, id, until, asker) })
 	if err == nil {
 		d.check.preserves(id, until)
 	}

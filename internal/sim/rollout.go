@@ -33,7 +33,7 @@ func (a act) pause() {
 func (d *driver) resume(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		d.check.resuming(key)
-		return r.Resume(ctx, key)
+		return r.Resume(ctx, key, asker)
 	})
 }
 
@@ -45,13 +45,13 @@ func (a act) rollback() {
 	a.sleep(a.seconds(10, 300))
 	if a.rng.IntN(2) == 0 {
 		a.check.forward(key)
-		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.UndoRollback(ctx, key) })
+		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.UndoRollback(ctx, key, asker) })
 	}
 }
 
 func (d *driver) goBack(key nstance.GroupKey) {
 	hash := hashOf(d.wanted(key).Definition)
-	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Rollback(ctx, key, false) })
+	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Rollback(ctx, key, asker, false) })
 	if err == nil && hash == hashOf(d.wanted(key).Definition) {
 		d.check.back(key, hash)
 	}
