@@ -59,6 +59,17 @@ func OpenDir(path string, o *DirOptions) (*Dir, error) {
 	if o == nil {
 		o = &DirOptions{}
 	}
+	d, err := newDir(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.open(o.Existing); err != nil {
+		return nil, err
+	}
+	return d, d.clean(time.Now())
+}
+
+func newDir(path string) (*Dir, error) {
 	if path == "" {
 		return nil, nstance.FieldError("storage.path", "name a directory", "is empty")
 	}
@@ -66,17 +77,13 @@ func OpenDir(path string, o *DirOptions) (*Dir, error) {
 	if err != nil {
 		return nil, dirError("open", path, err)
 	}
-	d := &Dir{root: root, turn: make(chan struct{}, 1)}
-	if err := d.open(o.Existing); err != nil {
-		return nil, err
-	}
-	return d, d.clean(time.Now())
+	return &Dir{root: root, turn: make(chan struct{}, 1)}, nil
 }
 
 func (d *Dir) open(existing bool) error {
 	if existing {
 		if _, err := os.Stat(d.marker()); errors.Is(err, fs.ErrNotExist) {
-			return nstance.Errorf(nstance.NotFound, "open %s: there is no store in this directory", d.root)
+			return d.none()
 		}
 	}
 	if info, err := os.Stat(d.root); err == nil && !info.IsDir() {
@@ -95,6 +102,36 @@ func (d *Dir) open(existing bool) error {
 	return d.mark()
 }
 
+func (d *Dir) none() error {
+	return nstance.Errorf(nstance.NotFound, "open %s: there is no store in this directory", d.root)
+}
+
+// inspect checks that a store is there, and changes nothing. A marker without
+// its text is of one that is being made.
+func (d *Dir) inspect() error {
+	text, err := os.ReadFile(d.marker())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return d.none()
+	case err != nil:
+		return dirError("open", d.root, err)
+	case len(text) == 0:
+		return nil
+	}
+	return d.known(text)
+}
+
+// known refuses a store of another format.
+func (d *Dir) known(text []byte) error {
+	if string(text) == markerText {
+		return nil
+	}
+	return &nstance.Error{
+		Code: nstance.Invalid, Remedy: "use a newer program, or another directory",
+		Msg: "open " + d.root + ": this store has a format that this program does not know",
+	}
+}
+
 // mark writes the marker's text if nobody has, and checks it otherwise.
 func (d *Dir) mark() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -110,13 +147,8 @@ func (d *Dir) mark() error {
 		return dirError("open", d.root, err)
 	case len(text) == 0:
 		return dirError("open", d.root, writeFile(d.marker(), []byte(markerText), os.O_WRONLY))
-	case string(text) != markerText:
-		return &nstance.Error{
-			Code: nstance.Invalid, Remedy: "use a newer program, or another directory",
-			Msg: "open " + d.root + ": this store has a format that this program does not know",
-		}
 	}
-	return nil
+	return d.known(text)
 }
 
 // clean proves that the directory can be written, and removes temporary files

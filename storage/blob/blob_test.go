@@ -39,6 +39,23 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func TestOpenReadOnly(t *testing.T) {
+	t.Setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+	dir := t.TempDir()
+	_, err := storage.OpenDir(dir, nil)
+	require.NoError(t, err)
+	for _, u := range []string{"mem://", "file://" + dir, "gs://bucket"} {
+		t.Run(u[:3], func(t *testing.T) {
+			s, err := blob.OpenReadOnly(t.Context(), u)
+			require.NoError(t, err)
+			_, err = s.PutIfAbsent(t.Context(), "a", nil)
+			require.ErrorIs(t, err, nstance.Denied)
+		})
+	}
+	_, err = blob.OpenReadOnly(t.Context(), "ftp://host")
+	require.ErrorIs(t, err, nstance.Invalid)
+}
+
 func TestMemory(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		s, err := blob.Open(t.Context(), "mem://")
