@@ -41,7 +41,8 @@ func (p *program) nonceCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	m.flags(cmd, "")
+	m.flags(cmd)
+	m.keyFlags(cmd, "")
 	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")

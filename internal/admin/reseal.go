@@ -4,28 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
-
-// flags adds the flags of a command that works in storage itself.
-func (d *depot) flags(cmd *cobra.Command, prefix string) {
-	f := cmd.Flags()
-	f.StringVar(&d.url, "storage", "", prefix+"URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1; also --storage-bucket")
-	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "storage-bucket" {
-			name = "storage"
-		}
-		return pflag.NormalizedName(name)
-	})
-	choice(cmd, &d.keys.Provider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
-	f.StringVar(&d.keys.Source, "key-source", "", prefix+"name of the variable (default "+vault.KeyVariable+"), or path of the file")
-}
 
 // A Resealing is what cluster rotate encryption prints.
 type Resealing struct {

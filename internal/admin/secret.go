@@ -1,9 +1,9 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -11,17 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
 )
-
-// depot is where secrets are: a cluster's storage and the key that seals them.
-type depot struct {
-	url  string
-	keys vault.KeySource
-}
 
 func (p *program) secretCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -33,24 +25,6 @@ func (p *program) secretCommand() *cobra.Command {
 	return cmd
 }
 
-func depotFlags(cmd *cobra.Command, d *depot, sealing bool) {
-	cmd.Flags().StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1")
-	if sealing {
-		choice(cmd, &d.keys.Provider, "key-provider", "", "where the secret key is that seals private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
-		cmd.Flags().StringVar(&d.keys.Source, "key-source", "", "name of the variable (default "+vault.KeyVariable+"), or path of the file")
-	}
-}
-
-func (d *depot) open(ctx context.Context) (storage.Store, error) {
-	switch {
-	case d.url == "":
-		return nil, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
-	case strings.HasPrefix(d.url, "mem:"):
-		return nil, nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
-	}
-	return blob.Open(ctx, d.url)
-}
-
 func secretArgument(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 		return misused(cmd, err)
@@ -58,61 +32,138 @@ func secretArgument(cmd *cobra.Command, args []string) error {
 	return nstance.ValidateSecretName("NAME", args[0])
 }
 
+// A SecretChange is what secret put and secret delete print.
+type SecretChange struct {
+	Name   string `json:"name"`
+	Action string `json:"action"` // store, replace, delete, or none where the same is stored already
+	DryRun bool   `json:"dry_run"`
+}
+
+func (t *table) secretChange(c SecretChange) {
+	switch {
+	case c.Action == "none":
+		t.say("secret %s is the same already", c.Name)
+	case c.DryRun:
+		t.say("secret %s: %s would be accepted", c.Name, c.Action)
+	default:
+		t.say("secret %s: %sd", c.Name, c.Action)
+	}
+}
+
 func (p *program) secretPutCommand() *cobra.Command {
 	var d depot
+	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use: "put NAME --storage URL", Short: "Store a secret that standard input holds, in place of one of that name",
-		Long: "Store a secret that standard input holds, in place of one of that name. It is sealed with the key that the\n" +
-			"cluster's own keys are sealed with. It is stored as it comes: mind a line break at its end.",
+		Long: "Store a secret that standard input holds, in place of one of that name, for which it asks first. It is sealed with\n" +
+			"the key that the cluster's own keys are sealed with. It is stored as it comes: mind a line break at its end.",
 		Args: secretArgument,
 	}
-	depotFlags(cmd, &d, true)
+	d.flags(cmd)
+	d.keyFlags(cmd, "")
+	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		data, err := io.ReadAll(io.LimitReader(p.stdin, nstance.MaxFileSize+1))
-		switch {
-		case err != nil:
-			return nstance.Errorf(nstance.Internal, "standard input: %w", err)
-		case len(data) == 0:
-			return nstance.FieldError("standard input", "pipe the secret into the command", "is empty")
-		case len(data) > nstance.MaxFileSize:
-			return nstance.FieldError("standard input", "store less", "has more than %d bytes", nstance.MaxFileSize)
+		data, err := p.secretInput()
+		if err != nil {
+			return err
 		}
-		return p.putSecret(cmd.Context(), &d, args[0], data)
+		w := &secretWrite{p: p, d: &d, name: args[0], plain: data}
+		if err := p.stderr.slow("reading what is stored", func() error { return w.look(cmd.Context()) }); err != nil {
+			return err
+		}
+		c := SecretChange{Name: w.name, Action: w.action(), DryRun: dryRun}
+		if c.Action == "replace" {
+			if err := p.confirm(cmd.Context(), yes || dryRun, "this replaces the secret "+w.name+" for good"); err != nil {
+				return err
+			}
+		}
+		if c.Action != "none" && !dryRun {
+			if err := p.stderr.slow("storing the secret", func() error { return w.write(cmd.Context()) }); err != nil {
+				return err
+			}
+		}
+		return out.print(c, func(t *table) { t.secretChange(c) })
 	}
 	return cmd
 }
 
-func (p *program) putSecret(ctx context.Context, d *depot, name string, data []byte) error {
-	box, err := d.keys.Box(p.getenv)
-	if err != nil {
+// secretInput returns what standard input holds.
+func (p *program) secretInput() ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(p.stdin, nstance.MaxFileSize+1))
+	switch {
+	case err != nil:
+		return nil, nstance.Errorf(nstance.Internal, "standard input: %w", err)
+	case len(data) == 0:
+		return nil, nstance.FieldError("standard input", "pipe the secret into the command", "is empty")
+	case len(data) > nstance.MaxFileSize:
+		return nil, nstance.FieldError("standard input", "store less", "has more than %d bytes", nstance.MaxFileSize)
+	}
+	return data, nil
+}
+
+// A secretWrite puts one secret where another one may stand.
+type secretWrite struct {
+	p     *program
+	d     *depot
+	name  string
+	plain []byte
+
+	store storage.Store
+	box   *secret.Box
+	old   storage.Object // without a key: there is none
+}
+
+// look finds out what stands there, and that servers could open what is to.
+func (w *secretWrite) look(ctx context.Context) (err error) {
+	if w.box, err = w.d.keys.Box(w.p.getenv); err != nil {
 		return err
 	}
-	store, err := d.open(ctx)
-	if err != nil {
+	if w.store, err = w.d.open(ctx); err != nil {
 		return err
 	}
-	if err := checkSealing(ctx, store, box); err != nil {
+	if err := checkSealing(ctx, w.store, w.box); err != nil {
 		return err
 	}
-	if box != nil {
-		if data, err = box.Seal(name, data); err != nil {
+	w.old, err = w.store.Get(ctx, storage.SecretKey(w.name))
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	return err
+}
+
+func (w *secretWrite) action() string {
+	switch {
+	case w.old.Key == "":
+		return "store"
+	case w.same():
+		return "none"
+	}
+	return "replace"
+}
+
+// same reports whether storing the secret would change nothing.
+func (w *secretWrite) same() bool {
+	if w.box == nil {
+		return bytes.Equal(w.old.Data, w.plain)
+	}
+	have, err := w.box.Open(w.name, w.old.Data)
+	return err == nil && bytes.Equal(have, w.plain) && !w.box.Stale(w.old.Data)
+}
+
+// write fails with Conflict when somebody has stored another one since look.
+func (w *secretWrite) write(ctx context.Context) (err error) {
+	key, data := storage.SecretKey(w.name), w.plain
+	if w.box != nil {
+		if data, err = w.box.Seal(w.name, w.plain); err != nil {
 			return err
 		}
 	}
-	key, done := storage.SecretKey(name), "stored"
-	err = p.stderr.slow("storing the secret", func() error {
-		old, err := store.Get(ctx, key)
-		switch {
-		case err == nil:
-			done = "replaced"
-			_, err = store.PutIfMatch(ctx, key, data, old.Version)
-		case errors.Is(err, nstance.NotFound):
-			_, err = store.PutIfAbsent(ctx, key, data)
-		}
-		return err
-	})
-	if err == nil {
-		p.stderr.note("secret %s %s", name, done)
+	if w.old.Key == "" {
+		_, err = w.store.PutIfAbsent(ctx, key, data)
+	} else {
+		_, err = w.store.PutIfMatch(ctx, key, data, w.old.Version)
 	}
 	return err
 }
@@ -141,24 +192,17 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 func (p *program) secretListCommand() *cobra.Command {
 	var d depot
 	cmd := &cobra.Command{Use: "list --storage URL", Aliases: []string{"ls"}, Short: "List the names of secrets", Args: arguments()}
-	depotFlags(cmd, &d, false)
+	d.flags(cmd)
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, err := d.open(cmd.Context())
+		names := []string{}
+		err := p.stderr.slow("listing secrets", func() (err error) {
+			names, err = d.secrets(cmd.Context())
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		names := []string{}
-		prefix := storage.SecretKey("")
-		for e, err := range store.List(cmd.Context(), prefix, "") {
-			if err != nil {
-				return err
-			}
-			if name := strings.TrimPrefix(e.Key, prefix); nstance.ValidateSecretName("", name) == nil {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
 		return out.print(names, func(t *table) {
 			if len(names) == 0 {
 				t.say("no secrets")
@@ -173,34 +217,73 @@ func (p *program) secretListCommand() *cobra.Command {
 	return cmd
 }
 
+// secrets returns the names of secrets that people have stored.
+func (d *depot) secrets(ctx context.Context) ([]string, error) {
+	store, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	prefix := storage.SecretKey("")
+	for e, err := range store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, err
+		}
+		if name := strings.TrimPrefix(e.Key, prefix); nstance.ValidateSecretName("", name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 func (p *program) secretDeleteCommand() *cobra.Command {
 	var d depot
-	var yes bool
+	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use: "delete NAME --storage URL", Short: "Delete a secret",
 		Long: "Delete a secret. Machines that have a file of it keep that file; new ones do not get it.",
 		Args: secretArgument,
 	}
-	depotFlags(cmd, &d, false)
+	d.flags(cmd)
 	yesFlag(cmd, &yes)
+	dryRunFlag(cmd, &dryRun)
+	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, key := cmd.Context(), storage.SecretKey(args[0])
-		store, err := d.open(ctx)
-		if err != nil {
+		w := &secretWrite{p: p, d: &d, name: args[0]}
+		if err := p.stderr.slow("reading what is stored", func() error { return w.find(cmd.Context()) }); err != nil {
 			return err
 		}
-		obj, err := store.Get(ctx, key)
-		if err != nil {
+		if err := p.confirm(cmd.Context(), yes || dryRun, "this deletes the secret "+w.name+" for good"); err != nil {
 			return err
 		}
-		if err := p.confirm(ctx, yes, fmt.Sprintf("This deletes the secret %s", args[0])); err != nil {
-			return err
+		if !dryRun {
+			if err := p.stderr.slow("deleting the secret", func() error { return w.remove(cmd.Context()) }); err != nil {
+				return err
+			}
 		}
-		if err := store.DeleteIfMatch(ctx, key, obj.Version); err != nil && !errors.Is(err, nstance.NotFound) {
-			return err
-		}
-		p.stderr.note("secret %s deleted", args[0])
-		return nil
+		c := SecretChange{Name: w.name, Action: "delete", DryRun: dryRun}
+		return out.print(c, func(t *table) { t.secretChange(c) })
 	}
 	return cmd
+}
+
+// find looks for what is to be deleted.
+func (w *secretWrite) find(ctx context.Context) (err error) {
+	if w.store, err = w.d.open(ctx); err == nil {
+		w.old, err = w.store.Get(ctx, storage.SecretKey(w.name))
+	}
+	if errors.Is(err, nstance.NotFound) {
+		err = fault(nstance.NotFound, err, "nstance-admin secret list shows those there are", "no secret "+w.name)
+	}
+	return err
+}
+
+// remove fails with Conflict when somebody has replaced it since find.
+func (w *secretWrite) remove(ctx context.Context) error {
+	err := w.store.DeleteIfMatch(ctx, w.old.Key, w.old.Version)
+	if errors.Is(err, nstance.NotFound) {
+		return nil // somebody else was faster
+	}
+	return err
 }

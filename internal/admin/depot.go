@@ -1,0 +1,65 @@
+package admin
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/blob"
+)
+
+// depot is what commands need that work in storage itself.
+type depot struct {
+	url  string
+	keys vault.KeySource // what seals private keys and secrets there
+}
+
+// flags adds the flag that says where the storage is.
+func (d *depot) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1; also --storage-bucket")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "storage-bucket" {
+			name = "storage"
+		}
+		return pflag.NormalizedName(name)
+	})
+}
+
+// keyFlags adds the flags that say where the keys are that seal what is there.
+func (d *depot) keyFlags(cmd *cobra.Command, prefix string) {
+	choice(cmd, &d.keys.Provider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
+	cmd.Flags().StringVar(&d.keys.Source, "key-source", "", prefix+"name of the variable (default "+vault.KeyVariable+"), or path of the file")
+}
+
+// open returns the store, and makes a directory where there is none.
+func (d *depot) open(ctx context.Context) (storage.Store, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return blob.Open(ctx, d.url)
+}
+
+// read returns the store for reading: nothing is made or written, whatever is
+// tried.
+func (d *depot) read(ctx context.Context) (storage.Store, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return blob.OpenReadOnly(ctx, d.url)
+}
+
+func (d *depot) check() error {
+	switch {
+	case d.url == "":
+		return nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
+	case strings.HasPrefix(d.url, "mem:"):
+		return nstance.FieldError("--storage", "use file:///absolute/directory", "what is in memory only is gone when this command ends")
+	}
+	return nil
+}
