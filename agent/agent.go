@@ -111,7 +111,7 @@ func (a *Agent) set(registered, connected bool, trouble error) {
 func (a *Agent) report(ctx context.Context) nstance.Report {
 	r := nstance.Report{
 		Version: nstance.ReportVersion, InstanceID: a.o.InstanceID,
-		Probes: a.vitals.Probe(ctx), OneMinute: a.vitals.Usage(),
+		Probes: a.vitals.Probes(ctx), OneMinute: a.vitals.Usage(),
 		ConfigHash: clean(a.certs.vault.configHash()), CanDrain: a.drains.hook != nil,
 		Files: a.files.store.Status(), FilesError: clean(a.files.store.Trouble()),
 	}

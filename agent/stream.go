@@ -45,7 +45,7 @@ type stream struct {
 	files    *filer
 	renew    func(ctx context.Context, conn grpc.ClientConnInterface) error
 	renewAt  time.Time
-	report   func(ctx context.Context) nstance.Report // without notices
+	report   func(ctx context.Context) nstance.Report // without notices; as soon as ctx ends with what is known
 	interval time.Duration                            // between reports, unless the server says
 	welcomed func()                                   // called once, when the server has accepted the agent
 	log      *slog.Logger
@@ -177,7 +177,8 @@ func (s *stream) leave(reason string, hangUp func()) {
 }
 
 // compose puts a report together at once and then every interval. It is apart
-// from talk because probes take their time and a notice must not wait for them.
+// from talk because the first outcomes of probes take their time and a notice
+// must not wait for them.
 func (s *stream) compose(life context.Context, reports chan<- nstance.Report) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -191,9 +192,17 @@ func (s *stream) compose(life context.Context, reports chan<- nstance.Report) {
 		select {
 		case <-life.Done():
 			return
-		case reports <- s.report(life):
+		case reports <- s.reportSoon(life):
 		}
 	}
+}
+
+// reportSoon lets a report wait for what is still being found out, but not so
+// long that the server would miss it.
+func (s *stream) reportSoon(life context.Context) nstance.Report {
+	soon, done := context.WithTimeout(life, s.interval/2)
+	defer done()
+	return s.report(soon)
 }
 
 // receive takes what the server says until the stream ends.

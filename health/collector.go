@@ -38,7 +38,7 @@ type CollectorOptions struct {
 	// Zero means five seconds.
 	Interval time.Duration
 
-	// Probes are run by Probe, at most 32 of them.
+	// Probes are run by Run, at most 32 of them, eight at the same time.
 	Probes []Probe
 
 	// Log is told when measuring begins to fail, and when it works again. Nil
@@ -51,7 +51,7 @@ type CollectorOptions struct {
 type Collector struct {
 	source   source
 	interval time.Duration
-	probes   []Probe
+	probes   []*probing
 	client   *http.Client
 	log      *slog.Logger
 
@@ -94,10 +94,17 @@ func NewCollector(opts *CollectorOptions) (*Collector, error) {
 	}, nil
 }
 
-// Run takes a sample at once and then one each interval, until ctx ends; then
-// it returns nil. What cannot be read is left out of the averages: trouble with
-// one file is logged once and never ends the collector.
+// Run takes a sample at once and then one each interval, and so it runs each
+// probe, until ctx ends; then it waits for the probes and returns nil. What
+// cannot be read is left out of the averages: trouble with one file is logged
+// once and never ends the collector.
 func (c *Collector) Run(ctx context.Context) error {
+	var probes sync.WaitGroup
+	defer probes.Wait()
+	slots := make(chan struct{}, maxProbesAtOnce)
+	for _, p := range c.probes {
+		probes.Go(func() { c.repeat(ctx, p, slots) })
+	}
 	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
 	trouble := ""

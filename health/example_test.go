@@ -50,8 +50,13 @@ func ExampleCollector() {
 		fmt.Println(err)
 		return
 	}
-	for _, result := range c.Probe(context.Background()) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	for _, result := range c.Probes(ctx) {
 		fmt.Println(result.Name, result.OK)
 	}
+	stop()
+	<-ended
 	// Output: shell true
 }

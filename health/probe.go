@@ -1,8 +1,8 @@
 package health
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,35 +23,84 @@ const (
 	maxMessage      = 256 // bytes
 	maxTimeout      = time.Minute
 	defaultTimeout  = 5 * time.Second
+	maxPause        = time.Hour
+	minPause        = time.Second
+	defaultPause    = 15 * time.Second
 )
 
 // A Probe is one question about the machine. Exactly one of Command, HTTP and
 // TCP is set.
 type Probe struct {
-	Name    string        // at most 64 bytes, unique
-	Command []string      // good if it exits with status zero; run without a shell, and killed with all it started when its time is up
-	HTTP    string        // URL; good if GET answers with a status from 200 to 399, redirects not followed, proxies not used
-	TCP     string        // host:port; good if it accepts a connection
-	Timeout time.Duration // at most a minute; zero means five seconds
+	Name     string        // at most 64 bytes, unique
+	Command  []string      // good if it exits with status zero; run without a shell, and killed with all it started when its time is up
+	HTTP     string        // URL; good if GET answers with a status from 200 to 399, redirects not followed, proxies not used
+	TCP      string        // host:port; good if it accepts a connection
+	Interval time.Duration // from one start to the next, from a second to an hour; zero means 15 seconds
+	Timeout  time.Duration // at most a minute; zero means five seconds
 }
 
-// Probe runs every probe, some at the same time, and returns their results in
-// the order of CollectorOptions.Probes. It takes no longer than their timeouts
-// require, and what has not answered when ctx ends is not good. The message of
-// a probe that is not good says why, in at most 256 bytes.
-func (c *Collector) Probe(ctx context.Context) []nstance.ProbeResult {
-	results := make([]nstance.ProbeResult, len(c.probes))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, maxProbesAtOnce)
-	for i, p := range c.probes {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			results[i] = c.probe(ctx, p)
-		})
+// A probing is a probe with its last outcome.
+type probing struct {
+	Probe
+	first chan struct{} // closed with the first outcome
+
+	mu   sync.Mutex
+	last nstance.ProbeResult
+}
+
+// Probes returns the last outcome of every probe, in the order of
+// CollectorOptions.Probes. Run gets them, at its own pace: what takes its time
+// holds up nobody. Probes waits only for those without any outcome yet, and no
+// longer than ctx lasts; they are not good then. The message of a probe that is
+// not good says why, in at most 256 bytes.
+func (c *Collector) Probes(ctx context.Context) []nstance.ProbeResult {
+	results := make([]nstance.ProbeResult, 0, len(c.probes))
+	for _, p := range c.probes {
+		select {
+		case <-p.first:
+		case <-ctx.Done():
+		}
+		p.mu.Lock()
+		results = append(results, p.last)
+		p.mu.Unlock()
 	}
-	wg.Wait()
 	return results
+}
+
+// repeat runs one probe, and again after its interval, until ctx ends. Of all
+// probes some run at the same time: slots says how many.
+func (c *Collector) repeat(ctx context.Context, p *probing, slots chan struct{}) {
+	tick := time.NewTicker(p.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case slots <- struct{}{}:
+		}
+		r := c.probe(ctx, p.Probe)
+		<-slots
+		if ctx.Err() != nil {
+			return // it was called off, which says nothing about the machine
+		}
+		p.found(r)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *probing) found(r nstance.ProbeResult) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = r
+	select {
+	case <-p.first:
+	default:
+		close(p.first)
+	}
 }
 
 func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
@@ -69,10 +118,7 @@ func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
 	if err == nil {
 		return nstance.ProbeResult{Name: p.Name, OK: true}
 	}
-	switch {
-	case ctx.Err() != nil:
-		err = errors.New("called off")
-	case bounded.Err() != nil:
+	if bounded.Err() != nil {
 		err = fmt.Errorf("no answer within %v", p.Timeout)
 	}
 	return nstance.ProbeResult{Name: p.Name, Message: command.End(err.Error(), maxMessage)}
@@ -114,17 +160,15 @@ func (c *Collector) get(ctx context.Context, address string) error {
 }
 
 // checkProbes returns the probes with their defaults filled in.
-func checkProbes(probes []Probe) ([]Probe, error) {
+func checkProbes(probes []Probe) ([]*probing, error) {
 	if len(probes) > maxProbes {
 		return nil, nstance.FieldError("probes", "use at most 32", "%d are too many", len(probes))
 	}
 	names := map[string]bool{}
-	all := make([]Probe, 0, len(probes))
+	all := make([]*probing, 0, len(probes))
 	for i, p := range probes {
 		field := fmt.Sprintf("probes[%d]", i)
-		if p.Timeout == 0 {
-			p.Timeout = defaultTimeout
-		}
+		p.Timeout, p.Interval = cmp.Or(p.Timeout, defaultTimeout), cmp.Or(p.Interval, defaultPause)
 		if err := p.check(field); err != nil {
 			return nil, err
 		}
@@ -133,7 +177,8 @@ func checkProbes(probes []Probe) ([]Probe, error) {
 		}
 		names[p.Name] = true
 		p.Command = slices.Clone(p.Command)
-		all = append(all, p)
+		none := nstance.ProbeResult{Name: p.Name, Message: "no outcome yet"}
+		all = append(all, &probing{Probe: p, first: make(chan struct{}), last: none})
 	}
 	return all, nil
 }
@@ -150,6 +195,8 @@ func (p Probe) check(field string) error {
 		return nstance.FieldError(field+".name", "use 1 to 64 bytes", "has %d bytes", len(p.Name))
 	case p.Timeout < 0 || p.Timeout > maxTimeout:
 		return nstance.FieldError(field+".timeout", "use at most 1m", "%v is out of bounds", p.Timeout)
+	case p.Interval < minPause || p.Interval > maxPause:
+		return nstance.FieldError(field+".interval", "use 1s to 1h", "%v is out of bounds", p.Interval)
 	case kinds != 1:
 		return nstance.FieldError(field, "set exactly one of command, http and tcp", "%d are set", kinds)
 	case len(p.Command) > 0 && p.Command[0] == "":

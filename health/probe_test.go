@@ -11,11 +11,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -29,11 +31,23 @@ func probe(ctx context.Context, t *testing.T, p health.Probe) nstance.ProbeResul
 	p.Name = "it"
 	c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{p}})
 	require.NoError(t, err)
-	results := c.Probe(ctx)
+	background(ctx, t, c)
+	results := c.Probes(ctx)
 	require.Len(t, results, 1)
 	require.Equal(t, "it", results[0].Name)
 	require.LessOrEqual(t, len(results[0].Message), 256)
 	return results[0]
+}
+
+// background runs a collector until the test or ctx ends.
+func background(ctx context.Context, t *testing.T, c *health.Collector) {
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
 }
 
 func TestCommandProbe(t *testing.T) {
@@ -154,7 +168,7 @@ func TestProbesCalledOff(t *testing.T) {
 	cancel()
 	mark := filepath.Join(t.TempDir(), "ran")
 	r := probe(ctx, t, health.Probe{Command: []string{"/usr/bin/touch", mark}})
-	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "called off"}, r)
+	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no outcome yet"}, r)
 	require.NoFileExists(t, mark)
 }
 
@@ -165,7 +179,8 @@ func TestResultsComeInOrder(t *testing.T) {
 	}
 	c, err := health.NewCollector(&health.CollectorOptions{Probes: all})
 	require.NoError(t, err)
-	for i, r := range c.Probe(t.Context()) {
+	background(t.Context(), t, c)
+	for i, r := range c.Probes(t.Context()) {
 		require.Equal(t, strconv.Itoa(i), r.Name)
 		require.Equal(t, i%2 == 0, r.OK)
 	}
@@ -174,7 +189,63 @@ func TestResultsComeInOrder(t *testing.T) {
 func TestWithoutProbesThereIsNothingToSay(t *testing.T) {
 	c, err := health.NewCollector(nil)
 	require.NoError(t, err)
-	require.Empty(t, c.Probe(t.Context()))
+	require.Empty(t, c.Probes(t.Context()))
+}
+
+func TestProbesAreRepeated(t *testing.T) {
+	t.Run("at their interval", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			count := filepath.Join(t.TempDir(), "count")
+			begun := func() int {
+				text, err := os.ReadFile(count)
+				require.NoError(t, err)
+				return len(text)
+			}
+			c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
+				{Name: "it", Command: []string{"/bin/sh", "-c", "printf x >> " + count}, Interval: time.Minute},
+			}})
+			require.NoError(t, err)
+			background(t.Context(), t, c)
+			c.Probes(t.Context())
+			require.Equal(t, 1, begun())
+			for range 5 {
+				require.True(t, c.Probes(t.Context())[0].OK)
+			}
+			require.Equal(t, 1, begun(), "asking is not probing")
+			pass(5 * time.Minute)
+			require.Equal(t, 6, begun())
+		})
+	})
+	t.Run("one that takes its time holds up nobody, and its last outcome stands", func(t *testing.T) {
+		mark := filepath.Join(t.TempDir(), "slow")
+		begun := mark + "-begun"
+		c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
+			{Name: "slow", Command: []string{"/bin/sh", "-c", fmt.Sprintf("test ! -e %s || { : > %s; sleep 1000; }", mark, begun)},
+				Interval: time.Second, Timeout: time.Minute},
+			{Name: "never", Command: []string{"/bin/sleep", "1000"}, Timeout: time.Minute},
+		}})
+		require.NoError(t, err)
+		background(t.Context(), t, c)
+		now, cancel := context.WithCancel(t.Context())
+		cancel()
+		none := nstance.ProbeResult{Name: "never", Message: "no outcome yet"}
+		well := []nstance.ProbeResult{{Name: "slow", OK: true}, none}
+		require.Eventually(t, func() bool { return slices.Equal(well, c.Probes(now)) }, 20*time.Second, 10*time.Millisecond)
+		require.NoError(t, os.WriteFile(mark, nil, 0o600))
+		require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, 20*time.Second, 10*time.Millisecond)
+		require.Equal(t, well, c.Probes(now))
+	})
+	t.Run("a change is seen", func(t *testing.T) {
+		mark := filepath.Join(t.TempDir(), "well")
+		c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
+			{Name: "it", Command: []string{"/usr/bin/test", "-e", mark}, Interval: time.Second},
+		}})
+		require.NoError(t, err)
+		background(t.Context(), t, c)
+		require.False(t, c.Probes(t.Context())[0].OK)
+		require.NoError(t, os.WriteFile(mark, nil, 0o600))
+		require.Eventually(t, func() bool { return c.Probes(t.Context())[0].OK }, 20*time.Second, 10*time.Millisecond)
+	})
 }
 
 func TestProbesAreChecked(t *testing.T) {
@@ -196,6 +267,8 @@ func TestProbesAreChecked(t *testing.T) {
 		"another scheme":   {[]health.Probe{{Name: "a", HTTP: "file:///etc/passwd"}}, "probes[0].http"},
 		"too patient":      {[]health.Probe{{Name: "a", TCP: ":80", Timeout: time.Hour}}, "probes[0].timeout"},
 		"negative timeout": {[]health.Probe{{Name: "a", TCP: ":80", Timeout: -1}}, "probes[0].timeout"},
+		"too often":        {[]health.Probe{{Name: "a", TCP: ":80", Interval: time.Millisecond}}, "probes[0].interval"},
+		"too seldom":       {[]health.Probe{{Name: "a", TCP: ":80", Interval: 2 * time.Hour}}, "probes[0].interval"},
 		"too many":         {make([]health.Probe, 33), "probes"},
 	} {
 		t.Run(name, func(t *testing.T) {
