@@ -29,6 +29,7 @@ const (
 	envMetadataURL      = "NSTANCE_METADATA_URL"
 	envHealthAddr       = "NSTANCE_HEALTH_ADDR"
 	envDrainHook        = "NSTANCE_DRAIN_HOOK"
+	envProbes           = "NSTANCE_PROBES"
 	envDebug            = "NSTANCE_DEBUG"
 	envNotifySocket     = "NOTIFY_SOCKET" // systemd's, as is the next: sd_notify(3)
 	envWatchdog         = "WATCHDOG_USEC"
@@ -60,14 +61,16 @@ func Variables() []Variable {
 		{envMetadataURL, "base URL of the metadata service (default: the cloud's)"},
 		{envHealthAddr, "address of GET /healthz, :port for loopback (default: not served)"},
 		{envDrainHook, "command that empties the machine: words, or a JSON array of strings (default: none)"},
+		{envProbes, "path of a file of health probes, a JSON array (default: none)"},
 		{envDebug, "true for debug logs (default false)"},
 	}
 }
 
 // FromEnv returns the options that the environment describes, through a getenv
 // such as os.Getenv. A variable that is empty is not set. It fails with Invalid
-// errors, each naming its variable; whether the whole is complete is for New to
-// say, so that a program may fill in what is missing.
+// errors, each naming its variable, and the file that one names; whether the
+// whole is complete is for New to say, so that a program may fill in what is
+// missing.
 func FromEnv(getenv func(string) string) (*Options, error) {
 	e := env{get: getenv}
 	o := &Options{
@@ -87,6 +90,7 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 		MetadataURL:       e.text(envMetadataURL),
 		HealthAddr:        e.text(envHealthAddr),
 		DrainHook:         e.command(envDrainHook),
+		Probes:            e.probes(envProbes),
 		Debug:             e.flag(envDebug),
 		NotifySocket:      e.text(envNotifySocket),
 		Watchdog:          e.microseconds(envWatchdog),

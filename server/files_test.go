@@ -75,17 +75,24 @@ func (calm) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 // boot starts the agent of a machine.
 func (w *world) boot(id nstance.InstanceID) *machine {
 	w.Helper()
+	m := w.unpack(id)
+	addrs := w.server.Addresses()
+	m.o = agent.Options{
+		InstanceID: id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
+		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: calm{},
+	}
+	m.start()
+	return m
+}
+
+// unpack does on a machine what its user data says.
+func (w *world) unpack(id nstance.InstanceID) *machine {
+	w.Helper()
 	m := &machine{w: w, id: id, dir: w.TempDir()}
 	identity := filepath.Join(m.dir, "identity")
 	require.NoError(w, os.Mkdir(identity, 0o700))
 	require.NoError(w, os.WriteFile(filepath.Join(identity, "nonce.jwt"), []byte(w.nonce(id)), 0o600))
 	require.NoError(w, os.WriteFile(filepath.Join(identity, "ca.crt"), w.keys.Identity.CertPEM(), 0o600))
-	addrs := w.server.Addresses()
-	m.o = agent.Options{
-		InstanceID: id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
-		IdentityDir: identity, KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: calm{},
-	}
-	m.start()
 	return m
 }
 

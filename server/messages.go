@@ -75,6 +75,9 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Unhealthy {
 		m.Conditions = append(m.Conditions, "unhealthy")
 	}
+	if !v.Report.Good() {
+		m.Conditions = append(m.Conditions, "probes_failing")
+	}
 	if v.Expired {
 		m.Conditions = append(m.Conditions, "expired")
 	}

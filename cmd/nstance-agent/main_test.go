@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +69,17 @@ func TestCommandLine(t *testing.T) {
 		code, _, errs := call(complete(t), "--instance-id=")
 		require.Equal(t, exitUsage, code)
 		require.Contains(t, errs, "no instance ID")
+	})
+	t.Run("a mistake in the file of probes ends it, and is named", func(t *testing.T) {
+		vars, file := complete(t), filepath.Join(t.TempDir(), "probes.jsonc")
+		require.NoError(t, os.WriteFile(file, []byte(`[{"name": "web", "http": "http://localhost/", "every": "5s"}]`), 0o600))
+		code, _, errs := call(vars, "--probes", file)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, errs, "NSTANCE_PROBES: "+file+": probes[0].every: is unknown")
+		vars["NSTANCE_PROBES"] = file
+		require.NoError(t, os.WriteFile(file, []byte(`[{"name": "web", "http": "http://localhost/"}]`), 0o600))
+		code, _, errs = call(vars)
+		require.Equal(t, exitOK, code, errs)
 	})
 	t.Run("what is not understood is named", func(t *testing.T) {
 		for _, args := range [][]string{{"--no-such-flag"}, {"start"}, {"--provider"}} {

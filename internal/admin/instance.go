@@ -121,6 +121,7 @@ func (t *table) story(s Story) {
 		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.Path, f.Before, f.After, f.Effect))
 	}
 	if s.LastReport != nil {
+		t.probes(*s.LastReport)
 		t.files(*s.LastReport)
 	}
 	if len(s.Events) == 0 {
@@ -166,6 +167,17 @@ func runtimeText(i Instance) string {
 	return i.RuntimeHash
 }
 
+// probes lists the outcomes of what a machine's owner wants probed.
+func (t *table) probes(r nstance.Report) {
+	for _, p := range r.Probes {
+		what := "good"
+		if !p.OK {
+			what = strings.TrimSpace("fails: " + p.Message)
+		}
+		t.row("Probe "+p.Name+":", what)
+	}
+}
+
 // files lists a machine's files as it has reported them.
 func (t *table) files(r nstance.Report) {
 	if r.FilesError != "" {
@@ -195,13 +207,7 @@ func usage(r *nstance.Report) string {
 		return ""
 	}
 	u := r.OneMinute
-	s := fmt.Sprintf("cpu %.0f%%, memory %.0f%%, disk %.0f%%, load %.2f", u.CPUPercent, u.MemoryPercent, u.DiskPercent, u.Load)
-	for _, probe := range r.Probes {
-		if !probe.OK {
-			s += fmt.Sprintf(", probe %s fails: %s", probe.Name, probe.Message)
-		}
-	}
-	return s
+	return fmt.Sprintf("cpu %.0f%%, memory %.0f%%, disk %.0f%%, load %.2f", u.CPUPercent, u.MemoryPercent, u.DiskPercent, u.Load)
 }
 
 func drainText(d nstance.Drain) string {
