@@ -27,6 +27,15 @@ type (
 	// Reported carries one health report, already checked to be in order.
 	Reported struct{ Report Report }
 
+	// Filed says how an instance's files are since its last report. An empty
+	// ConfigHash is the one that it had before.
+	Filed struct {
+		ID         InstanceID
+		ConfigHash string
+		Files      []FileStatus
+		Error      string
+	}
+
 	// Noticed carries a notice that only the machine's own agent, or the
 	// provider, may bring. Ack is called once the notice's consequence is
 	// durable or the notice was ignored with a journal entry; it may be nil,
@@ -63,6 +72,7 @@ func (Removed) fact()      {}
 func (Balancing) fact()    {}
 func (Registered) fact()   {}
 func (Reported) fact()     {}
+func (Filed) fact()        {}
 func (Noticed) fact()      {}
 func (Connected) fact()    {}
 func (Disconnected) fact() {}

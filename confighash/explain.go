@@ -3,11 +3,14 @@ package confighash
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nstance-go/nstance"
 )
 
 // A Change is one field in which two definitions differ.
@@ -32,8 +35,75 @@ func Explain(before, after Infra) []string {
 // Changes is Explain with what stood and what stands in each field.
 func Changes(before, after Infra) []Change { return compare(tree(before), tree(after)) }
 
-// RuntimeChanges is Changes for what can be pushed to a machine that runs.
-func RuntimeChanges(before, after Runtime) []Change { return compare(generic(before), generic(after)) }
+// RuntimeChanges is Changes for what can be pushed to a machine that runs. Its
+// paths and values are those of the configuration: files.motd.content.
+func RuntimeChanges(before, after Runtime) []Change {
+	return compare(generic(configured(before)), generic(configured(after)))
+}
+
+// configured returns r as people write it: what the hash calls a file's source
+// has a name of its own in each kind.
+func configured(r Runtime) map[string]any {
+	files, certificates := map[string]any{}, map[string]any{}
+	for path, f := range r.Files {
+		files[path] = configuredFile(f)
+	}
+	for name, c := range r.Certificates {
+		certificates[name] = configuredCertificate(c)
+	}
+	out := map[string]any{"files": files, "certificates": certificates}
+	if r.Vars != nil {
+		out["vars"] = r.Vars
+	}
+	if r.PostApply != nil {
+		out["post_apply"] = r.PostApply
+	}
+	return out
+}
+
+func configuredFile(f File) map[string]any {
+	out := map[string]any{"kind": f.Kind}
+	if f.Mode != 0 {
+		out["mode"] = fmt.Sprintf("%04o", f.Mode)
+	}
+	source, part := "content", "part"
+	if f.Env != nil {
+		out["env"] = f.Env
+	}
+	if f.JSON != nil {
+		out["json"] = f.JSON
+	}
+	switch nstance.FileKind(f.Kind) {
+	case nstance.FileSecret:
+		source, part = "secret", "field"
+	case nstance.FileStorage:
+		source = "object"
+	case nstance.FileCertificate:
+		source = "certificate"
+	}
+	for name, value := range map[string]string{source: f.Source, part: f.Part} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+func configuredCertificate(c Certificate) map[string]any {
+	out := map[string]any{"common_name": c.CommonName, "addresses": c.Addresses, "validity": c.Validity, "key": c.Key}
+	if c.DNSNames != nil {
+		out["dns_names"] = c.DNSNames
+	}
+	var usages []string
+	if c.Server {
+		usages = append(usages, "server")
+	}
+	if c.Client {
+		usages = append(usages, "client")
+	}
+	out["usages"] = usages
+	return out
+}
 
 func compare(before, after any) []Change {
 	changed := differ(nil, "", before, after)

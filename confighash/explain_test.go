@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
@@ -86,4 +87,42 @@ func TestChanges(t *testing.T) {
 		confighash.Runtime{Vars: map[string]string{"colour": "red", "same": "x"}, PostApply: []string{"/bin/a"}},
 		confighash.Runtime{Vars: map[string]string{"colour": "green", "same": "x"}},
 	))
+}
+
+// TestRuntimeChangesSpeakTheConfiguration: whoever reads a plan looks for what
+// it names in the file that he wrote.
+func TestRuntimeChangesSpeakTheConfiguration(t *testing.T) {
+	before := nstance.Definition{
+		Files: map[string]nstance.File{
+			"motd":   {Kind: nstance.FileString, Content: "hello"},
+			"pw":     {Kind: nstance.FileSecret, Secret: "db", Field: "password"},
+			"nginx":  {Kind: nstance.FileStorage, Object: "files/a"},
+			"crt":    {Kind: nstance.FileCertificate, Certificate: "web", Part: nstance.PartChain},
+			"a/env":  {Kind: nstance.FileEnv, Env: map[string]string{"LEVEL": "info"}},
+			"a/json": {Kind: nstance.FileJSON, JSON: json.RawMessage(`{"port":1}`)},
+		},
+		Certificates: map[string]nstance.Certificate{"web": {CommonName: "x", Key: "web", Server: true, Validity: time.Hour}},
+	}
+	after := nstance.Definition{
+		Files: map[string]nstance.File{
+			"motd":   {Kind: nstance.FileString, Content: "hi", Mode: 0o600},
+			"pw":     {Kind: nstance.FileSecret, Secret: "db2", Field: "pass"},
+			"nginx":  {Kind: nstance.FileStorage, Object: "files/b"},
+			"crt":    {Kind: nstance.FileCertificate, Certificate: "web", Part: nstance.PartCert},
+			"a/env":  {Kind: nstance.FileEnv, Env: map[string]string{"LEVEL": "debug"}},
+			"a/json": {Kind: nstance.FileJSON, JSON: json.RawMessage(`{"port":2}`)},
+		},
+		Certificates: map[string]nstance.Certificate{"web": {CommonName: "x", Key: "web", Server: true, Client: true, Validity: time.Hour}},
+	}
+	require.Equal(t, []confighash.Change{
+		{Path: "certificates.web.usages", Before: `["server"]`, After: `["server","client"]`},
+		{Path: "files.a/env.env.LEVEL", Before: "info", After: "debug"},
+		{Path: "files.a/json.json.port", Before: "1", After: "2"},
+		{Path: "files.crt.part", Before: "chain", After: "cert"},
+		{Path: "files.motd.content", Before: "hello", After: "hi"},
+		{Path: "files.motd.mode", Before: "", After: "0600"},
+		{Path: "files.nginx.object", Before: "files/a", After: "files/b"},
+		{Path: "files.pw.field", Before: "password", After: "pass"},
+		{Path: "files.pw.secret", Before: "db", After: "db2"},
+	}, confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)))
 }

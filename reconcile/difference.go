@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -65,7 +66,7 @@ const shown = 128
 func abridge(fields []FieldChange) {
 	for i := range fields {
 		f := &fields[i]
-		template := f.Path == "userdata.content" || strings.HasPrefix(f.Path, "files") && strings.HasSuffix(f.Path, ".source")
+		template := f.Path == "userdata.content" || strings.HasPrefix(f.Path, "files") && strings.HasSuffix(f.Path, ".content")
 		for _, v := range []*string{&f.Before, &f.After} {
 			if *v != "" && (template || len(*v) > shown) {
 				sum := sha256.Sum256([]byte(*v))
@@ -113,7 +114,8 @@ func listed(all []string) string {
 }
 
 // Drift returns the fields in which the definition that an instance was made
-// from differs from what its group desires. It reads that definition. Fails with
+// from differs from what its group desires, but for those that it has been given
+// since. It reads that definition. Fails with
 // NotFound when there is no such instance; no fields where the instance's
 // definition or the group's is not known.
 func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldChange, error) {
@@ -124,6 +126,7 @@ func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldC
 		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
 	digest, desired, known := m.rec.Definition, m.group.spec.Definition, m.group.desired && m.group.hash != ""
+	pushed := m.group.runtime != "" && cmp.Or(m.report.ConfigHash, m.rec.RuntimeHash) == m.group.runtime
 	r.mu.Unlock()
 	if digest == "" || !known {
 		return nil, nil
@@ -132,5 +135,9 @@ func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldC
 	if err != nil {
 		return nil, err
 	}
-	return definitionChanges(own, desired), nil
+	changes := definitionChanges(own, desired)
+	if pushed {
+		changes = slices.DeleteFunc(changes, func(c FieldChange) bool { return c.Effect == EffectPush })
+	}
+	return changes, nil
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -44,6 +45,8 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.ID, func(m *member) { r.disconnected(m, f.Clean, now) })
 	case nstance.Reported:
 		r.withMember(f.Report.InstanceID, func(m *member) { r.reported(m, f.Report, now) })
+	case nstance.Filed:
+		r.withMember(f.ID, func(m *member) { m.filed(f) })
 	case nstance.Noticed:
 		r.withMember(f.ID, func(m *member) { r.noticed(m, f.Notice, f.Ack) })
 	case nstance.Drained:
@@ -107,6 +110,12 @@ func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
 	case first:
 		r.queue.add(m.group.key, false)
 	}
+}
+
+// filed brings the last report up to date: the next one may be a minute away.
+func (m *member) filed(f nstance.Filed) {
+	m.report.ConfigHash = cmp.Or(f.ConfigHash, m.report.ConfigHash)
+	m.report.Files, m.report.FilesError = f.Files, f.Error
 }
 
 // noticed records a standing or withdrawn notice. The acknowledgement is owed

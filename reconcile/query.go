@@ -49,6 +49,7 @@ type InstanceView struct {
 	Silent     bool   // it has missed reports
 	Unhealthy  bool   // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
 	Expired    bool   // it is older than its group permits, or would rather have
+	Preserved  bool   // it is kept for inspection, still
 	Runtime    string // runtime hash that its group wants; empty: unknown
 	Gone       bool
 }
@@ -150,7 +151,7 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 		v.State = nstance.Ready
 	}
 	v.Silent = m.state == nstance.Booting && !m.gone && r.health.Misses(m.track, now) > 0
-	v.Expired = r.expired(m, now)
+	v.Expired, v.Preserved = r.expired(m, now), r.preserved(m, now)
 	v.Unhealthy = m.drain != nil && causesInclude(m.drain.Causes, nstance.CauseUnhealthy)
 	if v.Silent {
 		verdict, _ := r.health.Judge(m.track, now)

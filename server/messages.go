@@ -81,7 +81,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Expired {
 		m.Conditions = append(m.Conditions, "expired")
 	}
-	if r.Preserve != nil {
+	if v.Preserved {
 		m.Conditions, m.PreservedUntil = append(m.Conditions, "preserved"), wire.Time(r.Preserve.Until)
 	}
 	if !v.ReportedAt.IsZero() {

@@ -106,6 +106,5 @@ func (s *session) report(r nstance.Report) {
 	s.mu.Lock()
 	r.Notices = slices.DeleteFunc(r.Notices, func(n nstance.Notice) bool { return !s.told.admit(n.EventID) })
 	s.mu.Unlock()
-	s.term.reported(r)
-	s.filesReported(r)
+	s.term.reported(s.filesReported(r))
 }

@@ -50,12 +50,12 @@ func (c caller) groupKey(tenant, group string) (nstance.GroupKey, error) {
 
 // described returns a group as it stands, or for a dry run as it would be.
 func (c caller) described(spec nstance.Group, dryRun bool) *apiv1.Group {
-	if !dryRun {
-		if v, err := c.term.reconciler.Group(spec.Key); err == nil {
-			return c.term.groupMessage(v)
-		}
+	v, err := c.term.reconciler.Group(spec.Key)
+	if err == nil && !dryRun {
+		return c.term.groupMessage(v)
 	}
-	m := groupMessage(reconcile.GroupView{Group: spec})
+	v.Group, v.Hash, v.RuntimeHash = spec, "", "" // with the members that there are now
+	m := groupMessage(v)
 	m.Removing = spec.Removing
 	return m
 }

@@ -58,8 +58,9 @@ func TestPreserveInstance(t *testing.T) {
 		}
 	})
 	t.Run("ended, it goes", func(t *testing.T) {
-		_, err := preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
+		i, err := preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
 		require.NoError(t, err)
+		require.NotContains(t, i.GetConditions(), "preserved")
 		w.await(nstance.EventDrainStarted, id)
 	})
 }

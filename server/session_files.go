@@ -97,19 +97,23 @@ func (s *session) queueFiles() {
 }
 
 // filesReported compares what a report says with what the machine should have.
-// That is all that a report of a machine in order costs.
-func (s *session) filesReported(r nstance.Report) {
+// That is all that a report of a machine in order costs. It returns the report
+// with its files as they are known to be: one that was written before a set was
+// in place may arrive after.
+func (s *session) filesReported(r nstance.Report) nstance.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files
 	stale := f.settling && f.set != nil && !f.set.InPlace(r.ConfigHash, r.Files)
 	if f.settling = false; stale {
-		return // the next one says how it is
+		r.ConfigHash, r.Files = f.hash, f.have
+		return r // the next one says how it is
 	}
 	f.known, f.hash, f.have = true, r.ConfigHash, r.Files
 	if f.phase == filesIdle && f.due(s.now(), time.Now()) {
 		s.queueFiles()
 	}
+	return r
 }
 
 func (s *session) now() time.Time { return s.term.server.opts.Now() }
@@ -340,8 +344,10 @@ func (s *session) filesApplied(m *apiv1.FilesApplied) {
 		s.queueFiles()
 	}
 	hash, lacks := f.set.Hash, f.set.Errors()
+	now := nstance.Filed{ID: s.id, ConfigHash: f.hash, Files: f.have, Error: wire.Text(m.GetError())}
 	s.mu.Unlock()
-	s.term.filesApplied(s, hash, placed, lacks, wire.Text(m.GetError()))
+	s.term.reconciler.Observe(now)
+	s.term.filesApplied(s, hash, placed, lacks, now.Error)
 }
 
 // checkFiles looks at what time alone has brought about, and returns the kit

@@ -72,7 +72,7 @@ func (f *frame) head(now time.Time) []string {
 	}
 	out := []string{printable(first)}
 	if n := len(s.Problems); n > 0 {
-		out = append(out, fmt.Sprintf("%d problems (p shows them): %s", n, printable(s.Problems[0])))
+		out = append(out, fmt.Sprintf("%s (p shows all): %s", plural(n, "problem"), printable(s.Problems[0])))
 	}
 	return append(out, "")
 }
@@ -115,6 +115,9 @@ func (f *frame) below(now time.Time) []string {
 		out := []string{"PROBLEMS"}
 		for _, p := range f.status.Problems {
 			out = append(out, printable(p))
+		}
+		if len(f.status.Problems) == 0 {
+			out = append(out, "none")
 		}
 		return append(out, "")
 	}
