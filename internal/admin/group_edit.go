@@ -19,7 +19,7 @@ import (
 
 // A groupForm is what may be said of a group on the command line.
 type groupForm struct {
-	flags *pflag.FlagSet // knows what was said
+	flags *pflag.FlagSet // those about the group, which know whether they were said
 
 	tenant, template, pool, args, surge string
 	size                                int32
@@ -33,7 +33,7 @@ type groupForm struct {
 }
 
 func newGroupForm(cmd *cobra.Command) *groupForm {
-	f := &groupForm{flags: cmd.Flags()}
+	f := &groupForm{flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	f.flags.StringVar(&f.template, "template", "", "template of the configuration that it is made from")
 	f.flags.Int32Var(&f.size, "size", 0, "members wanted")
 	f.flags.StringSliceVar(&f.types, "instance-type", nil, "machine type; several in order of preference")
@@ -50,8 +50,15 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: what to buy while it is sold out: on-demand; none if not said")
 	f.flags.DurationVar(&f.fallbackAfter, "fallback-after", 0, "with --fallback: how long spot must have been sold out first")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
-	dryRunFlag(cmd, &f.dryRun)
+	cmd.Flags().AddFlagSet(f.flags)
 	return f
+}
+
+// used reports whether the command line says anything about a group.
+func (f *groupForm) used() bool {
+	used := f.tenant != ""
+	f.flags.VisitAll(func(flag *pflag.Flag) { used = used || flag.Changed })
+	return used
 }
 
 // said returns v if the flag was given, else nil.
@@ -131,6 +138,7 @@ func (p *program) groupCreateCommand() *cobra.Command {
 	}
 	f := newGroupForm(cmd)
 	cmd.Flags().StringVar(&f.tenant, "tenant", "", "make it for this tenant")
+	dryRunFlag(cmd, &f.dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := f.created(args[0])
@@ -177,6 +185,7 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 	f := newGroupForm(cmd)
 	tenantFlag(cmd, &f.tenant)
 	yesFlag(cmd, &f.yes)
+	dryRunFlag(cmd, &f.dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := f.updated()

@@ -20,34 +20,25 @@ import (
 // one request.
 const maxConfig = 200 << 10
 
-// A planning is what to plan with.
-type planning struct {
-	file, group, tenant string
-	size                int32
-	instanceType        string
-	vars                map[string]string
-}
-
 func (p *program) planCommand() *cobra.Command {
-	var f planning
+	var file, group string
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Say what a change would do, without doing it",
 		Long: `Say what a change would do: which fields change, who is replaced, drained or pushed
 to and why, how long that takes at most, and whether it would be held until confirmed.
 
 Without flags it is the configuration that config refresh would read; with --file another
-one, "-" for standard input; with --group a change of one group.`,
+one, "-" for standard input; with --group a change of one group, said with the flags of
+group update.`,
 		Args: arguments(),
 	}
-	cmd.Flags().StringVarP(&f.file, "file", "f", "", "proposed configuration, - for standard input")
-	cmd.Flags().StringVar(&f.group, "group", "", "plan a change of this group")
-	cmd.Flags().StringVar(&f.tenant, "tenant", "", "tenant of the group")
-	cmd.Flags().Int32Var(&f.size, "size", 0, "with --group: its size")
-	cmd.Flags().StringVar(&f.instanceType, "instance-type", "", "with --group: its instance type")
-	cmd.Flags().StringToStringVar(&f.vars, "var", nil, "with --group: its variables, name=value")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "proposed configuration, - for standard input")
+	cmd.Flags().StringVar(&group, "group", "", "plan a change of this group, which the flags below say")
+	f := newGroupForm(cmd)
+	tenantFlag(cmd, &f.tenant)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		req, err := p.planRequest(cmd, f)
+		req, err := p.planRequest(file, group, f)
 		if err != nil {
 			return err
 		}
@@ -62,32 +53,21 @@ one, "-" for standard input; with --group a change of one group.`,
 	return cmd
 }
 
-func (p *program) planRequest(cmd *cobra.Command, f planning) (*apiv1.PlanRequest, error) {
-	changes := 0
-	for _, name := range []string{"size", "instance-type", "var"} {
-		if cmd.Flags().Changed(name) {
-			changes++
-		}
-	}
+func (p *program) planRequest(file, group string, f *groupForm) (*apiv1.PlanRequest, error) {
 	switch {
-	case f.group != "" && f.file != "":
+	case group != "" && file != "":
 		return nil, nstance.FieldError("--group", "plan with one at a time", "--file is given as well")
-	case f.group == "" && changes+len(f.tenant) > 0:
+	case group == "" && f.used():
 		return nil, nstance.FieldError("--group", "name the group", "is missing")
-	case f.group == "":
-		data, err := p.proposed(f.file)
+	case group == "":
+		data, err := p.proposed(file)
 		return &apiv1.PlanRequest{Config: data}, err
 	}
-	req := &apiv1.UpdateGroupRequest{Group: f.group, Tenant: f.tenant}
-	if cmd.Flags().Changed("size") {
-		req.Size = &f.size
+	req, err := f.updated()
+	if err != nil {
+		return nil, err
 	}
-	if cmd.Flags().Changed("instance-type") {
-		req.InstanceType = &f.instanceType
-	}
-	if cmd.Flags().Changed("var") {
-		req.Vars = &apiv1.Vars{Values: f.vars}
-	}
+	req.Group, req.Tenant = group, f.tenant
 	return &apiv1.PlanRequest{Group: req}, nil
 }
 

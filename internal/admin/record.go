@@ -12,7 +12,6 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 )
 
 func (p *program) recordCommand() *cobra.Command {
@@ -34,16 +33,17 @@ type keeper interface {
 	repair(ctx context.Context, r Record, data []byte, dryRun bool) error
 }
 
-// keeping runs fn with the server, or with the storage at url.
-func (p *program) keeping(ctx context.Context, r *remote, url string, fn func(keeper) error) error {
-	if url == "" {
+// keeping runs fn with the server, or with the storage if the command line
+// names one.
+func (p *program) keeping(ctx context.Context, r *remote, d *depot, fn func(keeper) error) error {
+	if d.url == "" {
 		return r.with(ctx, func(c *client) error { return fn(serverKeeper{c}) })
 	}
-	store, err := blob.Open(ctx, url)
+	store, err := d.open(ctx)
 	if err != nil {
 		return err
 	}
-	return fn(storeKeeper{store})
+	return fn(storeKeeper{store, p.stderr})
 }
 
 // serverKeeper asks the server that leads.
@@ -63,10 +63,17 @@ func (k serverKeeper) repair(ctx context.Context, r Record, data []byte, dryRun 
 }
 
 // storeKeeper works in the storage itself.
-type storeKeeper struct{ store storage.Store }
+type storeKeeper struct {
+	store  storage.Store
+	stderr *console // told when it takes long
+}
 
 func (k storeKeeper) show(ctx context.Context, name string) (Record, error) {
-	obj, err := k.store.Get(ctx, name)
+	var obj storage.Object
+	err := k.stderr.slow("reading "+name, func() (err error) {
+		obj, err = k.store.Get(ctx, name)
+		return err
+	})
 	if err != nil {
 		return Record{}, err
 	}
@@ -78,15 +85,13 @@ func (k storeKeeper) show(ctx context.Context, name string) (Record, error) {
 }
 
 func (k storeKeeper) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
-	if dryRun {
-		return storage.Rehearse(ctx, k.store, r.Key, storage.Version(r.Version), data)
-	}
-	_, err := storage.Repair(ctx, k.store, r.Key, storage.Version(r.Version), data, 0)
-	return err
-}
-
-func storageFlag(cmd *cobra.Command, url *string) {
-	cmd.Flags().StringVar(url, "storage", "", "URL of the storage, to work there without a server")
+	return k.stderr.slow("repairing "+r.Key, func() error {
+		if dryRun {
+			return storage.Rehearse(ctx, k.store, r.Key, storage.Version(r.Version), data)
+		}
+		_, err := storage.Repair(ctx, k.store, r.Key, storage.Version(r.Version), data, 0)
+		return err
+	})
 }
 
 func (p *program) recordShowCommand() *cobra.Command {
@@ -97,10 +102,10 @@ any object by its key, such as state/SHARD.json. With --storage only by its key.
 		Args: arguments("KEY"),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
-	var url string
-	storageFlag(cmd, &url)
+	var d depot
+	d.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.keeping(cmd.Context(), r, url, func(k keeper) error {
+		return p.keeping(cmd.Context(), r, &d, func(k keeper) error {
 			rec, err := k.show(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -131,9 +136,10 @@ nstance-admin orphan.`,
 		Args: arguments("KEY"),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
-	var url, from string
+	var d depot
+	var from string
 	var remove, yes, dryRun bool
-	storageFlag(cmd, &url)
+	d.flags(cmd)
 	cmd.Flags().StringVar(&from, "from", "", "file with the new content, - for standard input")
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove it instead")
 	yesFlag(cmd, &yes)
@@ -147,7 +153,7 @@ nstance-admin orphan.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return p.keeping(ctx, r, url, func(k keeper) error {
+		return p.keeping(ctx, r, &d, func(k keeper) error {
 			rec, err := k.show(ctx, args[0])
 			if err == nil {
 				err = k.repair(ctx, rec, data, true)

@@ -386,10 +386,34 @@ func TestPlan(t *testing.T) {
 		require.NotNil(t, asked.GetGroup().Size)
 		require.Zero(t, asked.GetGroup().GetSize())
 		require.Equal(t, map[string]string{"a": "b"}, asked.GetGroup().GetVars().GetValues())
-		require.Equal(t, "large", asked.GetGroup().GetInstanceType())
+		require.Equal(t, []string{"large"}, asked.GetGroup().GetInstanceTypes().GetValues())
 		require.Equal(t, 3, w.run("plan", "--group", "nobody").code)
 		require.Equal(t, 2, w.run("plan", "--size", "3").code)
 		require.Equal(t, 2, w.run("plan", "--group", "web", "-f", "x").code)
+	})
+	t.Run("everything that can be said of a group", func(t *testing.T) {
+		flags := strings.Fields(`--tenant default --template vm --size 4 --instance-type large,small --subnet-pool b --var a=b --args {} --load-balancer front
+			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --protect`)
+		r := w.run(append([]string{"plan", "--group", "web"}, flags...)...)
+		require.Zero(t, r.code, r.errors)
+		planned := asked.GetGroup()
+		fields := planned.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			switch f := fields.Get(i); f.Name() {
+			case "instance_type": // instance_types says the same, and more
+			case "dry_run": // a plan is one
+				require.False(t, planned.ProtoReflect().Has(f))
+			default:
+				require.True(t, planned.ProtoReflect().Has(f), "%s cannot be planned", f.Name())
+			}
+		}
+		r = w.run(append([]string{"group", "update", "web"}, flags...)...)
+		require.Zero(t, r.code, r.errors)
+		same(t, w.asked, planned)
+		for i := 0; i < len(flags); i += 2 { // none of them is passed over where no group is named
+			args := append([]string{"plan"}, flags[i:min(i+2, len(flags))]...)
+			require.Contains(t, w.run(args...).errors, "--group: is missing", flags[i])
+		}
 	})
 	t.Run("nothing", func(t *testing.T) {
 		w.plan = func(*apiv1.PlanRequest) *apiv1.PlanResponse { return &apiv1.PlanResponse{Digest: "abc"} }
