@@ -31,6 +31,7 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 		r.halt(g)
 	}
 	g.holds = r.holdViews(g, w.holds, now)
+	r.sayHolds(g, r.openHolds(g, g.holds), now)
 	r.noteStanding(g)
 	r.resume(g, now)
 	return w.next

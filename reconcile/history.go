@@ -227,6 +227,7 @@ func (r *Reconciler) remember(g *group) {
 // mentioned again, unless it was removed for good. It needs the lock.
 func (r *Reconciler) drop(g *group) {
 	delete(r.groups, g.key)
+	r.sayHolds(g, nil, r.opts.Now())
 	r.tellGone(g)
 	switch {
 	case !g.recorded && g.history == (groupState{}):

@@ -3,7 +3,17 @@ package reconcile
 import (
 	"slices"
 	"time"
+
+	"github.com/nstance-go/nstance"
 )
+
+// holdOrphans is what the journal calls it when machines without a record are
+// spared until a person decides. It concerns the shard and no group.
+const holdOrphans = "orphans"
+
+// quiet is the shortest time between two beginnings of a hold of one kind in a
+// group that are journalled: one that comes and goes must not fill the journal.
+const quiet = time.Minute
 
 // A HoldView is a Hold with its beginning.
 type HoldView struct {
@@ -58,4 +68,52 @@ func recordedAt(at, otherwise time.Time) time.Time {
 		return otherwise
 	}
 	return at
+}
+
+// A saidHold is a hold of a group that the journal knows of.
+type saidHold struct {
+	kind  string
+	at    time.Time // when its beginning was said
+	since time.Time
+	over  bool // and its end
+}
+
+// sayHolds journals which holds of a group have begun and which have ended since
+// it was last called; what is different about one that goes on is not news. One
+// that begins again within a minute is told of only if it outlasts that, and
+// then at the next look. It needs the lock.
+func (r *Reconciler) sayHolds(g *group, holds []HoldView, now time.Time) {
+	if len(holds) == 0 && len(g.said) == 0 {
+		return
+	}
+	for i := range g.said {
+		s := &g.said[i]
+		if !s.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == s.kind }) {
+			s.over = true
+			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: s.kind + ", after " + now.Sub(s.since).Round(time.Second).String()})
+		}
+	}
+	g.said = slices.DeleteFunc(g.said, func(s saidHold) bool { return s.over && !s.recent(now) })
+	for _, h := range holds {
+		if !slices.ContainsFunc(g.said, func(s saidHold) bool { return s.kind == h.Kind }) {
+			g.said = append(g.said, saidHold{kind: h.Kind, at: now, since: h.Since})
+			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldBegan, Reason: h.text()})
+		}
+	}
+}
+
+// recent reports whether its beginning was said so recently that another one is
+// not yet.
+func (s saidHold) recent(now time.Time) bool {
+	ago := now.Sub(s.at)
+	return ago >= 0 && ago < quiet
+}
+
+// text says in one line what holds, why and until when.
+func (h HoldView) text() string {
+	text := h.Kind + orNothing(h.Reason)
+	if !h.Until.IsZero() {
+		text += ", until " + h.Until.UTC().Format(time.RFC3339)
+	}
+	return text
 }

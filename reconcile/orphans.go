@@ -218,15 +218,25 @@ func (r *Reconciler) due() []nstance.Machine {
 		}
 		out = append(out, o.machine)
 	}
-	if doubt != "" && !r.doubted {
-		r.opts.Journal(nstance.Event{
-			Time: c.now.UTC(), Type: nstance.EventAlarm,
-			Reason: "machines without a record are kept until somebody adopts or deletes them: " + doubt,
-		})
-	}
-	r.doubted = doubt != ""
+	r.sayDoubt(doubt, c.now)
 	slices.SortFunc(out, func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+// sayDoubt journals that machines begin to be spared for lack of certainty, with
+// an alarm, and that none is any more. It needs the lock.
+func (r *Reconciler) sayDoubt(doubt string, now time.Time) {
+	say := func(typ nstance.EventType, reason string) {
+		r.opts.Journal(nstance.Event{Time: now.UTC(), Type: typ, Reason: reason})
+	}
+	switch doubted := doubt != ""; {
+	case doubted && !r.doubted:
+		say(nstance.EventAlarm, "machines without a record are kept until somebody adopts or deletes them: "+doubt)
+		say(nstance.EventHoldBegan, holdOrphans+": "+doubt)
+	case !doubted && r.doubted:
+		say(nstance.EventHoldEnded, holdOrphans)
+	}
+	r.doubted = doubt != ""
 }
 
 // absorb reads what storage has and memory has not. A former leader's late

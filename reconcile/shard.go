@@ -33,7 +33,8 @@ type group struct {
 	calm       time.Time // until when it does, once what tripped it is over
 	owed       losses
 	holds      []HoldView
-	buffer     []Member // reused for every view
+	said       []saidHold // what the journal knows of them
+	buffer     []Member   // reused for every view
 	fate
 }
 
