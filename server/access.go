@@ -2,7 +2,10 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -85,7 +88,7 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return nil, err
 	}
 	if !slices.Contains(access[method], id.Role) {
-		return nil, nstance.Errorf(nstance.Denied, "role %s may not call %s", id.Role, method)
+		return nil, forbidden(method, id.Role)
 	}
 	t, err := s.leading()
 	if err != nil {
@@ -102,6 +105,19 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		t.used.note(id)
 	}
 	return context.WithValue(ctx, callerKey{}, caller{id, t}), nil
+}
+
+// forbidden says that a role may not call method, and which may.
+func forbidden(method string, role nstance.Role) error {
+	err := &nstance.Error{Code: nstance.Denied, Msg: fmt.Sprintf("role %s may not call %s", role, path.Base(method))}
+	var may []string
+	for _, r := range access[method] {
+		may = append(may, string(r))
+	}
+	if may != nil {
+		err.Remedy = "it takes an identity of role " + strings.Join(may, " or ")
+	}
+	return err
 }
 
 func peerIdentity(ctx context.Context) (nstance.Identity, error) {
