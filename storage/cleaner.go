@@ -227,8 +227,8 @@ func (c *Cleaner) announce(ctx context.Context, s sentence) (due map[string]stri
 		}
 		for key, id := range s.due {
 			if on := l.Keys[key]; on.ID == id && !on.Deleting {
-				on.Deleting = true
-				l.Keys[key], due[key] = on, id
+				on.ID, on.Deleting = rand.Text(), true
+				l.Keys[key], due[key] = on, on.ID
 			}
 		}
 		for _, key := range s.named {

@@ -39,7 +39,7 @@ type condemned struct {
 
 // A condemnation is one key on the list.
 type condemnation struct {
-	ID       string    `json:"id"`    // random: the same key may be on the list again later
+	ID       string    `json:"id"`    // random, another one when it is marked or put on the list again
 	Since    time.Time `json:"since"` // for people; programs go by their own clocks that count elapsed time
 	Deleting bool      `json:"deleting,omitempty"`
 }

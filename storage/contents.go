@@ -112,7 +112,10 @@ func (c *Contents) look(ctx context.Context, keys []string) error {
 			c.learn(list, began)
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, nstance.Conflict), errors.Is(err, nstance.Invalid): // of the list, not of what the caller writes
+		return nstance.Errorf(nstance.Unavailable, "look what is to be removed: %v", err)
+	case err != nil:
 		return fmt.Errorf("look what is to be removed: %w", err)
 	}
 	return nil

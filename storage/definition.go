@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -40,30 +39,21 @@ func DefinitionDigest(d nstance.Definition) (string, error) {
 }
 
 // PutDefinition stores a definition under its digest, unless it is there, and
-// returns the digest. It may be repeated after any error. Fails with Invalid
-// when its arguments are no JSON.
+// returns the digest, which is to be named by something durable soon: see
+// [Contents]. It may be repeated after any error. Fails with Invalid when its
+// arguments are no JSON, otherwise like Contents.Keep.
 func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (digest string, err error) {
 	data, err := marshal(definitionObject{Format, d})
 	if err != nil {
 		return "", nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
 	}
 	digest = digestOf(data)
+	key := DefinitionKey(digest)
+	if err := r.contents.Keep(ctx, key, data); err != nil {
+		return "", fmt.Errorf("store the definition: %w", err)
+	}
 	if _, ok := r.defs.get(digest); ok {
 		return digest, nil
-	}
-	key := DefinitionKey(digest)
-	if err := r.fence.allow(key, 0); err != nil {
-		return "", err
-	}
-	_, err = r.store.PutIfAbsent(ctx, key, data)
-	if errors.Is(err, nstance.Ambiguous) {
-		if err := r.fence.allow(key, 0); err != nil { // the answer may have been long in not coming
-			return "", err
-		}
-		_, err = r.store.PutIfAbsent(ctx, key, data) // the same bytes again harm nothing
-	}
-	if err != nil && !errors.Is(err, nstance.Conflict) {
-		return "", fmt.Errorf("store the definition: %w", err)
 	}
 	// Remember what a reader would get, not what the caller may still change.
 	d, err = parseDefinition(key, data)
@@ -81,7 +71,9 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 		return d, nil
 	}
 	key := DefinitionKey(digest)
+	saw := r.contents.watch(key)
 	obj, err := r.store.Get(ctx, key)
+	saw(err)
 	if err != nil {
 		return nstance.Definition{}, err
 	}
@@ -95,6 +87,23 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	r.defs.put(digest, d)
 	return d, nil
 }
+
+// namable makes sure that a definition that this term has put or read still
+// stands when a record is about to name it: that may be long after.
+func (r *Records) namable(ctx context.Context, digest string) error {
+	d, ok := r.defs.get(digest)
+	if !ok || r.contents.has(DefinitionKey(digest)) {
+		return nil
+	}
+	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program has written it
+		return r.contents.Claim(ctx, DefinitionKey(digest))
+	}
+	_, err := r.PutDefinition(ctx, d)
+	return err
+}
+
+// Contents returns what this shard's definitions are written through.
+func (r *Records) Contents() *Contents { return r.contents }
 
 func parseDefinition(key string, data []byte) (nstance.Definition, error) {
 	if err := checkObject(key, data); err != nil {

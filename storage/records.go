@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -31,6 +32,8 @@ type Records struct {
 	defs  definitions
 	snap  snapshots
 
+	contents *Contents
+
 	mu          sync.RWMutex // guards what follows, never held over I/O
 	byID        map[nstance.InstanceID]*record
 	strays      []Problem // objects under the prefix that are no record of their own
@@ -43,6 +46,10 @@ type RecordsOptions struct {
 	Width int          // reads in flight during Load; 64
 	Check func() error // asked before each write: an error means that the term is over; nil: never
 	Log   *slog.Logger // nil: discard
+
+	// Elapsed is the time since some fixed instant, also while the machine
+	// sleeps. Nil: the ordinary monotonic time.
+	Elapsed func() time.Duration
 }
 
 // A Problem is a record that exists and cannot be read or understood. It is
@@ -79,6 +86,7 @@ func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
 	return &Records{
 		store: s, shard: shard, fence: fence{opts.Epoch, opts.Check}, width: opts.Width, log: opts.Log,
 		byID: map[nstance.InstanceID]*record{}, snap: snapshots{turn: make(chan struct{}, 1)},
+		contents: NewContents(s, opts.Check, opts.Elapsed),
 	}
 }
 
@@ -98,6 +106,9 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 	defer r.drop(e)
 	if e.ref != ref || e.problem.Load() != nil {
 		return Instance{}, changedError("write", e.key, true)
+	}
+	if err := r.namable(ctx, rec.Definition); err != nil {
+		return Instance{}, err
 	}
 	h, err := e.create(ctx, rec)
 	if err := r.noted(e, err); err != nil {

@@ -595,6 +595,7 @@ func TestDefinitions(t *testing.T) {
 		b := newBed()
 		digest, err := b.recs.PutDefinition(t.Context(), d)
 		require.NoError(t, err)
+		b.Reset()
 		fresh := storage.NewRecords(b, shard, nil)
 		for range 3 {
 			_, err = fresh.Definition(t.Context(), digest)
@@ -604,14 +605,14 @@ func TestDefinitions(t *testing.T) {
 	})
 	t.Run("survive a lost answer", func(t *testing.T) {
 		b := newBed()
-		b.Inject(storagetest.Fault{Mode: storagetest.Lose, Err: nstance.Ambiguous})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: nstance.Ambiguous})
 		_, err := b.recs.PutDefinition(t.Context(), d)
 		require.NoError(t, err)
 	})
 	t.Run("are not sent again after the term", func(t *testing.T) {
 		var dead atomic.Bool
 		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Mode: storagetest.Lose, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
 		recs := storage.NewRecords(f, shard, &storage.RecordsOptions{Check: func() error {
 			if dead.Load() {
 				return nstance.Errorf(nstance.Unavailable, "over")
