@@ -147,6 +147,15 @@ func (b *Box) Stale(data []byte) bool {
 	return !bytes.Equal(data[:headerSize], header(modeSealed, b.keys[0].key))
 }
 
+// SealedWith returns the ID of the key that data was encrypted with; false: it
+// was not. It needs no key, and says nothing about whether data is whole.
+func SealedWith(data []byte) (keyID string, sealed bool) {
+	if len(data) < headerSize || !bytes.HasPrefix(data, []byte(magic)) || data[len(magic)] != modeSealed {
+		return "", false
+	}
+	return hex.EncodeToString(data[len(magic)+1 : headerSize]), true
+}
+
 func (b *Box) find(id []byte) *lock {
 	i := slices.IndexFunc(b.keys, func(l lock) bool { return bytes.Equal(l.key.id[:], id) })
 	if i < 0 {

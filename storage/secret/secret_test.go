@@ -61,6 +61,17 @@ func TestBox(t *testing.T) {
 		require.False(t, box(t, old).Stale([]byte("no secret")))
 		require.False(t, secret.Plain().Stale(sealed))
 	})
+	t.Run("tells the key without one", func(t *testing.T) {
+		id, ok := secret.SealedWith(sealed)
+		require.True(t, ok)
+		require.Equal(t, old.ID(), id)
+		bare, err := secret.Plain().Seal("x", plain)
+		require.NoError(t, err)
+		for _, data := range [][]byte{bare, plain, nil, sealed[:10]} {
+			_, ok := secret.SealedWith(data)
+			require.False(t, ok)
+		}
+	})
 	t.Run("refuses an empty name", func(t *testing.T) {
 		_, err := box(t, old).Seal("", plain)
 		require.ErrorIs(t, err, nstance.Invalid)

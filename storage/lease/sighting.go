@@ -1,0 +1,43 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A Sighting is what stood in storage about a shard's lease when somebody
+// looked. It says who holds the lease, not that he leads: for that it must be
+// seen to change, within TTL.
+type Sighting struct {
+	Holder
+	TTL     time.Duration   // for so long after each change nobody else leads
+	Version storage.Version // changes with each renewal; empty: there is no lease
+}
+
+// Look reads a shard's lease, for whoever wants to show it. It takes no part in
+// any election. No lease is the zero Sighting; one that cannot be read is
+// Invalid. Fails otherwise like the storage.
+func Look(ctx context.Context, s storage.Store, shard nstance.ShardID) (Sighting, error) {
+	if err := shard.Validate("shard"); err != nil {
+		return Sighting{}, err
+	}
+	obj, err := s.Get(ctx, storage.LeaseKey(shard))
+	if errors.Is(err, nstance.NotFound) {
+		return Sighting{}, nil
+	}
+	if err != nil {
+		return Sighting{}, err
+	}
+	at, err := decode(obj)
+	if err != nil {
+		return Sighting{}, err
+	}
+	return Sighting{
+		Holder: Holder{ID: at.Holder, Address: at.Address, Peer: at.Peer, Epoch: at.Epoch, Released: at.Released},
+		TTL:    at.ttl(), Version: at.version,
+	}, nil
+}
