@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,13 +13,12 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
 func (p *program) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards: nonces and keys"}
-	cmd.AddCommand(p.nonceCommand(), p.keysCommand(), p.rotateCommand())
+	cmd.AddCommand(p.initCommand(), p.clusterStatusCommand(), p.nonceCommand(), p.keysCommand(), p.rotateCommand())
 	return cmd
 }
 
@@ -29,6 +29,7 @@ type minting struct {
 	cluster, shard, tenant string
 	expiry                 time.Duration
 	output, caOutput       string
+	dryRun                 bool
 }
 
 func (p *program) nonceCommand() *cobra.Command {
@@ -50,6 +51,7 @@ func (p *program) nonceCommand() *cobra.Command {
 	f.DurationVar(&m.expiry, "expiry", 3*time.Hour, "how long it is good for")
 	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
 	f.StringVar(&m.caOutput, "ca-output", "", "file to write the certificates of the identity authority to, for login --ca")
+	dryRunFlag(cmd, &m.dryRun)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.nonce(cmd.Context(), &m) }
 	return cmd
 }
@@ -63,13 +65,13 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
-	var ring *registration.Keyring
-	err = p.stderr.slow("reading the keys in storage", func() (err error) {
-		ring, err = p.keyring(ctx, m.depot, box)
-		return err
-	})
+	ring, err := p.keyring(ctx, m.depot, box, m.dryRun)
 	if err != nil {
 		return err
+	}
+	if m.dryRun {
+		p.stderr.note("a nonce of kind %s for tenant %s in cluster %s would be minted", claims.Kind, claims.Tenant, claims.Cluster)
+		return nil
 	}
 	keys := ring.Keys()
 	token, err := keys.Nonces.Mint("", claims)
@@ -116,24 +118,29 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 
 // keyring returns the cluster's keys, and says so when it had to make them: that
 // is rarely meant where a server has run before.
-func (p *program) keyring(ctx context.Context, d depot, box *secret.Box) (*registration.Keyring, error) {
-	store, err := d.open(ctx)
+func (p *program) keyring(ctx context.Context, at depot, box *secret.Box, dryRun bool) (*registration.Keyring, error) {
+	var d *draft
+	err := p.stderr.slow("reading the keys in storage", func() (err error) {
+		if d, err = p.rehearse(ctx, at, box); err != nil || dryRun {
+			return err
+		}
+		store, err := at.open(ctx)
+		if err == nil {
+			d, err = p.establish(ctx, store, box, len(d.made) > 0)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	v := vault.New(store, box)
-	_, err = v.Get(ctx, registration.VaultNonceKey)
-	fresh := errors.Is(err, nstance.NotFound)
-	if fresh {
-		if err := storage.Probe(ctx, store); err != nil {
-			return nil, err
+	if slices.Contains(d.made, vault.Key(registration.VaultNonceKey)) {
+		done := "have been"
+		if dryRun {
+			done = "would be"
 		}
+		p.stderr.note("there were no keys in this storage: new authorities and a new nonce key %s made", done)
 	}
-	ring, err := registration.OpenKeyring(ctx, v, p.now)
-	if err == nil && fresh {
-		p.stderr.note("there were no keys in this storage: new authorities and a new nonce key have been made")
-	}
-	return ring, err
+	return d.ring, nil
 }
 
 // deliver writes a result to a file that only its owner can read, or to

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,6 +53,16 @@ func (d *depot) read(ctx context.Context) (storage.Store, error) {
 		return nil, err
 	}
 	return blob.OpenReadOnly(ctx, d.url)
+}
+
+// readOrNothing is read, but takes a directory that holds no store yet for an
+// empty one.
+func (d *depot) readOrNothing(ctx context.Context) (storage.Store, error) {
+	store, err := d.read(ctx)
+	if errors.Is(err, nstance.NotFound) {
+		return storage.ReadOnly(storage.NewMemory()), nil
+	}
+	return store, err
 }
 
 func (d *depot) check() error {

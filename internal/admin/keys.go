@@ -1,9 +1,12 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // encryption is the key set that is not in storage: it seals the others there.
@@ -31,14 +35,15 @@ type Key struct {
 	NotAfter    time.Time `json:"not_after,omitzero"`     // of an authority's certificate
 	LastUseEnds time.Time `json:"last_use_ends,omitzero"` // when the last thing signed with it expires; absent: not known
 	NextStepAt  time.Time `json:"next_step_at,omitzero"`  // when activate or finish is possible at the earliest
-	Holders     int       `json:"holders"`                // what in this shard depends on it
+	Holders     *int      `json:"holders,omitempty"`      // what in this shard depends on it; absent: only the shard's server knows
 }
 
 func keyOf(w *apiv1.Key) Key {
+	holders := int(w.GetHolders())
 	return Key{
 		Name: w.GetName(), ID: w.GetId(), Phase: w.GetPhase(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), Since: wire.TimeOf(w.GetSince()),
 		NotAfter: wire.TimeOf(w.GetNotAfter()), LastUseEnds: wire.TimeOf(w.GetLastUseEnds()), NextStepAt: wire.TimeOf(w.GetNextStepAt()),
-		Holders: int(w.GetHolders()),
+		Holders: &holders,
 	}
 }
 
@@ -50,10 +55,33 @@ func keysOf(list []*apiv1.Key) []Key {
 	return out
 }
 
+// storedKeys returns the keys as storage has them. What depends on each it does
+// not tell.
+func storedKeys(set func(name string) registration.KeySet) []Key {
+	out := []Key{}
+	for _, name := range []string{registration.Identity, registration.Workload, registration.Nonces} {
+		for _, k := range set(name).Keys {
+			key := Key{Name: name, ID: k.ID, Phase: string(k.Phase), CreatedAt: k.CreatedAt, Since: k.Since, NotAfter: k.NotAfter}
+			if key.NextStepAt = k.Since.Add(registration.Settle); k.UsedUntil.After(key.NextStepAt) {
+				key.NextStepAt = k.UsedUntil
+			}
+			if k.Phase == registration.PhaseCurrent {
+				key.NextStepAt = time.Time{}
+			}
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
 func (t *table) keys(list []Key) {
-	t.row("NAME", "ID", "PHASE", "SINCE", "HOLDERS", "NEXT STEP FROM", "EXPIRES")
+	t.row("NAME", "ID", "PHASE", "AGE", "SINCE", "HOLDERS", "NEXT STEP FROM", "EXPIRES")
 	for _, k := range list {
-		t.row(k.Name, k.ID, k.Phase, t.age(k.Since), fmt.Sprint(k.Holders), stamp(k.NextStepAt), stamp(k.NotAfter))
+		holders := ""
+		if k.Holders != nil {
+			holders = strconv.Itoa(*k.Holders)
+		}
+		t.row(k.Name, k.ID, k.Phase, t.age(k.CreatedAt), t.age(k.Since), holders, stamp(k.NextStepAt), stamp(k.NotAfter))
 	}
 }
 
@@ -292,6 +320,35 @@ func operatorOf(w *apiv1.Operator) Operator {
 		RegisteredAt: wire.TimeOf(w.GetRegisteredAt()), NotAfter: wire.TimeOf(w.GetNotAfter()), Issuer: w.GetIssuer(),
 		RevokedAt: wire.TimeOf(w.GetRevokedAt()), RevokedReason: w.GetRevokedReason(), Error: w.GetError(),
 	}
+}
+
+// registeredOperator returns an operator as its record in storage has it.
+func registeredOperator(key string, data []byte) Operator {
+	var rec struct {
+		Operator *registration.OperatorRegistration `json:"operator"`
+	}
+	err := storage.Readable(key, data)
+	if err == nil {
+		err = json.Unmarshal(data, &rec)
+	}
+	if err == nil && rec.Operator == nil {
+		err = nstance.Errorf(nstance.Invalid, "%s is no operator's record", key)
+	}
+	if err != nil {
+		return Operator{Error: err.Error()}
+	}
+	r := rec.Operator
+	o := Operator{ID: r.Name, Tenant: r.Tenant, Role: r.Role, Hostname: r.Hostname, RegisteredAt: r.RegisteredAt, RevokedReason: r.RevokedReason}
+	if c := cmp.Or(r.Pending, r.Current); c != nil {
+		o.NotAfter, o.Issuer = c.NotAfter, c.Issuer
+	}
+	if r.Revoked {
+		o.RevokedAt = r.RevokedAt
+		if o.RevokedAt.IsZero() { // marked by hand
+			o.RevokedAt = r.RegisteredAt
+		}
+	}
+	return o
 }
 
 // status says in one word how an operator stands.

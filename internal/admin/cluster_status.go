@@ -1,0 +1,325 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// A ClusterStatus is what cluster status prints: what storage alone tells.
+type ClusterStatus struct {
+	Cluster   nstance.ClusterID `json:"cluster,omitempty"` // as the shards' configurations say, if they agree
+	Shards    []ShardLease      `json:"shards"`
+	Keys      []Key             `json:"keys"`
+	Rotations []KeyRotation     `json:"rotations"` // those under way
+	Sealing   []Sealed          `json:"sealing"`   // by encryption key
+	Operators OperatorCount     `json:"operators"`
+	Problems  []string          `json:"problems"` // that a person should look at
+}
+
+// A KeyRotation is one that has begun and is not over.
+type KeyRotation struct {
+	Name       string    `json:"name"`                   // identity, workload or nonce
+	NextStep   string    `json:"next_step"`              // activate or finish
+	Since      time.Time `json:"since,omitzero"`         // the last step
+	NextStepAt time.Time `json:"next_step_at,omitzero"` // when the next one is possible at the earliest
+}
+
+// Sealed says how many objects in storage are encrypted with a key.
+type Sealed struct {
+	Key     string `json:"key,omitempty"` // its ID; absent: they are readable as they are
+	Objects int    `json:"objects"`
+}
+
+// An OperatorCount counts registered operators and administrators.
+type OperatorCount struct {
+	Good       int `json:"good"`    // their certificate is valid
+	Expired    int `json:"expired"` // they need a new nonce
+	Revoked    int `json:"revoked"`
+	Unreadable int `json:"unreadable"`
+}
+
+func (p *program) clusterStatusCommand() *cobra.Command {
+	var d depot
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use: "status --storage URL", Short: "Show what storage alone tells about the cluster",
+		Long: "Show what storage alone tells about the cluster: who leads each shard, the keys and their rotation, and how many\n" +
+			"operators there are. No server is asked, no key is needed, nothing is ever written. Whether a lease is renewed\n" +
+			"shows by looking at it for as long as it lasts, some seconds. What only servers know is in status and cluster keys.",
+		Args: arguments(),
+	}
+	d.flags(cmd)
+	cmd.Flags().DurationVar(&wait, "wait", lease.MaxTTL, "how long to look at most whether leases are renewed; 0: not at all")
+	out := p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if wait < 0 {
+			return nstance.FieldError("--wait", "use 0 or more", "is %s", wait)
+		}
+		store, err := d.read(cmd.Context())
+		if err != nil {
+			return err
+		}
+		s := &survey{store: store, now: p.now}
+		if err := p.stderr.slow("reading storage", func() error { return s.run(cmd.Context()) }); err != nil {
+			return err
+		}
+		if err := p.stderr.slow("watching the leases", func() error { return s.watch(cmd.Context(), wait) }); err != nil {
+			return err
+		}
+		return out.print(s.ClusterStatus, func(t *table) { t.cluster(s.ClusterStatus) })
+	}
+	return cmd
+}
+
+// A survey is one look at a cluster's storage.
+type survey struct {
+	ClusterStatus
+	store storage.Store
+	now   func() time.Time
+}
+
+// run reads all but who leads. A storage in which there is nothing at all is
+// NotFound: it is rarely the one that was meant.
+func (s *survey) run(ctx context.Context) error {
+	s.Rotations, s.Problems, s.Shards = []KeyRotation{}, []string{}, []ShardLease{}
+	shards, err := shardsIn(ctx, s.store)
+	if err != nil {
+		return err
+	}
+	for _, shard := range shards {
+		if err := s.shard(ctx, shard); err != nil {
+			return err
+		}
+	}
+	for _, part := range []func(context.Context) error{s.keys, s.sealing, s.operators} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	if len(s.Shards)+len(s.Keys)+len(s.Sealing) == 0 && s.Operators == (OperatorCount{}) {
+		return fault(nstance.NotFound, nil, "name the cluster's storage, or make its keys with nstance-admin cluster init", "there is no cluster in this storage")
+	}
+	return nil
+}
+
+// shard finds out what there is of one, but for its lease.
+func (s *survey) shard(ctx context.Context, id nstance.ShardID) error {
+	l := ShardLease{Shard: id, State: leaseNew}
+	_, err := s.store.Get(ctx, storage.LedKey(id))
+	if l.Marked = err == nil; err != nil && !errors.Is(err, nstance.NotFound) {
+		return err
+	}
+	records, err := hasRecords(ctx, s.store, id)
+	if err != nil {
+		return err
+	}
+	if l.Marked || records {
+		l.State = leaseMissing
+	}
+	conf, err := configOf(ctx, s.store, id)
+	switch {
+	case err == nil:
+		l.Cluster = conf.Cluster.ID
+	case errors.Is(err, nstance.NotFound): // it is a file elsewhere, and nobody has led with it yet
+	case errors.Is(err, nstance.Invalid):
+		s.problem("shard %s: its configuration in storage cannot be read: %v", id, err)
+	default:
+		return err
+	}
+	s.belongs(l)
+	s.Shards = append(s.Shards, l)
+	return nil
+}
+
+func (s *survey) belongs(l ShardLease) {
+	if s.Cluster != "" && l.Cluster != "" && l.Cluster != s.Cluster {
+		s.problem("shard %s is of cluster %s, another one of cluster %s: clusters must not share storage", l.Shard, l.Cluster, s.Cluster)
+	}
+	s.Cluster = cmp.Or(s.Cluster, l.Cluster)
+}
+
+func (s *survey) problem(format string, args ...any) {
+	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
+}
+
+func hasRecords(ctx context.Context, store storage.Store, shard nstance.ShardID) (bool, error) {
+	for _, err := range store.List(ctx, storage.InstancePrefix(shard), "") {
+		return err == nil, err
+	}
+	return false, nil
+}
+
+// keys reads the catalogue of keys, which needs none of them.
+func (s *survey) keys(ctx context.Context) error {
+	c, err := storage.NewDoc[registration.Catalogue](s.store, storage.ClusterLeaseKey, nil).Load(ctx)
+	if errors.Is(err, nstance.Invalid) {
+		s.Keys = []Key{}
+		s.problem("the catalogue of keys, %s, cannot be read: %v", storage.ClusterLeaseKey, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.Keys = storedKeys(func(name string) registration.KeySet { return c.Sets[name] })
+	if len(s.Keys) == 0 {
+		s.problem("there is no catalogue of keys: nstance-admin cluster init, or the first server, makes it")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Sets)) {
+		if n := len(c.Sets[name].Gone); n > 0 {
+			s.problem("%s of the %s keys that are gone: still to be destroyed, repeat cluster rotate", plural(n, "private key"), name)
+		}
+		s.rotation(name)
+	}
+	return nil
+}
+
+// rotation notes the rotation of a set if one is under way.
+func (s *survey) rotation(name string) {
+	var own []Key
+	for _, k := range s.Keys {
+		if k.Name == name {
+			own = append(own, k)
+		}
+	}
+	step := nextStep(own)
+	if step == registration.StepBegin {
+		return
+	}
+	r := KeyRotation{Name: name, NextStep: string(step)}
+	for _, k := range own {
+		if registration.Phase(k.Phase) != registration.PhaseCurrent {
+			r.Since, r.NextStepAt = k.Since, k.NextStepAt
+		}
+	}
+	s.Rotations = append(s.Rotations, r)
+}
+
+// sealing counts what is encrypted with which key.
+func (s *survey) sealing(ctx context.Context) error {
+	prefix := storage.SecretKey("")
+	var mu sync.Mutex
+	counts := map[string]int{}
+	err := each(ctx, s.store, prefix, func(key string, data []byte) {
+		if strings.TrimPrefix(key, prefix) == registration.VaultInstallation {
+			return // no secret
+		}
+		id, _ := secret.SealedWith(data)
+		mu.Lock()
+		defer mu.Unlock()
+		counts[id]++
+	})
+	s.Sealing = []Sealed{}
+	for _, id := range slices.Sorted(maps.Keys(counts)) {
+		s.Sealing = append(s.Sealing, Sealed{id, counts[id]})
+	}
+	if len(counts) > 1 {
+		s.problem("not everything is sealed with one key: nstance-admin cluster rotate encryption seals it again")
+	}
+	return err
+}
+
+// operators counts the records of operators and administrators.
+func (s *survey) operators(ctx context.Context) error {
+	var mu sync.Mutex
+	counts := map[string]int{}
+	now := s.now()
+	err := each(ctx, s.store, storage.OperatorPrefix, func(key string, data []byte) {
+		status := registeredOperator(key, data).status(now)
+		mu.Lock()
+		defer mu.Unlock()
+		counts[status]++
+	})
+	s.Operators = OperatorCount{Good: counts["good"], Expired: counts["expired"], Revoked: counts["revoked"], Unreadable: counts["unreadable"]}
+	if n := s.Operators.Unreadable; n > 0 {
+		s.problem("%s of operators cannot be read: nstance-admin operator list names them", plural(n, "record"))
+	}
+	return err
+}
+
+// each reads every object below prefix, some at a time.
+func each(ctx context.Context, store storage.Store, prefix string, see func(key string, data []byte)) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(readsAtOnce)
+	for e, err := range store.List(gctx, prefix, "") {
+		if err != nil {
+			return cmp.Or(g.Wait(), err)
+		}
+		g.Go(func() error {
+			obj, err := store.Get(gctx, e.Key)
+			if errors.Is(err, nstance.NotFound) {
+				return nil // gone meanwhile
+			}
+			if err == nil {
+				see(e.Key, obj.Data)
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// watch finds out who leads.
+func (s *survey) watch(ctx context.Context, limit time.Duration) error {
+	w := &leaseWatch{store: s.store, now: s.now, limit: limit}
+	for _, l := range s.Shards {
+		w.leases = append(w.leases, &watchedLease{ShardLease: l, open: true})
+	}
+	if err := w.run(ctx); err != nil {
+		return err
+	}
+	for i, l := range w.leases {
+		s.Shards[i] = l.ShardLease
+		switch l.State {
+		case leaseSilent:
+			s.problem("shard %s: its lease was not renewed for %s: nobody leads, unless it is an embedded server that shares it with none",
+				l.Shard, time.Duration(l.TTLSeconds*float64(time.Second)))
+		case leaseMissing:
+			s.problem("shard %s: its lease is missing, as in a restored bucket", l.Shard)
+		case leaseUnreadable:
+			s.problem("shard %s: nobody can lead: %s", l.Shard, l.Error)
+		}
+	}
+	return nil
+}
+
+func (t *table) cluster(s ClusterStatus) {
+	t.row("Cluster:", string(s.Cluster))
+	t.row("Operators:", fmt.Sprintf("%d good, %d expired, %d revoked", s.Operators.Good, s.Operators.Expired, s.Operators.Revoked))
+	for _, e := range s.Sealing {
+		t.row("Encryption:", cmp.Or(e.Key, "none")+", "+plural(e.Objects, "object"))
+	}
+	for _, r := range s.Rotations {
+		t.row("Rotation:", fmt.Sprintf("of the %s key, %s after %s", r.Name, r.NextStep, stamp(r.NextStepAt)))
+	}
+	if len(s.Shards) > 0 {
+		t.say("")
+		t.shards(s.Shards)
+	}
+	if len(s.Keys) > 0 {
+		t.say("")
+		t.keys(s.Keys)
+	}
+	if len(s.Problems) > 0 {
+		t.say("")
+		t.say("Problems:")
+	}
+	for _, problem := range s.Problems {
+		t.say("- %s", problem)
+	}
+}

@@ -1,0 +1,236 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+const operatorAddress = "10.0.0.1:8993"
+
+// leads has a server hold the lease of a shard as long as the test lasts.
+func (d *depot) leads(shard nstance.ShardID) {
+	l, err := lease.New(d.store(), shard, &lease.Options{Address: operatorAddress, TTL: time.Second})
+	require.NoError(d.t, err)
+	_, err = l.Campaign(d.t.Context())
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { require.NoError(d.t, l.Resign(context.Background())) })
+}
+
+// led leaves the lease of a shard behind, as a server that nobody follows.
+func (d *depot) led(shard nstance.ShardID, released bool) {
+	l := lease.NewSingle(d.store(), shard, &lease.Options{TTL: time.Second})
+	_, err := l.Campaign(d.t.Context())
+	require.NoError(d.t, err)
+	if released {
+		require.NoError(d.t, l.Resign(d.t.Context()))
+	}
+}
+
+// operator stores the record of one.
+func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
+	type record struct {
+		Operator *registration.OperatorRegistration `json:"operator"`
+	}
+	_, err := storage.NewDoc[record](d.store(), storage.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
+		r.Operator = &registration.OperatorRegistration{Name: name, Role: nstance.RoleOperator, Tenant: "default", RegisteredAt: time.Now(), Revoked: revoked}
+		r.Operator.Current = &registration.KeyRecord{NotAfter: notAfter}
+		return nil
+	})
+	require.NoError(d.t, err)
+}
+
+// rotate takes one step of a rotation at some time.
+func (d *depot) rotate(set string, step registration.Step, now time.Time) {
+	ring, err := registration.OpenKeyring(d.t.Context(), vault.New(d.store(), d.box()), func() time.Time { return now })
+	require.NoError(d.t, err)
+	_, err = ring.Rotate(d.t.Context(), registration.Rotation{Set: set, Step: step})
+	require.NoError(d.t, err)
+}
+
+func shardOf(t testing.TB, s admin.ClusterStatus, id nstance.ShardID) admin.ShardLease {
+	for _, l := range s.Shards {
+		if l.Shard == id {
+			return l
+		}
+	}
+	require.Fail(t, "no such shard", id)
+	return admin.ShardLease{}
+}
+
+func TestClusterStatus(t *testing.T) {
+	d := newDepot(t)
+	d.server(d.box())
+	conf, err := os.ReadFile("testdata/shard.jsonc")
+	require.NoError(t, err)
+	for _, name := range []string{"eu1a", "new"} {
+		d.put("config/"+name+".jsonc", string(conf))
+	}
+	d.leads("eu1a")
+	d.led("released", true)
+	d.led("silent", false)
+	d.put("lease/broken.json", "{")
+	d.put("lease/restored.led", "{}")
+	d.put("instance/records/default/web/"+string(webA)+".json", "{}")
+	d.rotate(registration.Identity, registration.StepBegin, time.Now().Add(-time.Hour))
+	d.rotate(registration.Nonces, registration.StepBegin, time.Now().Add(-time.Hour))
+	d.rotate(registration.Nonces, registration.StepActivate, time.Now())
+	d.operator("a", time.Now().Add(time.Hour), false)
+	d.operator("b", time.Now().Add(time.Hour), true)
+	d.operator("c", time.Now().Add(-time.Hour), false)
+	d.operator("d", time.Now().Add(time.Hour), false)
+	d.put("operator/default.e.json", "{")
+
+	d.env = nil // no key is needed
+	began := time.Now()
+	s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+	t.Run("who leads", func(t *testing.T) {
+		led := shardOf(t, s, "eu1a")
+		require.Equal(t, "led", led.State)
+		require.Equal(t, operatorAddress, led.Address)
+		require.Equal(t, uint64(1), led.Epoch)
+		require.True(t, led.Marked)
+		require.InDelta(t, 1, led.TTLSeconds, 0)
+		require.Equal(t, cluster, led.Cluster)
+		require.True(t, led.Until.After(began) && led.Until.Before(time.Now().Add(time.Second)), "%s", led.Until)
+	})
+	t.Run("and who does not", func(t *testing.T) {
+		for id, state := range map[nstance.ShardID]string{
+			"released": "released", "silent": "silent", "broken": "unreadable", "restored": "missing", "records": "missing", "new": "new",
+		} {
+			l := shardOf(t, s, id)
+			require.Equal(t, state, l.State, id)
+			require.Zero(t, l.Until, "%s: nothing is known", id)
+			require.Equal(t, state == "unreadable", l.Error != "", id)
+		}
+		require.Len(t, s.Shards, 7)
+	})
+	t.Run("the keys and their rotation", func(t *testing.T) {
+		var got []string
+		for _, k := range s.Keys {
+			got = append(got, k.Name+" "+k.Phase)
+			require.Nil(t, k.Holders, "storage does not tell")
+			require.False(t, k.CreatedAt.IsZero())
+		}
+		require.Equal(t, []string{"identity current", "identity next", "workload current", "nonce retired", "nonce current"}, got)
+		require.Equal(t, []string{"identity activate", "nonce finish"}, []string{
+			s.Rotations[0].Name + " " + s.Rotations[0].NextStep, s.Rotations[1].Name + " " + s.Rotations[1].NextStep,
+		})
+		require.Equal(t, s.Keys[1].Since.Add(registration.Settle), s.Rotations[0].NextStepAt)
+		require.Equal(t, []admin.Sealed{{Key: d.key.ID(), Objects: 5}}, s.Sealing)
+	})
+	t.Run("operators", func(t *testing.T) {
+		require.Equal(t, admin.OperatorCount{Good: 2, Expired: 1, Revoked: 1, Unreadable: 1}, s.Operators)
+	})
+	t.Run("problems", func(t *testing.T) {
+		all := strings.Join(s.Problems, "\n")
+		for _, says := range []string{"shard silent: its lease was not renewed for 1s", "shard restored: its lease is missing", "shard broken: nobody can lead", "1 record of operators cannot be read"} {
+			require.Contains(t, all, says)
+		}
+		require.Len(t, s.Problems, 5, all)
+		require.Equal(t, cluster, s.Cluster)
+	})
+	t.Run("for people, without a look at renewals", func(t *testing.T) {
+		r := d.cluster("status", "--wait", "0")
+		require.Zero(t, r.code, r.errors)
+		for _, line := range []string{
+			`Cluster: +prod\n`, `Operators: +2 good, 1 expired, 1 revoked\n`, `Encryption: +` + d.key.ID() + `, 5 objects\n`,
+			`Rotation: +of the identity key, activate after 2`, `eu1a +held +10.0.0.1:8993 +1 +-\n`, `silent +held +a server that does not tell its address +1 +-\n`,
+			`new +new +- +- +-\n`, `nonce +[0-9a-f]+ +retired +`, `- shard broken: nobody can lead: lease/broken.json cannot be read`,
+		} {
+			require.Regexp(t, line, r.out)
+		}
+	})
+}
+
+// It may be run with whatever rights, anywhere, at any time.
+func TestClusterStatusWritesNothing(t *testing.T) {
+	d := newDepot(t)
+	d.server(d.box())
+	d.led("silent", false)
+	d.operator("a", time.Now().Add(time.Hour), false)
+	before := d.files()
+	require.Zero(t, d.cluster("status", "--wait", "0").code)
+	r := d.cluster("status")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.progress, "watching the leases ...", "after a second")
+	require.Equal(t, before, d.files())
+}
+
+func TestClusterStatusOfLittle(t *testing.T) {
+	t.Run("a storage that is none", func(t *testing.T) {
+		d := newDepot(t)
+		d.dir += "/nowhere"
+		require.Equal(t, 3, d.cluster("status").code)
+		require.NoDirExists(t, d.dir)
+	})
+	t.Run("an empty one", func(t *testing.T) {
+		d := newDepot(t)
+		d.store()
+		r := d.cluster("status")
+		require.Equal(t, 3, r.code)
+		require.Contains(t, r.errors, "there is no cluster in this storage (name the cluster's storage, or make its keys with nstance-admin cluster init)")
+	})
+	t.Run("one with keys only", func(t *testing.T) {
+		d := newDepot(t)
+		require.Zero(t, d.cluster("init", "--cluster", "prod").code)
+		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+		require.Empty(t, s.Shards)
+		require.Empty(t, s.Problems)
+		require.Len(t, s.Keys, 3)
+	})
+	t.Run("one without keys", func(t *testing.T) {
+		d := newDepot(t)
+		d.led("eu1a", true)
+		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+		require.Contains(t, fmt.Sprint(s.Problems), "no catalogue of keys")
+	})
+	t.Run("keys that cannot be read", func(t *testing.T) {
+		d := newDepot(t)
+		d.put("lease/cluster.json", "{")
+		d.led("eu1a", true)
+		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+		require.Contains(t, fmt.Sprint(s.Problems), "lease/cluster.json, cannot be read")
+	})
+	t.Run("what is sealed with several keys, or none", func(t *testing.T) {
+		d := newDepot(t)
+		d.server(d.box())
+		other := secret.NewKey()
+		box, err := secret.NewBox(other)
+		require.NoError(t, err)
+		require.NoError(t, vault.New(d.store(), box).PutIfAbsent(t.Context(), "db", []byte("x")))
+		require.NoError(t, vault.New(d.store(), nil).PutIfAbsent(t.Context(), "plain", []byte("x")))
+		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+		require.ElementsMatch(t, []admin.Sealed{{Objects: 1}, {Key: d.key.ID(), Objects: 3}, {Key: other.ID(), Objects: 1}}, s.Sealing)
+		require.Contains(t, fmt.Sprint(s.Problems), "not everything is sealed with one key")
+	})
+	t.Run("two clusters", func(t *testing.T) {
+		d := newDepot(t)
+		conf, err := os.ReadFile("testdata/shard.jsonc")
+		require.NoError(t, err)
+		d.put("config/eu1a.jsonc", string(conf))
+		other := base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(string(conf), `"prod"`, `"test"`)))
+		d.put("accepted/eu1b.json", `{"format":"1.0","epoch":1,"write_id":"x","name":"file","digest":"d","data":"`+other+`"}`)
+		d.put("config/eu1b.jsonc", string(conf)) // newer, and not in force
+		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
+		require.Contains(t, fmt.Sprint(s.Problems), "shard eu1b is of cluster test, another one of cluster prod")
+		require.Equal(t, 6, d.cluster("init", "--cluster", "prod").code)
+	})
+	t.Run("a wait that is none", func(t *testing.T) {
+		require.Equal(t, 2, newDepot(t).cluster("status", "--wait", "-1s").code)
+	})
+}

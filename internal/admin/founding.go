@@ -1,0 +1,254 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
+)
+
+// A Founding is what cluster init prints.
+type Founding struct {
+	Cluster nstance.ClusterID `json:"cluster"`
+	Made    []string          `json:"made"`           // objects in storage that were made, or would be; none: all were there
+	Since   time.Time         `json:"since,omitzero"` // if none were made: when the oldest of the keys was
+	Keys    []Key             `json:"keys"`           // as they are now; none in a dry run that would make some
+	DryRun  bool              `json:"dry_run"`
+}
+
+// founding is what cluster init is asked for.
+type founding struct {
+	depot
+	cluster string
+	dryRun  bool
+}
+
+func (p *program) initCommand() *cobra.Command {
+	var f founding
+	cmd := &cobra.Command{
+		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities and keys in storage",
+		Long: "Make the cluster's authorities and keys in storage, after a look whether that keeps its promises. Where they are\n" +
+			"already it changes nothing and says since when. The first server, and cluster nonce, do the same: whoever comes\n" +
+			"first. A storage of another cluster is code 6.",
+		Args: arguments(),
+	}
+	f.flags(cmd)
+	f.keyFlags(cmd, "")
+	cmd.Flags().StringVar(&f.cluster, "cluster", "", "ID of the cluster")
+	dryRunFlag(cmd, &f.dryRun)
+	out := p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		done, err := p.initialize(cmd.Context(), &f)
+		if err != nil {
+			return err
+		}
+		return out.print(done, func(t *table) { t.founding(done) })
+	}
+	return cmd
+}
+
+func (p *program) initialize(ctx context.Context, f *founding) (Founding, error) {
+	id := nstance.ClusterID(f.cluster)
+	if err := errors.Join(f.check(), id.Validate("--cluster")); err != nil {
+		return Founding{}, err
+	}
+	box, err := f.keys.Box(p.getenv)
+	if err != nil {
+		return Founding{}, err
+	}
+	var d *draft
+	err = p.stderr.slow("looking for keys in storage", func() (err error) {
+		if err = f.belongs(ctx, id); err == nil {
+			d, err = p.rehearse(ctx, f.depot, box)
+		}
+		return err
+	})
+	if err == nil && len(d.made) > 0 && !f.dryRun {
+		d, err = p.make(ctx, f.depot, box)
+	}
+	if err != nil {
+		return Founding{}, err
+	}
+	return d.founding(id, f.dryRun), nil
+}
+
+// make does what was rehearsed.
+func (p *program) make(ctx context.Context, at depot, box *secret.Box) (d *draft, err error) {
+	err = p.stderr.slow("making keys in storage", func() error {
+		store, err := at.open(ctx)
+		if err == nil {
+			d, err = p.establish(ctx, store, box, true)
+		}
+		return err
+	})
+	return d, err
+}
+
+// belongs fails with Conflict if the storage is another cluster's, as far as
+// configurations in it tell.
+func (f *founding) belongs(ctx context.Context, id nstance.ClusterID) error {
+	store, err := f.readOrNothing(ctx)
+	if err != nil {
+		return err
+	}
+	shards, err := shardsIn(ctx, store)
+	if err != nil {
+		return err
+	}
+	for _, shard := range shards {
+		conf, err := configOf(ctx, store, shard)
+		if errors.Is(err, nstance.NotFound) || errors.Is(err, nstance.Invalid) { // it does not tell
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if conf.Cluster.ID != id {
+			return fault(nstance.Conflict, nil, "name that cluster, or another storage",
+				fmt.Sprintf("this storage is of cluster %s, as the configuration of shard %s says", conf.Cluster.ID, shard))
+		}
+	}
+	return nil
+}
+
+func (t *table) founding(f Founding) {
+	for _, key := range f.Made {
+		if f.DryRun {
+			t.say("%s would be made", key)
+		} else {
+			t.say("%s made", key)
+		}
+	}
+	switch {
+	case len(f.Made) == 0:
+		t.say("cluster %s: authorities and keys are already there since %s, nothing was changed", f.Cluster, stamp(f.Since))
+	case f.DryRun:
+		return
+	default:
+		t.say("cluster %s: authorities and keys are there now", f.Cluster)
+	}
+	t.say("")
+	t.keys(f.Keys)
+}
+
+// A draft is a vault that notes what is made in it. One that rehearses keeps
+// that to itself, and looks as if it had been stored. It is for one goroutine.
+type draft struct {
+	registration.Vault
+	rehearses bool
+	ring      *registration.Keyring
+
+	tried     map[string][]byte       // what was to be stored, by name
+	catalogue *registration.Catalogue // of a rehearsal; nil: as in the vault
+	made      []string                // keys in storage, in the order in which they were made
+}
+
+// rehearse finds out what establish would make, and changes nothing.
+func (p *program) rehearse(ctx context.Context, at depot, box *secret.Box) (*draft, error) {
+	store, err := at.readOrNothing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.load(ctx, &draft{Vault: vault.New(store, box), rehearses: true})
+}
+
+// establish makes the cluster's authorities and keys as far as they are missing.
+// A store that has none yet is put to the test first, as servers do at start.
+func (p *program) establish(ctx context.Context, store storage.Store, box *secret.Box, probe bool) (*draft, error) {
+	if probe {
+		if err := storage.Probe(ctx, store); err != nil {
+			return nil, err
+		}
+	}
+	return p.load(ctx, &draft{Vault: vault.New(store, box)})
+}
+
+func (p *program) load(ctx context.Context, d *draft) (_ *draft, err error) {
+	d.tried = map[string][]byte{}
+	d.ring, err = registration.OpenKeyring(ctx, d, p.now)
+	return d, err
+}
+
+// founding says what has been made.
+func (d *draft) founding(id nstance.ClusterID, dryRun bool) Founding {
+	f := Founding{Cluster: id, Made: append([]string{}, d.made...), Keys: []Key{}, DryRun: dryRun}
+	if dryRun && len(d.made) > 0 {
+		return f // the rehearsal's keys are nobody's
+	}
+	f.Keys = storedKeys(d.ring.Set)
+	if len(d.made) == 0 {
+		f.Since = slices.MinFunc(f.Keys, func(a, b Key) int { return a.CreatedAt.Compare(b.CreatedAt) }).CreatedAt
+	}
+	return f
+}
+
+// Get implements registration.Vault. Who has tried to store something looks at
+// it next: what is found then is his own only if it is the same.
+func (d *draft) Get(ctx context.Context, name string) ([]byte, error) {
+	data, err := d.Vault.Get(ctx, name)
+	own, tried := d.tried[name]
+	if tried && d.rehearses && errors.Is(err, nstance.NotFound) {
+		data, err = own, nil
+	}
+	if tried && err == nil && bytes.Equal(data, own) {
+		d.note(vault.Key(name))
+	}
+	return data, err
+}
+
+func (d *draft) note(key string) {
+	if !slices.Contains(d.made, key) {
+		d.made = append(d.made, key)
+	}
+}
+
+// PutIfAbsent implements registration.Vault.
+func (d *draft) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	d.tried[name] = data
+	if d.rehearses {
+		return nil
+	}
+	return d.Vault.PutIfAbsent(ctx, name, data)
+}
+
+// Catalogue implements registration.Vault.
+func (d *draft) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+	if d.catalogue != nil {
+		return *d.catalogue, nil
+	}
+	return d.Vault.Catalogue(ctx)
+}
+
+// UpdateCatalogue implements registration.Vault.
+func (d *draft) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (c registration.Catalogue, err error) {
+	changed := false
+	watched := func(c *registration.Catalogue) error {
+		before := *c
+		err := fn(c)
+		changed = err == nil && !reflect.DeepEqual(before, *c)
+		return err
+	}
+	if d.rehearses {
+		if c, err = d.Catalogue(ctx); err == nil {
+			err = watched(&c)
+		}
+		d.catalogue = &c
+	} else {
+		c, err = d.Vault.UpdateCatalogue(ctx, watched)
+	}
+	if err == nil && changed {
+		d.note(storage.ClusterLeaseKey)
+	}
+	return c, err
+}

@@ -1,0 +1,51 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// careless is a store that writes whatever the condition.
+type careless struct{ *storage.Memory }
+
+func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if obj, err := c.Get(ctx, key); err == nil {
+		return c.PutIfMatch(ctx, key, data, obj.Version)
+	}
+	return c.Memory.PutIfAbsent(ctx, key, data)
+}
+
+// No key is made in a store in which another could take its place.
+func TestNothingIsMadeInACarelessStore(t *testing.T) {
+	p, m := &program{stderr: &console{w: io.Discard}}, storage.NewMemory()
+	_, err := p.establish(t.Context(), careless{m}, nil, true)
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.ErrorContains(t, err, "this storage cannot be used")
+	for e, err := range m.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		require.Contains(t, e.Key, "probe/")
+	}
+}
+
+// An answer that got lost leaves open who has made an object: reading it back
+// tells.
+func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
+	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
+	d, err := p.establish(t.Context(), faulty, nil, false)
+	require.NoError(t, err)
+	require.Len(t, d.made, 7)
+	d, err = p.establish(t.Context(), faulty, nil, false)
+	require.NoError(t, err)
+	require.Empty(t, d.made)
+	require.Len(t, storedKeys(d.ring.Set), 3)
+	require.Equal(t, string(registration.PhaseCurrent), storedKeys(d.ring.Set)[0].Phase)
+}

@@ -1,0 +1,216 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+const (
+	leaseInterval = 200 * time.Millisecond // between two looks at a lease
+	readsAtOnce   = 16                     // objects that one command reads at a time
+)
+
+// The states of a ShardLease.
+const (
+	leaseLed        = "led"        // it was seen to be renewed
+	leaseHeld       = "held"       // not given back; whether anybody renews it was not looked at for long enough
+	leaseSilent     = "silent"     // not renewed for as long as it lasts: nobody leads, but for an only server that shares no lease
+	leaseReleased   = "released"   // given back
+	leaseMissing    = "missing"    // the shard has been led, or has records, and there is no lease
+	leaseNew        = "new"        // nobody has ever led
+	leaseUnreadable = "unreadable" // nobody can lead
+)
+
+// A ShardLease is who leads a shard, as far as storage tells.
+type ShardLease struct {
+	Shard      nstance.ShardID   `json:"shard"`
+	Cluster    nstance.ClusterID `json:"cluster,omitempty"` // as its configuration in storage says
+	State      string            `json:"state"`             // led, held, silent, released, missing, new or unreadable
+	Epoch      uint64            `json:"epoch,omitempty"`
+	Holder     string            `json:"holder,omitempty"`      // random, new with every process
+	Address    string            `json:"address,omitempty"`     // operator API, if it tells
+	TTLSeconds float64           `json:"ttl_seconds,omitempty"` // how long the lease lasts after each renewal
+	Until      time.Time         `json:"until,omitzero"`        // state led: nobody else leads before, by this machine's clock
+	Marked     bool              `json:"marked"`                // it has been led, or somebody was about to
+	Error      string            `json:"error,omitempty"`       // why the lease cannot be read
+}
+
+// shardsIn returns the shards that a store knows of, by whatever object.
+func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, error) {
+	found := map[nstance.ShardID]bool{}
+	for _, where := range []struct{ folder, ext string }{{"lease/", ".json"}, {"lease/", ".led"}, {"config/", ".jsonc"}, {"accepted/", ".json"}} {
+		for e, err := range store.List(ctx, where.folder, "") {
+			if err != nil {
+				return nil, err
+			}
+			name, ok := strings.CutSuffix(strings.TrimPrefix(e.Key, where.folder), where.ext)
+			if shard := nstance.ShardID(name); ok && shard.Validate("") == nil {
+				found[shard] = true
+			}
+		}
+	}
+	for after, more := "", true; more; {
+		var shard nstance.ShardID
+		var err error
+		if shard, more, err = nextShard(ctx, store, after); err != nil {
+			return nil, err
+		}
+		if more && shard.Validate("") == nil {
+			found[shard] = true
+		}
+		after = string(shard)
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// nextShard returns the first shard with records whose name sorts after that of
+// another one.
+func nextShard(ctx context.Context, store storage.Store, after string) (shard nstance.ShardID, found bool, err error) {
+	const folder = "instance/"
+	if after != "" {
+		after = folder + after + "0" // which follows everything that begins with a slash there
+	}
+	for e, err := range store.List(ctx, folder, after) {
+		if err != nil {
+			return "", false, err
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(e.Key, folder), "/")
+		return nstance.ShardID(name), true, nil
+	}
+	return "", false, nil
+}
+
+// configOf returns the configuration that storage has of a shard: the one in
+// force or, before anybody has led, the one that stands there. It fails with
+// NotFound when there is none, Invalid when it cannot be read.
+func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (*config.Config, error) {
+	type accepted struct {
+		Name string `json:"name"`
+		Data []byte `json:"data"`
+	}
+	known, err := storage.NewDoc[accepted](store, storage.AcceptedKey(shard), nil).Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(known.Data) > 0 {
+		return config.Parse(known.Name, known.Data)
+	}
+	obj, err := store.Get(ctx, storage.ConfigKey(shard))
+	if err != nil {
+		return nil, err
+	}
+	return config.Parse(obj.Key, obj.Data)
+}
+
+// A leaseWatch looks at the leases of several shards until it is known of each
+// whether anybody renews it.
+type leaseWatch struct {
+	store  storage.Store
+	now    func() time.Time
+	limit  time.Duration // how long to look at most
+	leases []*watchedLease
+}
+
+// A watchedLease is one of them.
+type watchedLease struct {
+	ShardLease
+	first  lease.Sighting
+	since  time.Time // when the present one was looked at first
+	before time.Time // when it was last asked for
+	open   bool      // nothing is known yet
+}
+
+func (w *leaseWatch) run(ctx context.Context) error {
+	began := w.now()
+	for {
+		if err := w.look(ctx); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(w.leases, func(l *watchedLease) bool { return l.open }) || w.now().Sub(began) >= w.limit {
+			return nil
+		}
+		pause(ctx, leaseInterval)
+		if ctx.Err() != nil {
+			return nstance.Errorf(nstance.Unavailable, "interrupted: %w", ctx.Err())
+		}
+	}
+}
+
+// look reads every lease that nothing is known of yet.
+func (w *leaseWatch) look(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readsAtOnce)
+	for _, l := range w.leases {
+		if l.open {
+			g.Go(func() error { return w.read(ctx, l) })
+		}
+	}
+	return g.Wait()
+}
+
+// read looks at one lease. What stands there was written before the answer, and
+// if it has changed, after the last question.
+func (w *leaseWatch) read(ctx context.Context, l *watchedLease) error {
+	asked := w.now()
+	s, err := lease.Look(ctx, w.store, l.Shard)
+	switch {
+	case nstance.CodeOf(err) == nstance.Invalid:
+		l.State, l.Error, l.open = leaseUnreadable, err.Error(), false
+		return nil
+	case err != nil:
+		return err
+	}
+	first := l.since.IsZero()
+	if changed := first || s.Version != l.first.Version; changed {
+		l.tell(s)
+		if !first && l.open {
+			l.State, l.Until, l.open = leaseLed, l.before.Add(s.TTL).UTC(), false
+		}
+		l.first, l.since = s, w.now()
+	} else if w.now().Sub(l.since) > s.TTL {
+		l.State, l.open = leaseSilent, false
+	}
+	l.before = asked
+	return nil
+}
+
+// tell says what one look has shown.
+func (l *watchedLease) tell(s lease.Sighting) {
+	l.Epoch, l.Holder, l.Address = s.Epoch, s.ID, s.Address
+	switch {
+	case s.Version == "" && l.State != leaseNew:
+		l.State, l.open = leaseMissing, false
+	case s.Version == "":
+		l.open = false
+	case s.Released:
+		l.State, l.open = leaseReleased, false
+	default:
+		l.State, l.open, l.TTLSeconds = leaseHeld, true, s.TTL.Seconds()
+	}
+}
+
+func (t *table) shards(list []ShardLease) {
+	t.row("SHARD", "LEASE", "LEADER", "EPOCH", "UNTIL AT LEAST")
+	for _, s := range list {
+		leader := s.Address
+		if leader == "" && s.Holder != "" {
+			leader = "a server that does not tell its address"
+		}
+		epoch := ""
+		if s.Epoch > 0 {
+			epoch = fmt.Sprint(s.Epoch)
+		}
+		t.row(string(s.Shard), s.State, leader, epoch, stamp(s.Until))
+	}
+}
