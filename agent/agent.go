@@ -44,6 +44,7 @@ func New(o *Options) (*Agent, error) {
 		}
 		drain = h.Run
 	}
+	o.Log = o.Log.With("instance_id", o.InstanceID) // the hook says so itself
 	vitals, err := health.NewCollector(&health.CollectorOptions{Probes: o.Probes, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("health collector: %w", err)

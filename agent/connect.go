@@ -68,7 +68,7 @@ func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(
 	}
 	err := attempt(addr)
 	if err == nil {
-		a.o.Log.Info(done, "instance_id", a.o.InstanceID, "addr", addr)
+		a.o.Log.Info(done, "addr", addr)
 		return
 	}
 	r.failed(0, refused(err))
@@ -100,7 +100,7 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 	case asked:
 		r.sent(away.addrs, lived)
 	case errors.Is(err, errRenewed):
-		a.o.Log.Info("certificate renewed", "instance_id", a.o.InstanceID)
+		a.o.Log.Info("certificate renewed")
 		r.again(addr)
 	default:
 		r.failed(lived, refused(err))

@@ -41,7 +41,7 @@ func Machine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("instance_id", o.InstanceID)
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	a, err := agent.New(o)
 	if err != nil {
 		return err
