@@ -31,7 +31,12 @@ func Plan(v View, now time.Time) Decision {
 		p.hold(HoldClock, v.Clock, time.Time{})
 	}
 	p.survey() // P1 acts on what it finds leaving
-	if v.Frozen {
+	switch {
+	case v.Frozen && v.Unnamed:
+		p.hold(HoldFrozen, "nobody says what the group should be: drains under way go on, and who is asked to go goes", time.Time{})
+		p.remedy()
+		return p.out
+	case v.Frozen:
 		p.hold(HoldFrozen, "only drains under way go on", time.Time{})
 		return p.out
 	}
@@ -102,6 +107,8 @@ func (p *planner) survey() {
 			p.finish(m)
 		case !p.Frozen:
 			p.judge(m)
+		case p.Unnamed && m.Requested != nil:
+			p.doomed = append(p.doomed, doomedMember{m, nstance.CauseRequest})
 		}
 	}
 	p.capSick()

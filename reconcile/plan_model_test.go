@@ -510,7 +510,8 @@ var planTroubles = []planTrouble{
 	{"max surge", 3, func(w *planWorld) { w.view.Group.Rollout.MaxSurge.N = w.dice.N(4); w.wishes++ }},
 	{"pause or go on", 3, func(w *planWorld) { w.view.History.Paused = !w.view.History.Paused; w.wishes++ }},
 	{"resume", 2, func(w *planWorld) { w.view.History.HaltedHash, w.view.History.Failures = "", 0; w.wishes++ }},
-	{"freeze or thaw", 2, func(w *planWorld) { w.view.Frozen = !w.view.Frozen }},
+	{"freeze or thaw", 2, func(w *planWorld) { w.view.Frozen, w.view.Unnamed = !w.view.Frozen, false }},
+	{"nobody names it", 2, func(w *planWorld) { w.view.Frozen, w.view.Unnamed = true, true }},
 	{"clock wrong or right", 2, func(w *planWorld) {
 		if w.view.Clock == "" {
 			w.view.Clock = "it is an hour ahead"
@@ -615,7 +616,7 @@ func (w *planWorld) calm() {
 	w.note("calm")
 	w.quiet = true
 	w.wishes++ // no age is limited any more
-	w.view.Frozen, w.view.Removing, w.view.Clock = false, false, ""
+	w.view.Frozen, w.view.Unnamed, w.view.Removing, w.view.Clock = false, false, false, ""
 	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0
 	w.view.Group.Rollout.HaltAfter = 0 // somebody would resume
 	if w.broken[w.view.Hash] {

@@ -209,14 +209,21 @@ func (p *planPass) checkDrains() {
 	}
 }
 
-// checkFrozen: nothing but drains already under way.
+// checkFrozen: nothing but drains already under way and, where nobody says what
+// the group should be, who is asked to go: he goes in this very pass.
 func (p *planPass) checkFrozen() {
 	if !p.v.Frozen {
 		return
 	}
 	for id := range p.acts {
-		if !p.find(id).State.Leaving() {
+		if m := p.find(id); !m.State.Leaving() && (!p.v.Unnamed || m.Requested == nil) {
 			p.failf("%s was touched in a frozen group", id)
+		}
+	}
+	for i := range p.v.Members {
+		m := p.find(p.v.Members[i].ID)
+		if _, acted := p.acts[m.ID]; p.v.Unnamed && m.Requested != nil && !m.Preserved && !m.State.Leaving() && m.State != nstance.Failed && !acted {
+			p.failf("%s was asked to go, and stays", m.ID)
 		}
 	}
 	if len(p.creates) > 0 || p.d.Halt {

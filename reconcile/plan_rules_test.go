@@ -396,6 +396,24 @@ func TestPlanFrozen(t *testing.T) {
 	})
 }
 
+func TestPlanUnnamed(t *testing.T) {
+	unnamed := func(v *reconcile.View) { v.Frozen, v.Unnamed = true, true }
+	asked := func(m *reconcile.Member) { m.Requested = &planByRequest }
+	hasty := func(m *reconcile.Member) { m.Requested, m.NoDrain = &planByRequest, true }
+	runPlanCases(t, []planCase{
+		{"nothing begins by itself", "n s x b t", planChanges(unnamed), "none", []string{"frozen"}},
+		{"who is asked to go goes, and nobody comes", "r r r", planChanges(unnamed, planEach("r1", asked)), "StartDrain(r1)", []string{"frozen"}},
+		{"without a drain, if so asked", "r r r", planChanges(unnamed, planEach("r1", hasty)), "Delete(r1)", []string{"frozen"}},
+		{"one that is draining already, too", "r d", planChanges(unnamed, planEach("d", hasty)), "Delete(d2)", []string{"frozen"}},
+		{"without a drain, if there is nothing to drain", "b r", planChanges(unnamed, planEach("b", asked)), "Delete(b1)", []string{"frozen"}},
+		{"for all that speaks against it", "n r", planChanges(unnamed, planEach("n", asked)), "StartDrain(n1)", []string{"frozen"}},
+		{"one on demand", "r r", planChanges(unnamed, planEach("r1", func(m *reconcile.Member) { m.OnDemand = true; asked(m) })), "StartDrain(r1)", []string{"frozen"}},
+		{"not one that is preserved", "r r", planChanges(unnamed, planEach("r1", func(m *reconcile.Member) { m.Preserved = true; asked(m) })), "none", []string{"frozen"}},
+		{"drains end", "r d", planChanges(unnamed, planEach("d", planDraining(0, planByRollout))), "Delete(d2)", []string{"frozen"}},
+		{"a freeze is a freeze", "r r", planChanges(func(v *reconcile.View) { v.Frozen = true }, planEach("r1", asked)), "none", []string{"frozen"}},
+	})
+}
+
 func TestPlanClock(t *testing.T) {
 	wrong := func(v *reconcile.View) { v.Clock = "it is an hour ahead" }
 	held := func(members string, want string, change ...planChange) planCase {

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 func TestPreserve(t *testing.T) {
@@ -67,13 +68,17 @@ func TestPreserve(t *testing.T) {
 	})
 	t.Run("a request that comes first hears of it", func(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			faulty := storagetest.NewFaulty(w.store)
+			w.store = faulty
+			w.succeeds(wanted(3))
 			id := w.ready()[0]
-			w.succeeds() // nobody says what the group should be, so nothing begins
+			faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1}) // so that no drain begins
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			asked := make(chan error, 1)
 			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
-			synctest.Wait()
+			w.passes(5 * time.Second)
+			faulty.Heal()
 			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve))
 			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})

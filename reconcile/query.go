@@ -207,8 +207,9 @@ func (r *Reconciler) Problems() []string {
 
 // Drain asks for an instance to be drained and then deleted, and returns once
 // the drain, or the deletion where there is nothing to drain, is durable. A
-// managed instance is replaced. Fails as Removable does, and with Unavailable
-// when ctx ends first: then it may still happen.
+// managed instance is replaced, unless nobody says what its group should be.
+// Fails as Removable does, and with Unavailable when ctx ends first: then it may
+// still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
 	err := r.request(ctx, id, reason, false)
 	if err != nil {

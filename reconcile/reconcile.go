@@ -61,6 +61,7 @@ type Options struct {
 
 	MaxUnhealthy      nstance.Count // more than that part of the shard silent at once, and than two members, is no reason to replace any; 20%
 	HealthInterval    time.Duration // between two reports of an agent; 60 s
+	DrainTimeout      time.Duration // longest drain of a member that is asked to go, in a group that nobody describes; 5 min
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
 	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
 	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
@@ -164,6 +165,7 @@ func withDefaults(opts *Options) Options {
 	o.Owner.Tenant = ""
 	o.MaxUnhealthy = cmp.Or(o.MaxUnhealthy, defaultMaxUnhealthy)
 	o.HealthInterval = orElse(o.HealthInterval, health.DefaultInterval)
+	o.DrainTimeout = orElse(o.DrainTimeout, defaultDrainTimeout)
 	o.FullPass = orElse(o.FullPass, 5*time.Minute)
 	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
 	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -412,6 +414,67 @@ func TestRequests(t *testing.T) {
 		w.passes(3 * time.Minute)
 		w.agrees(3)
 		require.Equal(t, ids[2:], w.ready()[:1])
+	})
+}
+
+// TestRequestsInAGroupThatNobodyNames: who is asked to go goes, and nobody else.
+func TestRequestsInAGroupThatNobodyNames(t *testing.T) {
+	forgotten := func(t *testing.T, play func(t *testing.T, w *world, ids []nstance.InstanceID)) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.succeeds()
+			ids := w.ready()
+			require.Len(t, ids, 3)
+			play(t, w, ids)
+			w.passes(30 * time.Minute)
+			require.Equal(t, ids[2:], w.ready()[:1])
+			w.want(wanted(3))
+			w.passes(10 * time.Minute)
+			w.agrees(3) // as before, once somebody names it
+			require.Equal(t, ids[2:], w.ready()[:1])
+		})
+	}
+	t.Run("with a drain and without", func(t *testing.T) {
+		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
+			ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+			defer cancel()
+			d, err := w.r.Drain(ctx, ids[0], "maintenance")
+			require.NoError(t, err)
+			require.WithinDuration(t, time.Now().Add(5*time.Minute), d.Deadline, time.Second)
+			require.NoError(t, w.r.Delete(ctx, ids[1], "broken", true))
+			require.Zero(t, w.count(nstance.EventDrainStarted, ids[1]))
+			w.passes(30 * time.Minute)
+			require.Len(t, w.cloud.Machines(), 1, "both are gone, and nobody came")
+		})
+	})
+	t.Run("nobody answers the drain", func(t *testing.T) {
+		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
+			w.slowDrain = true
+			require.NoError(t, w.r.Tune(reconcile.Tuning{DrainTimeout: 2 * time.Minute}))
+			require.NoError(t, w.r.Delete(w.ctx, ids[0], "", false))
+			require.NoError(t, w.r.Delete(w.ctx, ids[1], "", false))
+			w.passes(100 * time.Second)
+			require.Len(t, w.cloud.Machines(), 3)
+			w.passes(time.Minute)
+			require.Len(t, w.cloud.Machines(), 1, "the deadline has passed")
+		})
+	})
+	t.Run("the next leader goes on with it", func(t *testing.T) {
+		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
+			w.slowDrain = true
+			require.NoError(t, w.r.Delete(w.ctx, ids[0], "", false))
+			w.succeeds()
+			require.Len(t, w.cloud.Machines(), 3)
+			w.passes(4 * time.Minute)
+			require.Len(t, w.cloud.Machines(), 2)
+			require.NoError(t, w.r.Delete(w.ctx, ids[1], "", true))
+		})
+	})
+	t.Run("a freeze refuses at once", func(t *testing.T) {
+		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.succeeds()
+			require.NoError(t, w.r.Freeze(t.Context(), web, "not now"))
+			require.ErrorIs(t, w.r.Delete(w.ctx, w.ready()[0], "", false), nstance.Conflict)
+		})
 	})
 }
 

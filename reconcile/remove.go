@@ -94,7 +94,7 @@ type basis struct {
 // where the machine is gone, somebody asked for that, or the group wants none.
 func (m *member) basis() basis {
 	switch {
-	case m.gone, m.noDrain, m.group.spec.DrainTimeout <= 0:
+	case m.gone, m.noDrain, m.group.desired && m.group.spec.DrainTimeout <= 0:
 		return basis{}
 	case m.drain != nil:
 		return basis{drain: m.drain.Generation}

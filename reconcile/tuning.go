@@ -14,10 +14,13 @@ import (
 // values mean the defaults given there.
 type Tuning struct {
 	HealthInterval time.Duration
+	DrainTimeout   time.Duration
 	MaxUnhealthy   nstance.Count
 	GC             GC
 	Provider       provider.Tuning
 }
+
+const defaultDrainTimeout = 5 * time.Minute
 
 var defaultMaxUnhealthy = nstance.Count{N: 20, Percent: true}
 
@@ -33,6 +36,7 @@ func (r *Reconciler) Tune(t Tuning) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.health.Interval
+	r.opts.DrainTimeout = orElse(t.DrainTimeout, defaultDrainTimeout)
 	r.opts.MaxUnhealthy, r.opts.GC = cmp.Or(t.MaxUnhealthy, defaultMaxUnhealthy), t.GC.withDefaults()
 	r.health = policyFor(orElse(t.HealthInterval, health.DefaultInterval))
 	r.counted = silenceCount{}

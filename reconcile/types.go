@@ -16,6 +16,7 @@ type View struct {
 	Unreadable int                  // records of this group that could not be read: only P1, P2 and exact replacement
 	Removing   bool                 // the group itself is being deleted: its size counts as 0
 	Frozen     bool                 // no mutation except drains already under way
+	Unnamed    bool                 // frozen because nobody says what the group should be: who is asked to go, goes all the same
 	Breaker    string               // why silent members are not replaced; empty: they are
 	Clock      string               // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }

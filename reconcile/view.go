@@ -54,10 +54,11 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		}
 	}
 	r.sayBroken(g, v.Breaker)
-	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins
-		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", true, longest
+	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins by itself
+		v.Unnamed = !v.Frozen && !g.leaves()
+		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", v.Frozen || v.Unnamed, r.opts.DrainTimeout
 		if g.leaves() {
-			v.Frozen, v.Group = r.freezeOf(g) != nil, g.open.Group
+			v.Group = g.open.Group
 		}
 	}
 	return v, next
@@ -197,10 +198,6 @@ func (r *Reconciler) proves(m *member) bool {
 	}
 	return m.rec.InfraHash == m.group.hash || m.group.history.Failures == 0
 }
-
-// longest stands for the drain timeout of a group that nobody describes: its
-// drains end by their recorded deadlines.
-const longest = 365 * 24 * time.Hour
 
 // suspect raises an alarm when most of a group of three or more is under notice
 // at once, and asks the provider about each. It delays nothing.

@@ -69,7 +69,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.groupChanged, HealthInterval: t.conf.Shard.HealthInterval,
-		MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
+		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
 		},

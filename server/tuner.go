@@ -20,8 +20,8 @@ const (
 )
 
 // A tuner puts in force what reloads change of the settings that a term works
-// with: create_rate, request_timeout, breaker and gc at once, health_interval
-// when all agents have been told.
+// with: create_rate, request_timeout, default_drain_timeout, breaker and gc at
+// once, health_interval when all agents have been told.
 type tuner struct {
 	t    *term
 	wake chan struct{} // has room for one: another health_interval may be in force
@@ -81,7 +81,7 @@ func (u *tuner) signal() {
 
 func tuning(shard config.Shard, interval time.Duration) reconcile.Tuning {
 	return reconcile.Tuning{
-		HealthInterval: interval, MaxUnhealthy: shard.Breaker.MaxUnhealthy,
+		HealthInterval: interval, DrainTimeout: shard.DefaultDrainTimeout, MaxUnhealthy: shard.Breaker.MaxUnhealthy,
 		GC:       reconcile.GC{Interval: shard.GC.Interval, RegistrationTimeout: shard.GC.RegistrationTimeout},
 		Provider: provider.Tuning{Timeout: shard.RequestTimeout, Rate: shard.CreateRate.PerSecond, Burst: shard.CreateRate.Burst},
 	}
