@@ -58,11 +58,15 @@ func (q *queue) addLocked(key nstance.GroupKey, urgent bool) {
 	}
 }
 
-// addAt makes key due at the given time, unless it is due earlier already.
+// addAt makes key due at the given time, unless it is due earlier already. From
+// now on that is a matter of the monotonic clock: times from records, which only
+// know the wall clock, cannot be compared with others once somebody has set it.
 func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
 	if at.IsZero() {
 		return
 	}
+	now := q.now()
+	at = now.Add(at.Sub(now))
 	q.mu.Lock()
 	it := q.item(key)
 	if it.at.IsZero() || at.Before(it.at) {

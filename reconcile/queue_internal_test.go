@@ -1,0 +1,50 @@
+package reconcile
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wallclock"
+)
+
+// TestQueueWhenTheClockIsSet promises that whoever waits comes up when it is
+// time, whichever clock their times are by and whenever somebody sets one.
+func TestQueueWhenTheClockIsSet(t *testing.T) {
+	for name, off := range map[string]time.Duration{"it was ahead": 3 * time.Hour, "it was behind": -3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, ahead := time.Now(), off
+				q := newQueue(func() time.Time { return wallclock.Ahead(ahead) })
+				due := func(name nstance.GroupID, wall bool, in time.Duration) {
+					at := q.now().Add(in)
+					if wall {
+						at = at.UTC() // as in a record
+					}
+					q.addAt(nstance.GroupKey{Group: name}, at)
+				}
+				due("a", true, 10*time.Second)
+				due("b", false, 20*time.Second)
+				due("c", true, time.Hour)
+				due("d", false, time.Hour)
+				ahead = 0
+				due("a", true, 5*time.Second) // all are planned again when that is noticed
+				due("c", true, 30*time.Second)
+				due("d", true, 40*time.Second)
+				for _, want := range []struct {
+					name nstance.GroupID
+					at   time.Duration
+				}{{"a", 5 * time.Second}, {"b", 20 * time.Second}, {"c", 30 * time.Second}, {"d", 40 * time.Second}} {
+					key, ok := q.take(t.Context())
+					require.True(t, ok)
+					require.Equal(t, want.name, key.Group)
+					require.Equal(t, want.at, time.Since(began))
+					q.done(key)
+				}
+			})
+		})
+	}
+}
