@@ -71,15 +71,15 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 	switch a.Kind {
 	case StartDrain:
 		m.state, m.step = nstance.Draining, stepDrain
-		m.drain = r.newDrain(m, a, now)
+		m.drain, m.drainBy = r.newDrain(m, a, now), a.Deadline
 		m.drainOver = false
 		r.sayWhy(m, a)
 	case Tighten:
 		d := *m.drain
-		d.Deadline, d.Causes, d.Voluntary = a.Deadline, a.Causes, a.Voluntary
-		m.drain, m.step = &d, stepDrain
+		d.Deadline, d.Causes, d.Voluntary = a.Deadline.UTC(), a.Causes, a.Voluntary
+		m.drain, m.drainBy, m.step = &d, a.Deadline, stepDrain
 	case CancelDrain:
-		m.state, m.step, m.drain, m.drainOver = nstance.Booting, stepCancel, nil, false
+		m.state, m.step, m.drain, m.drainBy, m.drainOver = nstance.Booting, stepCancel, nil, time.Time{}, false
 	case Delete:
 		if m.state == nstance.Deleting {
 			return // the step goes on by itself

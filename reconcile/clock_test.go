@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -26,7 +27,7 @@ type clocks struct {
 	blind   bool // no clock counts sleep
 }
 
-func (c *clocks) now() time.Time { return time.Now().Add(time.Duration(c.stepped.Load())) }
+func (c *clocks) now() time.Time { return wallclock.Ahead(time.Duration(c.stepped.Load())) }
 
 // Date implements storage.Dated, with what an answer of 200 ms ago has said.
 func (c *clocks) Date() (storage.Reading, bool) {
@@ -430,6 +431,52 @@ func TestClockHolds(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, reconcile.HoldClock, p.Holds[0].Kind)
 		})
+	})
+}
+
+// TestClockSetRight promises that the leader that began a drain by a wrong clock
+// ends it when its time is truly over.
+func TestClockSetRight(t *testing.T) {
+	for name, off := range map[string]time.Duration{"it was ahead": 3 * time.Hour, "it was behind": -3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			c := &clocks{}
+			clocked(t, 3, c, func(t *testing.T, w *world) {
+				w.dawdle(true)
+				r, _ := w.leader()
+				c.stepped.Store(int64(off))
+				w.passes(time.Minute)
+				id := w.ready()[0]
+				_, err := r.Drain(w.ctx, id, "by hand")
+				require.NoError(t, err)
+				began := time.Now()
+				w.passes(time.Minute)
+				c.stepped.Store(0)
+				w.passes(5*time.Minute - time.Second - time.Since(began))
+				require.Zero(t, w.count(nstance.EventDrainCutShort, id))
+				w.passes(2 * time.Second)
+				require.Equal(t, 1, w.count(nstance.EventDrainCutShort, id))
+			})
+		})
+	}
+}
+
+// TestClockOfAnotherLeader promises that creations wait no longer for earlier ones
+// that failed than they ever do, although the clock was ahead by which that was
+// written.
+func TestClockOfAnotherLeader(t *testing.T) {
+	c := &clocks{}
+	clocked(t, 3, c, func(t *testing.T, w *world) {
+		c.stepped.Store(int64(3 * time.Hour))
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Denied, Times: -1})
+		w.want(wanted(4))
+		w.passes(20 * time.Minute)
+		require.True(t, w.holds(reconcile.HoldBackoff))
+		w.depose()
+		w.cloud.Heal()
+		c.stepped.Store(0)
+		w.lead(wanted(4))
+		w.passes(6 * time.Minute)
+		require.Len(t, w.ready(), 4)
 	})
 }
 

@@ -89,7 +89,7 @@ var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record 
 func (r *Reconciler) believe(m *member) {
 	m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
 	m.planned++
-	m.drain, m.drainOver = m.rec.Drain, false
+	m.drain, m.drainBy, m.drainOver = m.rec.Drain, time.Time{}, false
 	r.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
@@ -398,6 +398,9 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	if m.drain == planned {
 		m.drain = &d
+		if !d.Deadline.Equal(planned.Deadline) {
+			m.drainBy = time.Time{} // another leader's
+		}
 	}
 	r.mu.Unlock()
 	if !known {

@@ -215,12 +215,23 @@ func (r *Reconciler) recall(states shardState, backs map[string]wish) {
 func (r *Reconciler) remember(g *group) {
 	key := g.key.String()
 	if h, ok := r.absent[key]; ok {
+		h.BackoffUntil = bounded(h.BackoffUntil, r.opts.Now())
 		g.history, g.recorded = h, true
 		delete(r.absent, key)
 	}
 	if back, ok := r.backs[key]; ok {
 		g.back = &back
 	}
+}
+
+// bounded is the end of a backoff that another leader wrote, no later than a
+// backoff may be: that leader's clock may have been ahead by hours, and this
+// one's may be behind, or set.
+func bounded(until, now time.Time) time.Time {
+	if until.IsZero() {
+		return until
+	}
+	return now.Add(min(until.Sub(now), maxBackoff))
 }
 
 // drop takes a group out of memory. What it remembers is kept in case it is

@@ -223,6 +223,15 @@ const (
 	shortestWarning = 30 * time.Second
 )
 
+// memberDrainEnd returns when a drain under way ends: as recorded, unless this
+// term has planned that end and knows better how much time has elapsed since.
+func memberDrainEnd(m *Member) time.Time {
+	if !m.DrainBy.IsZero() {
+		return m.DrainBy
+	}
+	return m.Drain.Deadline
+}
+
 // tightest returns when m's drain must end: limit, or earlier if a notice says so.
 func (p *planner) tightest(m *Member, limit time.Time) time.Time {
 	for i := range m.Notices {

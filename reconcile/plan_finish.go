@@ -36,11 +36,12 @@ func (p *planner) returns(m *Member) bool {
 func (p *planner) watchDrain(m *Member) {
 	d := m.Drain
 	kept, added := p.reviewCauses(m)
-	deadline := p.tightest(m, d.Deadline)
+	end := memberDrainEnd(m)
+	deadline := p.tightest(m, end)
 	switch {
-	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(d.Deadline):
+	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(end):
 		p.finishDelete(m)
-	case kept < len(d.Causes), added > 0, deadline.Before(d.Deadline):
+	case kept < len(d.Causes), added > 0, deadline.Before(end):
 		causes := p.leavingCauses(m)
 		p.act(Action{Kind: Tighten, ID: m.ID, Deadline: deadline, Causes: causes, Voluntary: causesVoluntary(causes)})
 	}

@@ -74,6 +74,7 @@ type member struct {
 	noDrain   bool
 	contested bool           // its machine carries other marks, and that was said
 	drain     *nstance.Drain // as planned; durable once step is done
+	drainBy   time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
 	drainOver bool
 	why       []nstance.Cause // of the delete
 

@@ -45,6 +45,7 @@ type Member struct {
 	Requested    *nstance.Cause    // somebody asked for it to go
 	NoDrain      bool              // the request was to delete at once
 	Drain        *nstance.Drain    // recorded drain; its generation outlives a cancel
+	DrainBy      time.Time         // when that ends, by what has elapsed since this term planned it; zero: as recorded
 	DrainOver    bool              // acknowledged, or its executor gave up for good
 	DeletedFor   nstance.CauseKind // deleting without a drain: the recorded cause; "" is unknown
 }

@@ -88,7 +88,7 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
-		Preserved: r.preserved(m, now), Requested: r.outlived(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainOver: m.drainOver,
+		Preserved: r.preserved(m, now), Requested: r.outlived(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
 	}
 	if len(m.why) > 0 && m.drain == nil {
 		v.DeletedFor = m.why[0].Kind
