@@ -41,10 +41,21 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	return exitCode(err)
 }
 
+const help = `Administer the shards of an Nstance cluster.
+
+Results go to standard output, as tables or with -o json or yaml, everything else
+to standard error.
+
+Exit codes: 0 done; 1 failed, or cancelled at the question; 2 the command line, or
+what it asks for, is wrong; 3 there is no such thing; 4 not logged in, or not
+permitted; 5 nobody answered in time, repeat later; 6 it exists already, or is in
+another state than the command needs.`
+
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:              "nstance-admin",
 		Short:            "Administer the shards of an Nstance cluster",
+		Long:             help,
 		SilenceErrors:    true,
 		SilenceUsage:     true,
 		PersistentPreRun: func(*cobra.Command, []string) { p.begun = true },

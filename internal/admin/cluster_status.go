@@ -34,9 +34,9 @@ type ClusterStatus struct {
 
 // A KeyRotation is one that has begun and is not over.
 type KeyRotation struct {
-	Name       string    `json:"name"`                   // identity, workload or nonce
-	NextStep   string    `json:"next_step"`              // activate or finish
-	Since      time.Time `json:"since,omitzero"`         // the last step
+	Name       string    `json:"name"`                  // identity, workload or nonce
+	NextStep   string    `json:"next_step"`             // activate or finish
+	Since      time.Time `json:"since,omitzero"`        // the last step
 	NextStepAt time.Time `json:"next_step_at,omitzero"` // when the next one is possible at the earliest
 }
 

@@ -168,6 +168,7 @@ func TestClusterStatusWritesNothing(t *testing.T) {
 	r := d.cluster("status")
 	require.Zero(t, r.code, r.errors)
 	require.Contains(t, r.progress, "watching the leases ...", "after a second")
+	require.Zero(t, run(t, strings.NewReader(""), d.env, "cluster", "rotate", "encryption", "--dry-run", "--storage", d.url()).code)
 	require.Equal(t, before, d.files())
 }
 

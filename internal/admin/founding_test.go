@@ -33,9 +33,11 @@ func (d *depot) put(key, data string) {
 }
 
 // files returns what is in the storage's directory, and when each was written.
-func (d *depot) files() map[string]time.Time {
+func (d *depot) files() map[string]time.Time { return files(d.t, d.dir) }
+
+func files(t testing.TB, dir string) map[string]time.Time {
 	out := map[string]time.Time{}
-	require.NoError(d.t, filepath.WalkDir(d.dir, func(path string, _ os.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

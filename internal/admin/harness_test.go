@@ -83,6 +83,7 @@ type world struct {
 	onStatus  func()        // before GetShardStatus answers
 	phases    []string      // of the identity keys
 	refusals  []error       // of the next calls of RotateKey
+	requests  []proto.Message
 }
 
 func newWorld(t testing.TB) *world {
@@ -153,6 +154,9 @@ func (w *world) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	err, standby, leader, hang := w.fail[method], w.standby, w.leader, w.hang
 	w.callers = append(w.callers, serialOf(ctx))
 	w.asks[method]++
+	if m, ok := req.(proto.Message); ok {
+		w.requests = append(w.requests, m)
+	}
 	w.mu.Unlock()
 	if standby {
 		err = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present", Leader: leader}

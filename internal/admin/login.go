@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -82,6 +83,51 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 		return Identity{}, err
 	}
 	return id, install(dir, id)
+}
+
+// Rehearse checks all that Login does before it uses the nonce, and that a server
+// of the shard answers. It uses up and writes nothing. What only the server
+// knows, such as whether the nonce has been used, it leaves open. It fails like
+// Login.
+func Rehearse(ctx context.Context, dir string, opts *LoginOptions) (Identity, error) {
+	var o LoginOptions
+	if opts != nil {
+		o = *opts
+	}
+	id, roots, err := o.prepare()
+	if err != nil {
+		return Identity{}, err
+	}
+	c, err := readNonce(o.Nonce, o.Role)
+	if err != nil {
+		return Identity{}, err
+	}
+	if end := time.Unix(c.Expiry, 0); !time.Now().Before(end) {
+		return Identity{}, fault(nstance.Denied, nil, "mint another one with nstance-admin cluster nonce", "the nonce expired at "+stamp(end))
+	}
+	if err := o.mayReplace(dir, id); err != nil {
+		return Identity{}, err
+	}
+	for _, addr := range o.Registration {
+		if err = reach(ctx, addr, pki.ClientTLS(roots, nil, id.Shard, id.Cluster)); nstance.CodeOf(err) != nstance.Unavailable {
+			break
+		}
+	}
+	return id, err
+}
+
+// reach returns nil if a server answers at addr that cfg trusts.
+func reach(ctx context.Context, addr string, cfg *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	cfg = cfg.Clone()
+	cfg.NextProtos = []string{"h2"}
+	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return unreachable(addr, err, err.Error())
+	}
+	_ = conn.Close() // nothing was sent
+	return nil
 }
 
 // prepare checks everything that can be checked without the server.
@@ -183,6 +229,7 @@ type claims struct {
 	Kind    nstance.Role      `json:"kind"`
 	Cluster nstance.ClusterID `json:"cluster_id"`
 	Shard   nstance.ShardID   `json:"shard"`
+	Expiry  int64             `json:"exp"` // seconds since 1970
 }
 
 func readNonce(token string, kind nstance.Role) (claims, error) {
@@ -242,12 +289,13 @@ func hostsOf(addrs []string) []string {
 
 // LoginResult is what login prints.
 type LoginResult struct {
-	Identity string            `json:"identity"` // the directory
-	Subject  string            `json:"subject"`
+	Identity string            `json:"identity"`          // the directory
+	Subject  string            `json:"subject,omitempty"` // the server chooses it
 	Cluster  nstance.ClusterID `json:"cluster"`
 	Shard    nstance.ShardID   `json:"shard"`
 	Servers  []string          `json:"servers"`
-	NotAfter time.Time         `json:"not_after"`
+	NotAfter time.Time         `json:"not_after,omitzero"`
+	DryRun   bool              `json:"dry_run"`
 }
 
 func (p *program) loginCommand() *cobra.Command { return p.registerCommand(nstance.RoleAdmin) }
@@ -256,6 +304,7 @@ func (p *program) loginCommand() *cobra.Command { return p.registerCommand(nstan
 func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	o := LoginOptions{Role: role}
 	var nonce, ca, shard, dir string
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "login --nonce FILE|- --registration ADDR --ca FILE",
 		Short: "Exchange a nonce of kind admin for a certificate",
@@ -279,6 +328,7 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	f.DurationVar(&o.Timeout, "timeout", defaultTimeout, "how long an answer may take")
 	f.BoolVarP(&o.Replace, "yes", "y", false, "replace an identity for another shard without asking")
 	identityFlag(cmd, &dir)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the nonce, and that a server of the shard answers, but do not use it")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Nonce, err = p.read("nonce", nonce, maxNonce); err != nil {
@@ -295,9 +345,27 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 		if dir, err = p.identityDir(dir); err != nil {
 			return err
 		}
+		if dryRun {
+			return p.rehearseLogin(cmd.Context(), dir, &o, out)
+		}
 		return p.login(cmd.Context(), dir, &o, out)
 	}
 	return cmd
+}
+
+func (p *program) rehearseLogin(ctx context.Context, dir string, o *LoginOptions, out *output) error {
+	var id Identity
+	err := p.stderr.slow("connecting to "+strings.Join(o.Registration, ", "), func() (err error) {
+		id, err = Rehearse(ctx, dir, o)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r := LoginResult{Identity: dir, Cluster: id.Cluster, Shard: id.Shard, Servers: id.Servers, DryRun: true}
+	return out.print(r, func(t *table) {
+		t.say("a server of shard %s of cluster %s answers; the nonce would be used, and the identity saved in %s", r.Shard, r.Cluster, r.Identity)
+	})
 }
 
 func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *output) error {
@@ -313,7 +381,7 @@ func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *o
 	if err != nil {
 		return err
 	}
-	r := LoginResult{dir, who.Subject, id.Cluster, id.Shard, id.Servers, who.NotAfter}
+	r := LoginResult{Identity: dir, Subject: who.Subject, Cluster: id.Cluster, Shard: id.Shard, Servers: id.Servers, NotAfter: who.NotAfter}
 	return out.print(r, func(t *table) {
 		t.say("logged in to shard %s of cluster %s as %s, certificate until %s", r.Shard, r.Cluster, r.Subject, stamp(r.NotAfter))
 	})

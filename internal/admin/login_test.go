@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,4 +197,51 @@ func TestIdentityDirectory(t *testing.T) {
 			require.ErrorIs(t, admin.SaveIdentity(t.TempDir(), broken), nstance.Invalid, name)
 		}
 	})
+}
+
+func TestLoginDryRun(t *testing.T) {
+	w := newWorld(t).populate()
+	dir := filepath.Join(t.TempDir(), "deep", "er")
+	r := w.login(dir, w.nonce(nil), "--dry-run")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "a server of shard eu1a of cluster prod answers")
+	require.NoDirExists(t, dir)
+	r = w.login(dir, w.nonce(nil), "--dry-run", "-o", "json")
+	require.JSONEq(t, `{"identity":"`+dir+`","cluster":"prod","shard":"eu1a","servers":["`+w.operator+`"],"dry_run":true}`, r.out)
+	require.Empty(t, w.used, "the nonce is still good")
+
+	other := newWorld(t)
+	for name, tc := range map[string]struct {
+		nonce string
+		more  []string
+		code  int
+		says  string
+	}{
+		"an expired nonce": {w.nonce(func(c *registration.Claims) {
+			c.NotBefore, c.Expiry = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+		}), nil, 4, "the nonce expired at"},
+		"a nonce of another kind": {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "is of kind"},
+		"another authority":       {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
+		"nobody there":            {w.nonce(nil), []string{"--registration", closedPort(t)}, 5, "cannot be reached"},
+		"another shard's": {w.nonce(nil), []string{"--identity", func() string {
+			id := w.identity(time.Now())
+			id.Shard = "eu1b"
+			dir := filepath.Join(t.TempDir(), "other")
+			require.NoError(t, admin.SaveIdentity(dir, id))
+			return dir
+		}()}, 6, "holds an identity for shard eu1b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"login", "--nonce", "-", "--dry-run"}, tc.more...)
+			for flag, value := range map[string]string{"--registration": w.registration, "--ca": w.caFile()} {
+				if !slices.Contains(tc.more, flag) {
+					args = append(args, flag, value)
+				}
+			}
+			r := run(t, strings.NewReader(tc.nonce), map[string]string{"NSTANCE_ADMIN_DIR": dir}, args...)
+			require.Equal(t, tc.code, r.code, r.errors)
+			require.Contains(t, r.errors, tc.says)
+			require.NoDirExists(t, dir)
+		})
+	}
 }

@@ -36,7 +36,11 @@ func (o *rotation) reseal(ctx context.Context) error {
 	if box == nil {
 		return nstance.FieldError("--key-provider", "use env or file", "there is no key to seal with")
 	}
-	store, err := o.store.open(ctx)
+	open := o.store.open
+	if o.dryRun {
+		open = o.store.read
+	}
+	store, err := open(ctx)
 	if err != nil {
 		return err
 	}

@@ -110,9 +110,8 @@ type secretWrite struct {
 	name  string
 	plain []byte
 
-	store storage.Store
-	box   *secret.Box
-	old   storage.Object // without a key: there is none
+	box *secret.Box
+	old storage.Object // without a key: there is none
 }
 
 // look finds out what stands there, and that servers could open what is to.
@@ -120,13 +119,14 @@ func (w *secretWrite) look(ctx context.Context) (err error) {
 	if w.box, err = w.d.keys.Box(w.p.getenv); err != nil {
 		return err
 	}
-	if w.store, err = w.d.open(ctx); err != nil {
+	store, err := w.d.readOrNothing(ctx)
+	if err != nil {
 		return err
 	}
-	if err := checkSealing(ctx, w.store, w.box); err != nil {
+	if err := checkSealing(ctx, store, w.box); err != nil {
 		return err
 	}
-	w.old, err = w.store.Get(ctx, storage.SecretKey(w.name))
+	w.old, err = store.Get(ctx, storage.SecretKey(w.name))
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
@@ -160,10 +160,14 @@ func (w *secretWrite) write(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	store, err := w.d.open(ctx)
+	if err != nil {
+		return err
+	}
 	if w.old.Key == "" {
-		_, err = w.store.PutIfAbsent(ctx, key, data)
+		_, err = store.PutIfAbsent(ctx, key, data)
 	} else {
-		_, err = w.store.PutIfMatch(ctx, key, data, w.old.Version)
+		_, err = store.PutIfMatch(ctx, key, data, w.old.Version)
 	}
 	return err
 }
@@ -270,8 +274,9 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 
 // find looks for what is to be deleted.
 func (w *secretWrite) find(ctx context.Context) (err error) {
-	if w.store, err = w.d.open(ctx); err == nil {
-		w.old, err = w.store.Get(ctx, storage.SecretKey(w.name))
+	store, err := w.d.readOrNothing(ctx)
+	if err == nil {
+		w.old, err = store.Get(ctx, storage.SecretKey(w.name))
 	}
 	if errors.Is(err, nstance.NotFound) {
 		err = fault(nstance.NotFound, err, "nstance-admin secret list shows those there are", "no secret "+w.name)
@@ -281,7 +286,10 @@ func (w *secretWrite) find(ctx context.Context) (err error) {
 
 // remove fails with Conflict when somebody has replaced it since find.
 func (w *secretWrite) remove(ctx context.Context) error {
-	err := w.store.DeleteIfMatch(ctx, w.old.Key, w.old.Version)
+	store, err := w.d.open(ctx)
+	if err == nil {
+		err = store.DeleteIfMatch(ctx, w.old.Key, w.old.Version)
+	}
 	if errors.Is(err, nstance.NotFound) {
 		return nil // somebody else was faster
 	}
