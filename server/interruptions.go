@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -8,10 +9,14 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/storage/cache"
 )
 
 // rehearsalSource begins the source of notices that somebody pretends.
 const rehearsalSource = "rehearsal/"
+
+// noticeTypes are the events that tell of a notice.
+var noticeTypes = []nstance.EventType{nstance.EventNoticeDetected, nstance.EventNoticeReceived}
 
 // interruptionTypes are the events that tell what becomes of a notice.
 var interruptionTypes = []nstance.EventType{
@@ -20,21 +25,77 @@ var interruptionTypes = []nstance.EventType{
 	nstance.EventDeleted,
 }
 
-// interruptions reads, from what happened in order, each notice's story, in the
-// order in which they were received.
-func interruptions(events []nstance.Event) []*apiv1.Interruption {
-	s := stories{of: map[nstance.InstanceID][]*apiv1.Interruption{}, by: map[nstance.InstanceID]nstance.InstanceID{}}
-	for _, e := range events {
-		s.hear(e)
-	}
-	return s.all
+// A journal is where events are read.
+type journal interface {
+	Sightings(ctx context.Context, f cache.Filter) ([]cache.Sighting, error)
+	Events(ctx context.Context, f cache.Filter) ([]nstance.Event, error)
 }
 
-// stories are interruptions that are being read.
+// interruptions reads the stories of the notices that f chooses, those received
+// last first. However much happened besides, it reads only what tells of them.
+func interruptions(ctx context.Context, j journal, f cache.Filter) ([]*apiv1.Interruption, error) {
+	told, err := j.Sightings(ctx, f)
+	if err != nil || len(told) == 0 {
+		return nil, err
+	}
+	about := make([]nstance.InstanceID, 0, len(told))
+	for _, sight := range told {
+		about = append(about, sight.Instance)
+	}
+	after := told[len(told)-1].Seq - 1
+	replacements := cache.Filter{Tenant: f.Tenant, After: after, Types: []nstance.EventType{nstance.EventReplacementRequested}, Replaces: about}
+	if err := eachEvent(ctx, j, replacements, func(e nstance.Event) { about = append(about, e.Instance) }); err != nil {
+		return nil, err
+	}
+	s := newStories()
+	if err := eachEvent(ctx, j, cache.Filter{Tenant: f.Tenant, After: after, Types: interruptionTypes, Any: about}, s.hear); err != nil {
+		return nil, err
+	}
+	out := make([]*apiv1.Interruption, 0, len(told))
+	for _, sight := range told {
+		if i := s.find(sight.Instance, sight.EventID); i != nil {
+			out = append(out, i)
+		}
+	}
+	return out, nil
+}
+
+// eachEvent calls do with every event that f chooses, oldest first, and holds no
+// more than a page of them.
+func eachEvent(ctx context.Context, j journal, f cache.Filter, do func(nstance.Event)) error {
+	for f.Limit = journalPage; ; {
+		events, err := j.Events(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			do(e)
+		}
+		if len(events) < f.Limit {
+			return nil
+		}
+		f.After = events[len(events)-1].Seq
+	}
+}
+
+// stories are interruptions that are being read, from what happened in order.
 type stories struct {
-	all []*apiv1.Interruption
-	of  map[nstance.InstanceID][]*apiv1.Interruption
-	by  map[nstance.InstanceID]nstance.InstanceID // replacement to what it replaces
+	of map[nstance.InstanceID][]*apiv1.Interruption
+	by map[nstance.InstanceID]nstance.InstanceID // replacement to what it replaces
+}
+
+func newStories() *stories {
+	return &stories{of: map[nstance.InstanceID][]*apiv1.Interruption{}, by: map[nstance.InstanceID]nstance.InstanceID{}}
+}
+
+// find returns the story of a notice, nil if there is none.
+func (s *stories) find(id nstance.InstanceID, eventID string) *apiv1.Interruption {
+	for _, i := range s.of[id] {
+		if i.GetEventId() == eventID {
+			return i
+		}
+	}
+	return nil
 }
 
 func (s *stories) hear(e nstance.Event) {
@@ -75,18 +136,13 @@ func (s *stories) notice(e nstance.Event) {
 	if e.Notice == nil {
 		return
 	}
-	var i *apiv1.Interruption
-	for _, known := range s.of[e.Instance] {
-		if known.GetEventId() == e.Notice.EventID {
-			i = known
-		}
-	}
+	i := s.find(e.Instance, e.Notice.EventID)
 	if i == nil {
 		i = &apiv1.Interruption{
 			EventId: e.Notice.EventID, Tenant: string(e.Tenant), Group: string(e.Group), Instance: string(e.Instance),
 			Notice: wire.Notice(*e.Notice), Rehearsal: strings.HasPrefix(e.Notice.Source, rehearsalSource), DetectedAt: wire.Time(e.Notice.DetectedAt),
 		}
-		s.all, s.of[e.Instance] = append(s.all, i), append(s.of[e.Instance], i)
+		s.of[e.Instance] = append(s.of[e.Instance], i)
 	}
 	if e.Type == nstance.EventNoticeReceived {
 		first(&i.ReceivedAt, wire.Time(e.Time))

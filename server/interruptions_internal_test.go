@@ -15,7 +15,8 @@ func TestInterruptions(t *testing.T) {
 	notice := func(id, source string) *nstance.Notice {
 		return &nstance.Notice{Kind: nstance.Reclaim, EventID: id, Source: source, DetectedAt: t0, Deadline: at(120)}
 	}
-	got := interruptions([]nstance.Event{
+	s := newStories()
+	for _, e := range []nstance.Event{
 		{Type: nstance.EventNoticeDetected, Instance: "a", Tenant: "t", Group: "web", Time: at(0), Notice: notice("e1", "aws/spot")},
 		{Type: nstance.EventNoticeReceived, Instance: "a", Time: at(1), Notice: notice("e1", "aws/spot")},
 		{Type: nstance.EventReplacementRequested, Instance: "b", Replaces: "a", Time: at(2)},
@@ -30,9 +31,11 @@ func TestInterruptions(t *testing.T) {
 		{Type: nstance.EventReady, Instance: "b", Replaces: "a", Time: at(11)},
 		{Type: nstance.EventReady, Instance: "z", Time: at(11)},
 		{Type: nstance.EventDeleted, Instance: "c", Time: at(99)}, // long afterwards, for something else
-	})
-	require.Len(t, got, 2)
-	a, c := got[0], got[1]
+	} {
+		s.hear(e)
+	}
+	require.Len(t, s.of["a"], 1)
+	a, c := s.find("a", "e1"), s.find("c", "e2")
 	require.Equal(t, []string{"e1", "t", "web", "a", "b", "drained"}, []string{a.GetEventId(), a.GetTenant(), a.GetGroup(), a.GetInstance(), a.GetReplacement(), a.GetDrainOutcome()})
 	require.False(t, a.GetRehearsal() || a.GetWithdrawn())
 	for i, want := range []time.Time{at(0), at(1), at(2), at(11), at(3), at(6), at(8)} {
@@ -45,5 +48,7 @@ func TestInterruptions(t *testing.T) {
 	require.True(t, c.GetRehearsal() && c.GetWithdrawn())
 	require.Equal(t, "cancelled", c.GetDrainOutcome())
 	require.Nil(t, c.GetDeletedAt())
-	require.Empty(t, interruptions([]nstance.Event{{Type: nstance.EventNoticeReceived, Instance: "a"}}), "damaged lines tell nothing")
+	s = newStories()
+	s.hear(nstance.Event{Type: nstance.EventNoticeReceived, Instance: "a"})
+	require.Empty(t, s.of, "damaged lines tell nothing")
 }

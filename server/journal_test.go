@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"context"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +13,8 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage/cache"
 )
 
 // journalled waits until the journal's file holds an event, which takes a moment.
@@ -127,4 +131,80 @@ func TestListInterruptions(t *testing.T) {
 	require.Empty(t, list(blue, &apiv1.ListInterruptionsRequest{}))
 	_, err := api.ListInterruptions(t.Context(), &apiv1.ListInterruptionsRequest{Limit: 1001})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+}
+
+// TestInterruptionsBehindMuchElse: however much happened since, a notice and what
+// became of it are found, page by page.
+func TestInterruptionsBehindMuchElse(t *testing.T) {
+	ids := make([]nstance.InstanceID, 4)
+	for i := range ids {
+		var err error
+		ids[i], err = nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+	}
+	lost, fresh, other, late := ids[0], ids[1], ids[2], ids[3]
+	var events []nstance.Event
+	say := func(typ nstance.EventType, id nstance.InstanceID, change func(*nstance.Event)) {
+		e := nstance.Event{Time: time.Now().Add(-time.Hour), Type: typ, Tenant: nstance.DefaultTenant, Group: "web", Instance: id}
+		if change != nil {
+			change(&e)
+		}
+		events = append(events, e)
+	}
+	noticed := func(id string) func(*nstance.Event) {
+		n := reclaim(id, time.Minute)
+		return func(e *nstance.Event) { e.Notice = &n }
+	}
+	say(nstance.EventNoticeReceived, lost, noticed("e1"))
+	say(nstance.EventReplacementRequested, fresh, func(e *nstance.Event) { e.Replaces = lost })
+	for range 10_500 { // all of them of the kinds that stories are made of
+		say(nstance.EventReady, other, nil)
+	}
+	for range 1_100 { // every new leader hears of it again
+		say(nstance.EventNoticeReceived, lost, noticed("e1"))
+	}
+	say(nstance.EventNoticeReceived, late, noticed("e2"))
+	say(nstance.EventReady, fresh, nil)
+	say(nstance.EventDeleted, lost, nil)
+
+	w := newWorld(t, setup{opts: server.Options{Cache: journalOf(t, events)}})
+	api := w.admin()
+	list := func(req *apiv1.ListInterruptionsRequest) (ids []string, all []*apiv1.Interruption) {
+		t.Helper()
+		resp, err := api.ListInterruptions(t.Context(), req)
+		require.NoError(t, err)
+		for _, i := range resp.GetInterruptions() {
+			ids = append(ids, i.GetEventId())
+		}
+		return ids, resp.GetInterruptions()
+	}
+	got, all := list(&apiv1.ListInterruptionsRequest{})
+	require.Equal(t, []string{"e2", "e1"}, got)
+	i := all[1]
+	require.Equal(t, string(fresh), i.GetReplacement())
+	require.NotNil(t, i.GetReplacementReadyAt())
+	require.NotNil(t, i.GetDeletedAt())
+	got, _ = list(&apiv1.ListInterruptionsRequest{Limit: 1})
+	require.Equal(t, []string{"e2"}, got)
+	got, _ = list(&apiv1.ListInterruptionsRequest{EventId: "e1"})
+	require.Equal(t, []string{"e1"}, got)
+	got, _ = list(&apiv1.ListInterruptionsRequest{Instance: string(late)})
+	require.Equal(t, []string{"e2"}, got)
+	got, _ = list(&apiv1.ListInterruptionsRequest{Group: "db"})
+	require.Empty(t, got)
+}
+
+// journalOf returns the path of a journal with these events.
+func journalOf(t *testing.T, events []nstance.Event) string {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	c, err := cache.Open(path, &cache.Options{Queue: len(events)})
+	require.NoError(t, err)
+	for _, e := range events {
+		c.Append(e)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, c.Run(ctx))
+	require.NoError(t, c.Close())
+	return path
 }

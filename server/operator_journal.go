@@ -117,18 +117,9 @@ func (o operatorService) ListInterruptions(ctx context.Context, req *apiv1.ListI
 	if err != nil {
 		return nil, err
 	}
-	events, err := o.s.cache.Events(ctx, cache.Filter{
-		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Types: interruptionTypes, Limit: maxJournalPage, Newest: true,
+	list, err := interruptions(ctx, o.s.cache, cache.Filter{
+		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Instance: nstance.InstanceID(req.GetInstance()),
+		EventID: req.GetEventId(), Types: noticeTypes, Limit: limit,
 	})
-	if err != nil {
-		return nil, err
-	}
-	resp := &apiv1.ListInterruptionsResponse{}
-	for _, i := range slices.Backward(interruptions(events)) {
-		wanted := (req.GetInstance() == "" || i.GetInstance() == req.GetInstance()) && (req.GetEventId() == "" || i.GetEventId() == req.GetEventId())
-		if wanted && len(resp.Interruptions) < limit {
-			resp.Interruptions = append(resp.Interruptions, i)
-		}
-	}
-	return resp, nil
+	return &apiv1.ListInterruptionsResponse{Interruptions: list}, err
 }

@@ -17,6 +17,9 @@ type Filter struct {
 	Tenant   nstance.TenantID
 	Group    nstance.GroupID
 	Instance nstance.InstanceID
+	Any      []nstance.InstanceID // only those of any of these, at most 10,000 of them
+	Replaces []nstance.InstanceID // only those that name one of these as what is replaced, at most 10,000 of them
+	EventID  string               // only those of a notice with this ID
 	Types    []nstance.EventType
 	Since    time.Time   // only those of this second or later
 	Until    time.Time   // only those of an earlier second
@@ -33,6 +36,23 @@ const (
 
 // query returns the statement and its arguments.
 func (f Filter) query() (string, []any) {
+	where, args := f.where()
+	order := "ASC"
+	if f.Newest {
+		order = "DESC"
+	}
+	return "SELECT seq, body FROM events WHERE " + where + " ORDER BY seq " + order + " LIMIT ?", append(args, f.limit())
+}
+
+func (f Filter) limit() int {
+	if f.Limit <= 0 {
+		return defaultLimit
+	}
+	return min(f.Limit, maxLimit)
+}
+
+// where returns the condition and its arguments.
+func (f Filter) where() (string, []any) {
 	where, args := []string{"seq > ?"}, []any{int64(f.After)}
 	add := func(column, value string) {
 		if value != "" {
@@ -45,6 +65,15 @@ func (f Filter) query() (string, []any) {
 		where = append(where, "instance <> ''") // lets the index be used
 	}
 	add("instance", string(f.Instance))
+	add("json_extract(body, '$.notice.event_id')", f.EventID)
+	among := func(column string, ids []nstance.InstanceID) {
+		if len(ids) > 0 {
+			list, _ := json.Marshal(ids[:min(len(ids), maxLimit)]) // of strings: it cannot fail
+			where, args = append(where, column+" IN (SELECT value FROM json_each(?))"), append(args, string(list))
+		}
+	}
+	among("instance", f.Any)
+	among("json_extract(body, '$.replaces')", f.Replaces)
 	if f.Before > 0 {
 		where, args = append(where, "seq < ?"), append(args, int64(f.Before))
 	}
@@ -61,15 +90,7 @@ func (f Filter) query() (string, []any) {
 	}
 	second(">=", f.Since)
 	second("<", f.Until)
-	order, limit := "ASC", f.Limit
-	if f.Newest {
-		order = "DESC"
-	}
-	if limit <= 0 {
-		limit = defaultLimit
-	}
-	return "SELECT seq, body FROM events WHERE " + strings.Join(where, " AND ") +
-		" ORDER BY seq " + order + " LIMIT ?", append(args, min(limit, maxLimit))
+	return strings.Join(where, " AND "), args
 }
 
 // Events returns the matching events, oldest first, with the journal's
