@@ -433,14 +433,17 @@ func TestRequestsInAGroupThatNobodyNames(t *testing.T) {
 			require.Equal(t, ids[2:], w.ready()[:1])
 		})
 	}
+	soon := func(t *testing.T) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		t.Cleanup(cancel)
+		return ctx
+	}
 	t.Run("with a drain and without", func(t *testing.T) {
 		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
-			ctx, cancel := context.WithTimeout(w.ctx, time.Second)
-			defer cancel()
-			d, err := w.r.Drain(ctx, ids[0], "maintenance")
+			d, err := w.r.Drain(soon(t), ids[0], "maintenance")
 			require.NoError(t, err)
 			require.WithinDuration(t, time.Now().Add(5*time.Minute), d.Deadline, time.Second)
-			require.NoError(t, w.r.Delete(ctx, ids[1], "broken", true))
+			require.NoError(t, w.r.Delete(soon(t), ids[1], "broken", true))
 			require.Zero(t, w.count(nstance.EventDrainStarted, ids[1]))
 			w.passes(30 * time.Minute)
 			require.Len(t, w.cloud.Machines(), 1, "both are gone, and nobody came")
@@ -450,8 +453,8 @@ func TestRequestsInAGroupThatNobodyNames(t *testing.T) {
 		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.slowDrain = true
 			require.NoError(t, w.r.Tune(reconcile.Tuning{DrainTimeout: 2 * time.Minute}))
-			require.NoError(t, w.r.Delete(w.ctx, ids[0], "", false))
-			require.NoError(t, w.r.Delete(w.ctx, ids[1], "", false))
+			require.NoError(t, w.r.Delete(soon(t), ids[0], "", false))
+			require.NoError(t, w.r.Delete(soon(t), ids[1], "", false))
 			w.passes(100 * time.Second)
 			require.Len(t, w.cloud.Machines(), 3)
 			w.passes(time.Minute)
@@ -461,19 +464,19 @@ func TestRequestsInAGroupThatNobodyNames(t *testing.T) {
 	t.Run("the next leader goes on with it", func(t *testing.T) {
 		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.slowDrain = true
-			require.NoError(t, w.r.Delete(w.ctx, ids[0], "", false))
+			require.NoError(t, w.r.Delete(soon(t), ids[0], "", false))
 			w.succeeds()
 			require.Len(t, w.cloud.Machines(), 3)
 			w.passes(4 * time.Minute)
 			require.Len(t, w.cloud.Machines(), 2)
-			require.NoError(t, w.r.Delete(w.ctx, ids[1], "", true))
+			require.NoError(t, w.r.Delete(soon(t), ids[1], "", true))
 		})
 	})
 	t.Run("a freeze refuses at once", func(t *testing.T) {
 		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.succeeds()
 			require.NoError(t, w.r.Freeze(t.Context(), web, "not now"))
-			require.ErrorIs(t, w.r.Delete(w.ctx, w.ready()[0], "", false), nstance.Conflict)
+			require.ErrorIs(t, w.r.Delete(soon(t), w.ready()[0], "", false), nstance.Conflict)
 		})
 	})
 }
