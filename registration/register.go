@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -147,6 +148,7 @@ func (r *Registrar) registerOperator(ctx context.Context, a applicant) (*KeyReco
 	}
 	if standing.Current != nil && standing.Current.Serial == issued.Serial {
 		r.recorded("register", who, issued)
+		r.opts.Journal(r.event(nstance.EventOperatorRegistered, who, "certificate %s until %s", issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339)))
 	}
 	return r.standingOperator(standing, a)
 }

@@ -37,6 +37,10 @@ type Options struct {
 	// It must not block. Nil logs.
 	Alarm func(nstance.Event)
 
+	// Journal is told of every operator and administrator that registers, and
+	// of every renewal, once that is durable. It must not block. Nil: nobody is.
+	Journal func(nstance.Event)
+
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default discards
 }
@@ -55,6 +59,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if out.Log == nil {
 		out.Log = slog.New(slog.DiscardHandler)
+	}
+	if out.Journal == nil {
+		out.Journal = func(nstance.Event) {}
 	}
 	if out.Alarm == nil {
 		log := out.Log
@@ -209,6 +216,7 @@ func (r *Registrar) issue(id nstance.Identity, key ed25519.PublicKey, now time.T
 	return &issued, nil
 }
 
+// recorded logs that a certificate was issued.
 func (r *Registrar) recorded(op string, id nstance.Identity, issued *KeyRecord) {
 	r.opts.Log.Info("certificate issued", "op", op, "subject", id.Subject, "role", id.Role, "tenant", id.Tenant,
 		"serial", issued.Serial, "not_after", issued.NotAfter)
@@ -223,12 +231,19 @@ func (r *Registrar) credential(issued *KeyRecord) nstance.Credential {
 
 // alarm reports that what only one holder should have is in two hands.
 func (r *Registrar) alarm(id nstance.Identity, format string, args ...any) {
+	e := r.event(nstance.EventAlarm, id, format, args...)
+	e.Code = nstance.Denied
+	r.opts.Alarm(e)
+}
+
+// event is one about the holder of a certificate.
+func (r *Registrar) event(typ nstance.EventType, id nstance.Identity, format string, args ...any) nstance.Event {
 	e := nstance.Event{
-		Time: r.opts.Now().UTC(), Type: nstance.EventAlarm, Tenant: id.Tenant, Code: nstance.Denied,
+		Time: r.opts.Now().UTC(), Type: typ, Tenant: id.Tenant,
 		Reason: fmt.Sprintf("%s %s: ", id.Role, id.Subject) + fmt.Sprintf(format, args...),
 	}
 	if id.Role == nstance.RoleAgent {
 		e.Instance = nstance.InstanceID(id.Subject)
 	}
-	r.opts.Alarm(e)
+	return e
 }

@@ -72,6 +72,12 @@ func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Id
 		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
 	r.recorded("renew", id, issued)
+	was := "replaces"
+	if !now.Before(id.NotAfter) {
+		was = "replaces, by recovery, the expired"
+	}
+	r.opts.Journal(r.event(nstance.EventCertificateRenewed, id, "certificate %s until %s %s %s",
+		issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339), was, id.Serial))
 	return issued, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ type acceptance struct {
 	mu      sync.Mutex
 	held    *held
 	trouble string // why what is in force is not remembered; empty: it is
+	refused string // why the latest one was refused, as journalled; empty: it was not
 }
 
 func newAcceptance(t *term) *acceptance {
@@ -77,8 +79,12 @@ func (a *acceptance) recall(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("accepted configuration: %w", err)
 	case known.Digest == "":
-		_, err := a.doc.Update(ctx, func(d *accepted) error { d.proposal = s.proposed(); return nil })
-		return err
+		first := s.proposed()
+		if _, err := a.doc.Update(ctx, func(d *accepted) error { d.proposal = first; return nil }); err != nil {
+			return err
+		}
+		a.tell(nstance.EventConfigAccepted, first, "the first one of the shard")
+		return nil
 	default:
 		conf, err = known.parse()
 	}
@@ -111,20 +117,22 @@ func (s *Server) belongs(conf *config.Config) error {
 }
 
 // consider puts a proposed configuration in force, or holds it until somebody
-// confirms it because it would change too much at once.
-func (a *acceptance) consider(ctx context.Context, conf *config.Config, p proposal) (changed bool, err error) {
+// confirms it because it would change too much at once. why says how it came to
+// be proposed.
+func (a *acceptance) consider(ctx context.Context, conf *config.Config, p proposal, why string) (changed bool, err error) {
 	s := a.t.server
 	if p.Digest == s.config().Digest() && !a.troubled() {
-		return false, a.hold(ctx, nil)
+		return false, a.hold(ctx, nil, why)
 	}
+	a.t.groups.acquaint(ctx, conf)
 	excess, err := a.excess(conf)
 	if err != nil {
 		return false, err
 	}
 	if excess == "" {
-		return true, a.accept(ctx, conf, p)
+		return true, a.accept(ctx, conf, p, why)
 	}
-	if err := a.hold(ctx, &held{p, excess}); err != nil {
+	if err := a.hold(ctx, &held{p, excess}, why); err != nil {
 		return false, err
 	}
 	return false, &nstance.Error{
@@ -147,8 +155,9 @@ func (a *acceptance) excess(conf *config.Config) (string, error) {
 	return fmt.Sprintf("it would remove %d and replace %d of %d members, and shard.max_change permits %d", i.Removed, i.Rotated, i.Members, most), nil
 }
 
-// accept makes a configuration durable and then puts it in force.
-func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal) error {
+// accept makes a configuration durable and then puts it in force, and journals
+// that with why it was proposed.
+func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal, why string) error {
 	a.mu.Lock()
 	broken := a.trouble != ""
 	a.mu.Unlock()
@@ -164,6 +173,7 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	a.mu.Lock()
 	a.held = nil
 	a.mu.Unlock()
+	a.tell(nstance.EventConfigAccepted, p, why)
 	a.t.server.force(conf, p)
 	a.t.tuner.tune()
 	a.t.groups.publish()
@@ -172,8 +182,36 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	return nil
 }
 
+// tell journals what became of a configuration, and why.
+func (a *acceptance) tell(typ nstance.EventType, p proposal, why string) {
+	a.t.journal(nstance.Event{Time: a.t.server.opts.Now().UTC(), Type: typ, Reason: p.Digest + " of " + p.Name + ": " + why})
+}
+
+// longestRefusal is how many bytes of what is wrong with a configuration are
+// journalled. All of it is in the log.
+const longestRefusal = 4096
+
+// refuse journals that the latest configuration is refused, once; nil: it is
+// not. That one is held, or cannot be fetched at present, is no refusal.
+func (a *acceptance) refuse(err error, why string) {
+	text := ""
+	if err != nil && !errors.Is(err, nstance.Conflict) && !errors.Is(err, nstance.Unavailable) {
+		text = err.Error()
+		text = strings.ToValidUTF8(text[:min(len(text), longestRefusal)], "")
+	}
+	a.mu.Lock()
+	known := text == a.refused
+	a.refused = text
+	a.mu.Unlock()
+	if !known && text != "" {
+		a.t.journal(nstance.Event{
+			Time: a.t.server.opts.Now().UTC(), Type: nstance.EventConfigRefused, Reason: why, Code: nstance.CodeOf(err), Error: text,
+		})
+	}
+}
+
 // hold remembers what waits to be confirmed; nil: nothing does any more.
-func (a *acceptance) hold(ctx context.Context, h *held) error {
+func (a *acceptance) hold(ctx context.Context, h *held, why string) error {
 	a.mu.Lock()
 	was := a.held
 	a.mu.Unlock()
@@ -189,7 +227,10 @@ func (a *acceptance) hold(ctx context.Context, h *held) error {
 	a.mu.Lock()
 	a.held = h
 	a.mu.Unlock()
-	if h != nil {
+	if h == nil {
+		a.tell(nstance.EventConfigWithdrawn, was.proposal, why)
+	} else {
+		a.tell(nstance.EventConfigHeld, h.proposal, h.Reason+": "+why)
 		a.t.alarm(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
 	}
 	return nil
@@ -197,7 +238,7 @@ func (a *acceptance) hold(ctx context.Context, h *held) error {
 
 // confirm puts the held configuration in force. It fails with Conflict when
 // another one is held, or none.
-func (a *acceptance) confirm(ctx context.Context, digest string, dryRun bool) error {
+func (a *acceptance) confirm(ctx context.Context, digest, why string, dryRun bool) error {
 	h := a.waiting()
 	if h == nil || h.Digest != digest {
 		return &nstance.Error{Code: nstance.Conflict, Field: "digest", Msg: "no such configuration is held", Remedy: "see nstance-admin config status"}
@@ -209,7 +250,8 @@ func (a *acceptance) confirm(ctx context.Context, digest string, dryRun bool) er
 	if err != nil || dryRun {
 		return err
 	}
-	return a.accept(ctx, conf, h.proposal)
+	a.t.groups.acquaint(ctx, conf)
+	return a.accept(ctx, conf, h.proposal, why)
 }
 
 // waiting returns the configuration that is held, if any.
@@ -246,7 +288,7 @@ func (a *acceptance) follow(ctx context.Context) {
 	}
 	for {
 		wait := a.t.server.opts.Reread*9/10 + rand.N(a.t.server.opts.Reread/5+1)
-		if _, err := a.t.server.reread(ctx); errors.Is(err, nstance.Unavailable) {
+		if _, err := a.t.server.reread(ctx, "found where it comes from"); errors.Is(err, nstance.Unavailable) {
 			wait = min(wait, 5*time.Second)
 		}
 		select {

@@ -75,14 +75,19 @@ func (s *Server) force(conf *config.Config, p proposal) {
 //
 // Images are looked for and user data is fetched again too, after it returns.
 func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
-	changed, err = s.reread(ctx)
+	return s.refresh(ctx, "this server was told to read it again")
+}
+
+// refresh is Refresh, with why for the journal.
+func (s *Server) refresh(ctx context.Context, why string) (changed bool, err error) {
+	changed, err = s.reread(ctx, why)
 	if t := s.term.Load(); err == nil && t != nil {
 		t.resolver.again()
 	}
 	return changed, err
 }
 
-func (s *Server) reread(ctx context.Context) (changed bool, err error) {
+func (s *Server) reread(ctx context.Context, why string) (changed bool, err error) {
 	if err := s.turn(ctx); err != nil {
 		return false, err
 	}
@@ -91,12 +96,16 @@ func (s *Server) reread(ctx context.Context) (changed bool, err error) {
 	if err == nil {
 		err = errors.Join(s.permitted(conf), able(conf, provider.AbilitiesOf(s.provider)))
 	}
-	if t := s.term.Load(); err == nil && t != nil {
-		if changed, err = t.accepts.consider(ctx, conf, p); t.granted.Err() != nil {
+	t := s.term.Load()
+	if err == nil && t != nil {
+		if changed, err = t.accepts.consider(ctx, conf, p, why); t.granted.Err() != nil {
 			return false, errTermEnded
 		}
 	}
 	s.note(err)
+	if t != nil {
+		t.accepts.refuse(err, why)
+	}
 	return changed, err
 }
 
@@ -129,12 +138,12 @@ func (s *Server) note(err error) {
 }
 
 // confirm lets a held configuration take effect.
-func (s *Server) confirm(ctx context.Context, t *term, digest string, dryRun bool) error {
+func (s *Server) confirm(ctx context.Context, t *term, digest, why string, dryRun bool) error {
 	if err := s.turn(ctx); err != nil {
 		return err
 	}
 	defer func() { <-s.refreshing }()
-	return t.accepts.confirm(ctx, digest, dryRun)
+	return t.accepts.confirm(ctx, digest, why, dryRun)
 }
 
 // permitted refuses a reload that would change what this process is.

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/config"
@@ -27,9 +29,13 @@ func (c caller) changer() changer {
 	return changer{c.Subject, c.term.server.config().Allowance(c.Tenant)}
 }
 
-// edit changes the file, and returns once that is durable and in force; or it
-// only finds out whether that would do.
-func (g *groups) edit(ctx context.Context, dryRun bool, change func(*groupsFile) error) error {
+// An edit changes the file, and returns what the journal says of that. One
+// without an event changes nothing.
+type edit func(*groupsFile) (nstance.Event, error)
+
+// edit changes the file, and returns once that is durable, in the journal and in
+// force; or it only finds out whether that would do.
+func (g *groups) edit(ctx context.Context, dryRun bool, change edit) error {
 	if err := g.takeTurn(ctx); err != nil {
 		return err
 	}
@@ -40,13 +46,39 @@ func (g *groups) edit(ctx context.Context, dryRun bool, change func(*groupsFile)
 			return err
 		}
 		file.Groups = maps.Clone(file.Groups)
-		return change(&file)
-	}
-	if _, err := g.doc.Update(ctx, change); err != nil {
+		_, err = change(&file)
 		return err
+	}
+	var done nstance.Event
+	if _, err := g.doc.Update(ctx, func(f *groupsFile) (err error) { done, err = change(f); return err }); err != nil {
+		return err
+	}
+	if done.Type != "" {
+		g.t.journal(done)
 	}
 	g.loaded(nil)
 	return nil
+}
+
+// event is what the journal says of a change that somebody has asked for.
+func (g *groups) event(typ nstance.EventType, key nstance.GroupKey, what string, who changer) nstance.Event {
+	return nstance.Event{
+		Time: g.t.server.opts.Now().UTC(), Type: typ, Tenant: key.Tenant, Group: key.Group,
+		Reason: what + " (asked for by " + who.by + ")",
+	}
+}
+
+// changed is the event of a group of which the API says something else than
+// before; none if it does not.
+func (g *groups) changed(key nstance.GroupKey, before, after config.Override, was, is int, who changer) nstance.Event {
+	names := config.Differences(before, after)
+	if len(names) == 0 {
+		return nstance.Event{}
+	}
+	if i := slices.Index(names, "size"); i >= 0 {
+		names[i] = fmt.Sprintf("size %d, was %d", is, was)
+	}
+	return g.event(nstance.EventGroupChanged, key, strings.Join(names, "; "), who)
 }
 
 // takeTurn waits until nobody else changes what tenants have, so that what is
@@ -72,19 +104,19 @@ func (g *groups) create(ctx context.Context, who changer, key nstance.GroupKey, 
 	if err != nil {
 		return spec, err
 	}
-	err = g.edit(ctx, dryRun, func(f *groupsFile) error {
+	err = g.edit(ctx, dryRun, func(f *groupsFile) (none nstance.Event, err error) {
 		same, err := g.makes(*f, key, o)
 		if err != nil || same {
-			return err
+			return none, err
 		}
 		if err := g.t.resolver.vet(conf, &spec); err != nil {
-			return err
+			return none, err
 		}
 		if err := who.may.Room("size", g.sizes(conf, *f, key)+g.t.reconciler.OnDemand(key.Tenant), spec.Size); err != nil {
-			return err
+			return none, err
 		}
 		f.put(key, entry{Override: o, Dynamic: true, Base: b})
-		return nil
+		return g.event(nstance.EventGroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
 	})
 	return spec, err
 }
@@ -173,35 +205,36 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 		return nstance.Group{}, err
 	}
 	var spec nstance.Group
-	err = g.edit(ctx, dryRun, func(f *groupsFile) error {
+	err = g.edit(ctx, dryRun, func(f *groupsFile) (none nstance.Event, err error) {
 		e := f.of(key)
 		was, err := g.as(conf, key, e)
 		if err != nil {
-			return err
+			return none, err
 		}
-		e.Override = o.Over(e.overlayOr(conf.Static(key)))
+		before := e.overlayOr(conf.Static(key))
+		e.Override = o.Over(before)
 		e.Dynamic = !conf.Static(key)
 		if b != nil {
 			e.Base = b
 		}
 		if spec, err = g.as(conf, key, e); err != nil {
-			return err
+			return none, err
 		}
 		if retyped(o) {
 			if err := g.t.resolver.vet(conf, &spec); err != nil {
-				return err
+				return none, err
 			}
 		}
 		if o.SubnetPool != "" || o.Template != "" {
 			if err := conf.MayDynamic(spec); err != nil {
-				return err
+				return none, err
 			}
 		}
 		if err := who.may.Room("size", g.sizes(conf, *f, key)+was.Size+g.t.reconciler.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
-			return err
+			return none, err
 		}
 		f.put(key, e)
-		return nil
+		return g.changed(key, before, e.Override, was.Size, spec.Size, who), nil
 	})
 	return spec, err
 }
@@ -276,47 +309,56 @@ func (g *groups) beneath(ctx context.Context, conf *config.Config, under nstance
 func (g *groups) remove(ctx context.Context, who changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
 	conf := g.t.server.config()
 	var spec nstance.Group
-	err := g.edit(ctx, dryRun, func(f *groupsFile) (err error) {
+	err := g.edit(ctx, dryRun, func(f *groupsFile) (done nstance.Event, err error) {
 		e := f.of(key)
 		if conf.Static(key) {
-			spec, err = g.uncover(conf, key, &e)
+			spec, done, err = g.uncover(conf, key, &e, who)
 		} else {
-			spec, err = g.dismiss(conf, key, &e, who)
+			spec, done, err = g.dismiss(conf, key, &e, who)
 		}
 		if err == nil {
 			f.put(key, e)
 		}
-		return err
+		return done, err
 	})
 	return spec, err
 }
 
-func (g *groups) uncover(conf *config.Config, key nstance.GroupKey, e *entry) (nstance.Group, error) {
-	if e.overlay().Empty() {
-		return nstance.Group{}, nstance.FieldError("group", "remove it from the configuration, then delete it",
+func (g *groups) uncover(conf *config.Config, key nstance.GroupKey, e *entry, who changer) (spec nstance.Group, done nstance.Event, err error) {
+	before := e.overlay()
+	if before.Empty() {
+		return spec, done, nstance.FieldError("group", "remove it from the configuration, then delete it",
 			"group %s is in the configuration, and nothing was changed of it through the API", key)
 	}
 	e.Override, e.Dynamic = config.Override{}, false
-	return conf.Overlay(key, config.Override{})
+	if spec, err = conf.Overlay(key, e.Override); err != nil {
+		return spec, done, err
+	}
+	size := spec.Size
+	if before.Size != nil {
+		size = *before.Size
+	}
+	return spec, g.changed(key, before, e.Override, size, spec.Size, who), nil
 }
 
-func (g *groups) dismiss(conf *config.Config, key nstance.GroupKey, e *entry, who changer) (nstance.Group, error) {
+func (g *groups) dismiss(conf *config.Config, key nstance.GroupKey, e *entry, who changer) (spec nstance.Group, done nstance.Event, err error) {
 	if !e.exists() || e.Removing != nil && !g.leaving(key) {
-		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+		return spec, done, nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
 	g.mu.Lock()
-	spec, err := g.dynamic(conf, key, *e)
+	spec, err = g.dynamic(conf, key, *e)
 	g.mu.Unlock()
 	if err != nil { // it can go, whatever it should have been
 		spec = nstance.Group{Key: key, Removing: e.Removing != nil, Protect: e.protected()}
 	}
 	switch {
 	case e.Removing != nil: // already
-		return spec, nil
+		return spec, done, nil
 	case spec.Protect:
-		return spec, &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
+		return spec, done, &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
 	}
 	e.Removing = &removal{At: g.t.server.opts.Now().UTC(), By: who.by}
 	spec.Removing = true
-	return spec, nil
+	done = g.event(nstance.EventGroupRemovalRequested, key, "its members are drained and deleted", who)
+	return spec, done, nil
 }

@@ -208,7 +208,8 @@ func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfig
 
 // ConfirmConfig implements the RPC.
 func (o operatorService) ConfirmConfig(ctx context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
-	return &apiv1.ConfirmConfigResponse{}, o.s.confirm(ctx, callerOf(ctx).term, req.GetDigest(), req.GetDryRun())
+	c := callerOf(ctx)
+	return &apiv1.ConfirmConfigResponse{}, o.s.confirm(ctx, c.term, req.GetDigest(), c.because("confirmed"), req.GetDryRun())
 }
 
 // GetShardStatus implements the RPC.

@@ -13,7 +13,7 @@ func (o operatorService) RefreshConfig(ctx context.Context, req *apiv1.RefreshCo
 	if req.GetDryRun() {
 		return o.rehearseRefresh(ctx)
 	}
-	changed, err := o.s.Refresh(ctx)
+	changed, err := o.s.refresh(ctx, callerOf(ctx).because(""))
 	return &apiv1.RefreshConfigResponse{Digest: o.s.config().Digest(), Changed: changed}, err
 }
 

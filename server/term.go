@@ -84,7 +84,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
-		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Now: s.opts.Now, Log: s.log,
+		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -174,7 +174,8 @@ func (t *term) journal(e nstance.Event) {
 	}
 }
 
-// alarm journals what a person should see. It is called outside every lock.
+// alarm journals what a person should see, or what is known to concern an
+// instance only by its ID. It is called outside every lock.
 func (t *term) alarm(e nstance.Event) {
 	if v, err := t.reconciler.Instance(e.Instance); err == nil {
 		e.Tenant, e.Group = v.Record.Tenant, v.Record.Group

@@ -102,21 +102,25 @@ func (p *Pace) over(base *Pace) *Pace {
 // Difference returns the name of the first field in which two overrides differ,
 // in the order of their names, or "".
 func Difference(a, b Override) string {
+	return append(Differences(a, b), "")[0]
+}
+
+// Differences returns the names of all fields in which two overrides differ, in
+// order.
+func Differences(a, b Override) (names []string) {
 	fa, fb := a.fields(), b.fields()
-	var names []string
 	for name := range fa {
-		names = append(names, name)
-	}
-	for name := range fb {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
 		if string(fa[name]) != string(fb[name]) {
-			return name
+			names = append(names, name)
 		}
 	}
-	return ""
+	for name := range fb {
+		if _, both := fa[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // fields returns what o says, by name, equal things in equal bytes.

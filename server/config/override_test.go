@@ -194,6 +194,9 @@ func TestDifference(t *testing.T) {
 	require.Equal(t, "size", config.Difference(everything(), other))
 	other.Size = new(7)
 	require.Equal(t, "vars", config.Difference(other, everything()))
+	other.Size = nil
+	require.Equal(t, []string{"size", "vars"}, config.Differences(other, everything()))
+	require.Equal(t, []string{"size", "vars"}, config.Differences(everything(), other))
 }
 
 // What is stored must be read again as it was, by a person as well.
