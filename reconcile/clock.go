@@ -152,6 +152,14 @@ func (r *Reconciler) clockRight() bool {
 	return r.clock.why == ""
 }
 
+// ClockRight looks at the clock, and reports whether the time in what is stored
+// may decide something. Whatever now that is about is to be read before.
+func (r *Reconciler) ClockRight() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clockRight()
+}
+
 // ClockHold returns the hold of everything that the time in a record decides,
 // and whether there is one: while this server's clock cannot be trusted.
 func (r *Reconciler) ClockHold() (HoldView, bool) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
 )
 
 const (
@@ -135,7 +136,11 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		case <-r.ledger.wake:
 		}
 		now, edit := r.snapshotStates()
-		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
+		held, _ := r.states.Held()
+		err := r.records.Contents().Claim(ctx, now.newlyNamed(held)...)
+		if err == nil {
+			_, err = r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
+		}
 		r.noteSaved(edit, err)
 		if err == nil || ctx.Err() != nil {
 			continue
@@ -159,6 +164,32 @@ func (r *Reconciler) snapshotStates() (shardState, uint64) {
 		}
 	}
 	return out, r.ledger.edits
+}
+
+// newlyNamed returns the keys of the definitions that was does not name. A record
+// does, or did until now.
+func (s shardState) newlyNamed(was shardState) (keys []string) {
+	named := was.named()
+	for digest := range s.named() {
+		if !named[digest] {
+			keys = append(keys, storage.DefinitionKey(digest))
+		}
+	}
+	return keys
+}
+
+// named returns the digests of definitions.
+func (s shardState) named() map[string]bool {
+	out := map[string]bool{}
+	for _, h := range s.Groups {
+		if h.LastGood != "" {
+			out[h.LastGood] = true
+		}
+		if h.Rollback != nil {
+			out[h.Rollback.Definition] = true
+		}
+	}
+	return out
 }
 
 func (r *Reconciler) noteSaved(edit uint64, err error) {

@@ -143,7 +143,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	}
 	r := &Reconciler{
 		opts: o, provider: client, log: o.Log,
-		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log}),
+		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed}),
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  policyFor(o.HealthInterval),
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),

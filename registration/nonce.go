@@ -20,6 +20,9 @@ const (
 	maxNonce = 4 << 10
 	// keyIDLen is the part of a key's fingerprint that names it, in characters.
 	keyIDLen = 16
+	// MaxNonceLife is the longest that an operator's or administrator's nonce may
+	// be good for.
+	MaxNonceLife = 366 * 24 * time.Hour
 	// nbfLeeway is how far the clock of the server that verifies may be behind
 	// that of the server that minted, which may have been another one.
 	nbfLeeway = time.Minute
@@ -62,6 +65,9 @@ func (k *NonceKey) Mint(c Claims) (string, error) {
 	}
 	if err := c.validate(); err != nil {
 		return "", err
+	}
+	if life := c.Expiry.Sub(c.NotBefore); life > MaxNonceLife && c.Kind != nstance.RoleAgent {
+		return "", nstance.FieldError("exp", "use an expiry of 366 days or less", "is %s after nbf", life)
 	}
 	signer, err := jose.NewSigner(
 		jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: k.key, KeyID: k.id}},

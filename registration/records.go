@@ -62,13 +62,41 @@ type OperatorRegistration struct {
 	Name          string           `json:"name"` // subject of its certificates
 	Role          nstance.Role     `json:"role"` // operator or admin
 	Tenant        nstance.TenantID `json:"tenant"`
-	JTI           string           `json:"jti"` // of the nonce it registered with
+	JTI           string           `json:"jti"`                   // of the nonce it registered with
+	NonceExpiry   time.Time        `json:"nonce_expiry,omitzero"` // zero: written by a version that did not note it
 	Hostname      string           `json:"hostname,omitempty"`
 	RegisteredAt  time.Time        `json:"registered_at"`
 	Revoked       bool             `json:"revoked,omitempty"`
 	RevokedAt     time.Time        `json:"revoked_at,omitzero"`
 	RevokedReason string           `json:"revoked_reason,omitempty"`
 	Succession
+}
+
+// NonceEnds returns when the nonce that was used expires at the latest: until then
+// the mark that it has been used is needed. Zero: nobody knows.
+func (o *OperatorRegistration) NonceEnds() time.Time {
+	switch {
+	case !o.NonceExpiry.IsZero():
+		return o.NonceExpiry
+	case o.RegisteredAt.IsZero():
+		return time.Time{}
+	}
+	return o.RegisteredAt.Add(MaxNonceLife)
+}
+
+// Ends returns when the last of its certificates and its nonce have expired: until
+// then the record is needed, revoked or not. Zero: nobody knows.
+func (o *OperatorRegistration) Ends() time.Time {
+	end := o.NonceEnds()
+	if o.Current == nil || end.IsZero() {
+		return time.Time{}
+	}
+	for _, c := range []*KeyRecord{o.Current, o.Pending} {
+		if c != nil && c.NotAfter.After(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
 }
 
 // A KeyRecord describes one issued certificate and its key.

@@ -140,7 +140,7 @@ func (r *Registrar) registerOperator(ctx context.Context, a applicant) (*KeyReco
 		return nil, err
 	}
 	standing, err = r.records.ConsumeNonce(ctx, a.claims.JTI, OperatorRegistration{
-		Name: who.Subject, Role: who.Role, Tenant: who.Tenant, JTI: a.claims.JTI, Hostname: a.hostname,
+		Name: who.Subject, Role: who.Role, Tenant: who.Tenant, JTI: a.claims.JTI, NonceExpiry: a.claims.Expiry, Hostname: a.hostname,
 		RegisteredAt: a.now.UTC(), Succession: Succession{Current: issued},
 	})
 	if err != nil {
