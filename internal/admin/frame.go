@@ -129,7 +129,7 @@ func (f *frame) below(now time.Time) []string {
 		}
 		cpu, mem := loadOf(i)
 		t.row(string(i.ID), i.key().String(), string(i.State), t.age(i.CreatedAt), i.InstanceType, string(i.Market), cpu, mem,
-			t.age(i.LastReportAt), drainOf(i, now), strings.Join(i.Conditions, ","))
+			t.age(i.LastReportAt), drainOf(i, now), remarks(i))
 	}
 	return t.aligned()
 }

@@ -68,8 +68,18 @@ func (t *table) instances(list []Instance) {
 	t.row("ID", "TENANT", "GROUP", "STATE", "MARKET", "TYPE", "PROVIDER ID", "AGENT", "REPORT", "AGE", "CONDITIONS")
 	for _, i := range list {
 		t.row(string(i.ID), string(i.Tenant), string(i.Group), string(i.State), string(i.Market), i.InstanceType, i.ProviderID,
-			connection(i.Connected), t.age(i.LastReportAt), t.age(i.CreatedAt), strings.Join(i.Conditions, ","))
+			connection(i.Connected), t.age(i.LastReportAt), t.age(i.CreatedAt), remarks(i))
 	}
+}
+
+// remarks are what is special about an instance; one made by request counts in
+// no size, and looks like one too many otherwise.
+func remarks(i Instance) string {
+	all := i.Conditions
+	if i.OnDemand {
+		all = append([]string{"by-request"}, all...)
+	}
+	return strings.Join(all, ",")
 }
 
 func connection(connected bool) string {
@@ -137,7 +147,7 @@ func (t *table) story(s Story) {
 func (t *table) facts(i Instance) {
 	for _, f := range []struct{ name, value string }{
 		{"ID", string(i.ID)},
-		{"Group", i.key().String()},
+		{"Group", i.key().String() + madeBy(i)},
 		{"State", string(i.State)},
 		{"Conditions", strings.Join(i.Conditions, ", ")},
 		{"Created", t.since(i.Reason, stamp(i.CreatedAt), t.age(i.CreatedAt))},
@@ -156,6 +166,13 @@ func (t *table) facts(i Instance) {
 			t.row(f.name+":", f.value)
 		}
 	}
+}
+
+func madeBy(i Instance) string {
+	if i.OnDemand {
+		return ", made by request, beside its size"
+	}
+	return ""
 }
 
 // runtimeText says which configuration a machine has, of what can be changed

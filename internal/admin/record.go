@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -122,7 +124,17 @@ func (t *table) record(r Record) {
 	if r.Error != "" {
 		t.row("Broken:", r.Error)
 	}
-	t.say("%s", r.Data)
+	t.say("%s", indented(r.Data))
+}
+
+// indented returns JSON as people read it, and anything else as it is: what
+// cannot be read must be seen byte for byte.
+func indented(data string) string {
+	var b bytes.Buffer
+	if json.Indent(&b, []byte(data), "", "  ") != nil {
+		return data
+	}
+	return b.String()
 }
 
 func (p *program) recordRepairCommand() *cobra.Command {

@@ -50,6 +50,7 @@ func TestRepairWithoutServer(t *testing.T) {
 	require.Zero(t, r.code, r.errors)
 	require.Contains(t, r.out, "Broken:")
 	require.Zero(t, w.run("record", "repair", "state/eu1a.json", "--storage", url, "--from", good, "--yes").code)
+	require.Contains(t, w.run("record", "show", "state/eu1a.json", "--storage", url).out, "\n  \"epoch\": 4,\n", "as people read it")
 	r = w.run("record", "show", "state/eu1a.json", "--storage", url, "-o", "json")
 	require.Zero(t, r.code, r.errors)
 	require.NotContains(t, r.out, `"error"`)
