@@ -108,6 +108,7 @@ func (a *agent) watch(ctx context.Context) {
 		if err != nil {
 			continue
 		}
+		a.w.check.scarcer()
 		if n.Cancelled {
 			a.w.check.noticeWithdrawn(n.EventID)
 		}
@@ -134,7 +135,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}
-		rec.RegisteredAt = time.Now().UTC()
+		rec.RegisteredAt = a.w.clockOf(r).now().UTC()
 		return nil
 	})
 	if err == nil {

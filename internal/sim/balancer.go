@@ -99,12 +99,12 @@ func (c *checker) joinedLate(machines []nstance.Machine) {
 // severs checks, at the moment in which the cloud is asked to delete a machine
 // that runs, that no load balancer sends traffic to it any more, or has had long
 // enough to stop.
-func (c *checker) severs(p *process, m nstance.Machine) {
+func (c *checker) severs(m nstance.Machine) {
 	marked := c.w.store.markedSince(m.ID)
 	c.mu.Lock()
 	late := c.intruded[m.ProviderID]
 	c.mu.Unlock()
-	if late || time.Since(marked) >= leaveWithin || p.steppedSince(marked) {
+	if late || time.Since(marked) >= leaveWithin {
 		return
 	}
 	for _, lb := range balancers {

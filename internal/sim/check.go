@@ -48,8 +48,10 @@ type checker struct {
 	backs      map[nstance.GroupKey]aversion    // what was rolled back
 	frozen     map[nstance.GroupKey]time.Time   // since when somebody knows
 	kept       map[nstance.InstanceID]preserved // ever
-	intruded   map[string]bool                  // by provider ID: may have joined a load balancer late
-	journal    []string                         // the latest events, for a violation
+	dates      map[nstance.InstanceID]dating
+	scarce     time.Time       // when there may last have been no room for what groups prefer
+	intruded   map[string]bool // by provider ID: may have joined a load balancer late
+	journal    []string        // the latest events, for a violation
 }
 
 func newChecker(w *World) *checker {
@@ -58,6 +60,7 @@ func newChecker(w *World) *checker {
 		taken: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
 		halts: map[string]aversion{}, backs: map[nstance.GroupKey]aversion{}, frozen: map[nstance.GroupKey]time.Time{},
 		kept: map[nstance.InstanceID]preserved{}, intruded: map[string]bool{},
+		dates: map[nstance.InstanceID]dating{},
 	}
 }
 

@@ -17,6 +17,7 @@ func (c *checker) creating(spec nstance.MachineSpec) {
 		c.belongs(spec, rec)
 		c.still(rec)
 	}
+	c.preferred(spec)
 	c.mu.Lock()
 	again := c.created[spec.ID]
 	c.created[spec.ID] = true
@@ -47,7 +48,7 @@ func (c *checker) sound(id nstance.InstanceID) bool {
 }
 
 // deleting checks I3 and I10 at the moment in which the cloud is asked.
-func (c *checker) deleting(p *process, m nstance.Machine) {
+func (c *checker) deleting(m nstance.Machine) {
 	rec, ok := c.w.store.record(m.ID)
 	if c.w.store.markedSince(m.ID).IsZero() {
 		c.violated("I3", "delete of %s without a durable mark", m.ID)
@@ -57,22 +58,22 @@ func (c *checker) deleting(p *process, m nstance.Machine) {
 	if !ok || rec.Deleting == nil || err != nil || truth.Status != nstance.StatusRunning {
 		return
 	}
-	c.severs(p, m)
+	c.severs(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d, why := rec.Drain, rec.Deleting.Why.Kind
+	d, why, dates := rec.Drain, rec.Deleting.Why.Kind, c.dates[m.ID]
 	if why == nstance.CauseGone {
 		c.note("I10", "running machine %s deleted as gone", m.ID)
 		return
 	}
-	if first := c.first[m.ID]; rec.RegisteredAt.IsZero() || first.IsZero() || rec.Deleting.At.Sub(first) < reportInterval {
-		return // it was not ready when this was decided
+	if first := c.first[m.ID]; rec.RegisteredAt.IsZero() || first.IsZero() || dates.marked.Sub(first) < reportInterval {
+		return // it was not ready when this was decided, or nobody can say
 	}
 	switch {
-	case c.w.undrained(keyOf(rec), rec.Deleting.At):
+	case c.w.undrained(keyOf(rec), dates.marked):
 	case d == nil:
 		c.note("I3", "ready machine %s deleted without a drain (%s)", m.ID, why)
-	case !c.drained[m.ID][d.Generation] && time.Now().Before(d.Deadline.Add(-maxStep)):
+	case !c.drained[m.ID][d.Generation] && dates.drain != d.Generation && time.Now().Before(d.Deadline.Add(-maxStep)):
 		c.note("I3", "machine %s deleted %v before the deadline of drain %d, not emptied", m.ID, time.Until(d.Deadline), d.Generation)
 	}
 }

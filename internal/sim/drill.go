@@ -29,6 +29,8 @@ func (d *driver) drill() {
 	d.drillRemoval()
 	d.drillExpiry(webToo)
 	d.drillLateIntent()
+	d.drillClock(webToo)
+	d.drillCapacity(web)
 }
 
 // drillSilence cuts every agent of a group off. As long as the provider says

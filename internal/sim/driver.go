@@ -51,7 +51,7 @@ var kinds = []struct {
 	{"retire", 2, act.retireOne}, {"succession", 2, act.succession}, {"stray", 2, act.strayOne}, {"throttle", 2, act.throttle},
 	{"operator", 3, act.attend}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
 	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"unbalance", 3, act.unbalance},
-	{"stop change", 2, act.stopChange}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
+	{"clock", 3, act.misset}, {"date", 2, act.misdate}, {"stop change", 2, act.stopChange}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
 }
 
 // play goes through the schedule until the time for faults is over and the last
@@ -280,18 +280,16 @@ func (a act) resize() {
 	a.want(key, func(g *nstance.Group) { g.Size = size })
 }
 
-func (a act) shortage() {
-	a.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, a.rng.IntN(a.cfg.Size))
-	a.sleep(a.seconds(0, 120))
-	a.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+// stillbornOnes lets a few machines boot without an agent.
+func (a act) stillbornOnes() {
+	a.dud(1 + a.rng.IntN(3))
 }
 
-// stillbornOnes lets the next machines boot without an agent.
-func (a act) stillbornOnes() {
-	n := 1 + a.rng.IntN(3)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.stillborn = n
+// dud lets the next n machines boot without an agent.
+func (d *driver) dud(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stillborn = n
 }
 
 // fault makes the cloud fail a few calls, before, after or long after the deed.
@@ -312,14 +310,16 @@ func (a act) hangHooks() {
 // heal ends every fault and asks for something that can be had.
 func (d *driver) heal() {
 	d.cloud.Heal()
-	d.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, -1)
+	d.cloud.SetCapacity(simcloud.Pool{InstanceType: small}, -1)
+	d.cloud.SetCapacity(simcloud.Pool{}, -1)
 	for _, lb := range balancers {
 		d.cloud.SetBalancer(lb.ID, true)
 	}
 	for _, p := range d.all() {
 		p.link.set(func(l *link) { l.cut, l.lose, l.refuse = false, 0, 0 })
-		p.step(0)
+		p.wall.step(0)
 	}
+	d.storage.step(0)
 	d.thaw(wholeShard)
 	d.mu.Lock()
 	d.stillborn = 0
@@ -327,6 +327,7 @@ func (d *driver) heal() {
 	for _, g := range d.standing() {
 		d.calm(g.Key)
 	}
+	d.undate()
 }
 
 // calm asks for something of a group that can be had.

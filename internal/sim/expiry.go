@@ -39,7 +39,8 @@ func (c *checker) aged(old *storage.Instance, now storage.Instance) {
 			least = min(least, limit*9/10)
 		}
 	})
-	if is := time.Since(now.CreatedAt); is < least-2*maxStep {
+	dates := c.dateOf(now.ID)
+	if is := time.Since(dates.created); !dates.unborn && is < least-2*maxStep {
 		c.violated("expiry", "%s leaves for its age of %v, and may be %v old", now.ID, is, least)
 	}
 }

@@ -104,10 +104,11 @@ func (c *checker) unmoved(old *storage.Instance, now storage.Instance) {
 		return
 	}
 	since = since.Add(maxStep + time.Second)
+	dates := c.dateOf(now.ID)
 	switch {
-	case old == nil && now.Deleting == nil && now.CreatedAt.After(since):
+	case old == nil && now.Deleting == nil && dates.created.After(since):
 		c.violated("freeze", "%s begins although %s is frozen", now.ID, keyOf(now))
-	case (old == nil || leaving(*old) == "") && leaving(now) != "" && leftAt(now).After(since):
+	case (old == nil || leaving(*old) == "") && leaving(now) != "" && dates.left.After(since):
 		c.violated("freeze", "%s leaves for %s although %s is frozen", now.ID, leaving(now), keyOf(now))
 	}
 }

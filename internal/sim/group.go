@@ -59,7 +59,7 @@ func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 		Key: key, Size: w.usual(key), DrainTimeout: drainTimeout, Expiry: nstance.Expiry{OnDemandAge: orderAge},
 		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: surge}, HaltAfter: 2},
 		Definition: nstance.Definition{
-			Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}, Market: nstance.Market{Type: nstance.Spot},
+			Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{small, large}, Market: nstance.Market{Type: nstance.Spot},
 			UserData: content(key, "v0"), LaunchTimeout: 5 * time.Minute, RegistrationTimeout: 3 * time.Minute,
 			LoadBalancers: balancersOf(key),
 		},

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
 )
+
+var _ storage.Dated = linkedStore{}
 
 // linkedStore is the store behind a server's link.
 type linkedStore struct {
@@ -18,9 +21,11 @@ type linkedStore struct {
 }
 
 func (s linkedStore) Get(ctx context.Context, key string) (obj storage.Object, err error) {
+	sent := time.Now()
 	if lerr := s.l.carry(ctx, func() { obj, err = s.Store.Get(ctx, key) }); lerr != nil {
 		return storage.Object{}, readLost(lerr)
 	}
+	s.p.note(sent)
 	return obj, err
 }
 
@@ -42,9 +47,11 @@ func (s linkedStore) write(ctx context.Context, key string, data []byte, old sto
 	s.sends(key)
 	t, _ := s.p.last()
 	for {
-		lerr := s.l.carry(ctx, func() { v, err = s.put(t, key, data, old, do) })
+		sent := time.Now()
+		lerr := s.l.carry(ctx, func() { v, err = s.put(s.p, t, key, data, old, do) })
 		switch {
 		case lerr == nil:
+			s.p.note(sent)
 			return v, err
 		case nstance.CodeOf(lerr) != nstance.Ambiguous || !s.l.repeats():
 			return "", lerr
@@ -61,9 +68,11 @@ func (s linkedStore) sends(key string) {
 
 func (s linkedStore) DeleteIfMatch(ctx context.Context, key string, v storage.Version) (err error) {
 	s.sends(key)
+	sent := time.Now()
 	if lerr := s.l.carry(ctx, func() { err = s.remove(context.WithoutCancel(ctx), key, v) }); lerr != nil {
 		return lerr
 	}
+	s.p.note(sent)
 	return err
 }
 
@@ -116,6 +125,7 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 	}
 	lerr := p.l.carry(ctx, func() {
 		m, err = p.cloud.Create(context.WithoutCancel(ctx), spec)
+		p.c.answered(err)
 		p.c.tell("create %s for %s: %v", spec.ID, p.p.name, err)
 	})
 	if lerr != nil {
@@ -137,7 +147,7 @@ func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstan
 func (p linkedProvider) Delete(ctx context.Context, m nstance.Machine) (err error) {
 	p.c.sends(p.p, "a delete")
 	lerr := p.l.carry(ctx, func() {
-		p.c.deleting(p.p, m)
+		p.c.deleting(m)
 		err = p.cloud.Delete(context.WithoutCancel(ctx), m)
 		p.c.tell("delete %s for %s: %v", m.ID, p.p.name, err)
 	})

@@ -23,10 +23,13 @@ func (a act) preserveOne() {
 }
 
 func (d *driver) preserve(id nstance.InstanceID, long time.Duration) {
-	until := time.Now().Add(long)
-	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Preserve(ctx, id, until, asker) })
-	if err == nil {
-		d.check.preserves(id, until)
+	clock := &wall{}
+	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+		clock = d.clockOf(r)
+		return r.Preserve(ctx, id, clock.now().Add(long), asker)
+	})
+	if ahead, known := clock.dated(); err == nil && known && ahead.Abs() <= maxStep { // else its end is wrong
+		d.check.preserves(id, time.Now().Add(long))
 	}
 }
 
@@ -53,12 +56,12 @@ func (c *checker) untouched(old *storage.Instance, now storage.Instance) {
 	if !ok || old == nil {
 		return
 	}
-	begins := leaving(*old) == "" && leaving(now) != "" && leftAt(now).After(k.since.Add(maxStep+time.Second))
+	begins := leaving(*old) == "" && leaving(now) != "" && c.dateOf(now.ID).left.After(k.since.Add(maxStep+time.Second))
 	deleted := old.Deleting == nil && now.Deleting != nil
 	if m, err := c.w.cloud.Truth(now.ID); err != nil || m.Status != nstance.StatusRunning {
 		return // the cloud took it
 	}
-	if (begins || deleted) && time.Now().Before(k.until.Add(-maxStep)) {
+	if (begins || deleted) && time.Now().Before(k.until.Add(-2*maxStep)) {
 		c.violated("preserve", "%s leaves for %s, %v before it may", now.ID, leaving(now), time.Until(k.until))
 	}
 }

@@ -72,9 +72,9 @@ type aversion struct {
 }
 
 // meets reports whether a new intent was decided on in spite of it, by a clock
-// that may be wrong.
-func (v aversion) meets(rec storage.Instance) bool {
-	return v.hash != "" && rec.InfraHash == v.hash && rec.CreatedAt.After(v.since.Add(maxStep+time.Second))
+// that may be wrong by a little.
+func (v aversion) meets(rec storage.Instance, created time.Time) bool {
+	return v.hash != "" && rec.InfraHash == v.hash && created.After(v.since.Add(maxStep+time.Second))
 }
 
 // judged notes what rollouts are halted for as it became durable.
@@ -140,10 +140,10 @@ func (c *checker) chosen(rec storage.Instance) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.halts[keyOf(rec).String()].meets(rec) {
+	if c.halts[keyOf(rec).String()].meets(rec, c.dates[rec.ID].created) {
 		c.note("P6", "%s is made from the definition whose rollout is halted", rec.ID)
 	}
-	if c.backs[keyOf(rec)].meets(rec) {
+	if c.backs[keyOf(rec)].meets(rec, c.dates[rec.ID].created) {
 		c.note("P6", "%s is made from the definition that was rolled back", rec.ID)
 	}
 }

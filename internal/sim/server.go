@@ -22,8 +22,8 @@ type process struct {
 	name   string
 	link   *link
 	clock  lease.Clock
-	wall   atomic.Int64 // how far its wall clock is ahead
-	set    atomic.Int64 // when that was last changed, in ns since 1970
+	wall   *wall
+	read   atomic.Pointer[storage.Reading] // what storage's clock said last
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -42,7 +42,7 @@ func (w *World) start(name string) *process {
 	seed := w.cfg.Seed<<8 + uint64(w.lives)
 	w.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{w: w, name: fmt.Sprintf("%s/%d", name, w.lives), link: newLink(seed), clock: skew(seed), cancel: cancel, done: make(chan struct{})}
+	p := &process{w: w, name: fmt.Sprintf("%s/%d", name, w.lives), link: newLink(seed), clock: skew(seed), wall: w.wallOf(name), cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		p.run(ctx)
@@ -65,18 +65,6 @@ func (p *process) crash() {
 
 // retire ends a life in an orderly way: it gives back the lease if it has it.
 func (p *process) retire() { p.cancel() }
-
-// now is the time by the process's own wall clock.
-func (p *process) now() time.Time { return time.Now().Add(time.Duration(p.wall.Load())) }
-
-// step sets the process's wall clock.
-func (p *process) step(ahead time.Duration) {
-	p.wall.Store(int64(ahead))
-	p.set.Store(time.Now().UnixNano())
-}
-
-// steppedSince reports whether its wall clock was set after an instant.
-func (p *process) steppedSince(t time.Time) bool { return p.set.Load() > t.UnixNano() }
 
 func (p *process) isOver() bool {
 	select {
@@ -114,6 +102,9 @@ func (p *process) run(ctx context.Context) {
 }
 
 func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Store) {
+	if !p.w.dated {
+		p.wall.step(0) // without storage's dates nobody would see that it has been wrong from the beginning
+	}
 	work, stop := context.WithCancel(term.Context())
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
@@ -122,7 +113,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
 		Owner: owner, Groups: p.w.standing(), Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
-		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.now,
+		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.wall.now, Elapsed: p.clock.Now,
 	})
 	if err != nil {
 		panic(err) // a mistake in this package
@@ -148,6 +139,19 @@ func (p *process) leading() (*reconcile.Reconciler, *drain.Coordinator) {
 		return nil, nil
 	}
 	return p.leads, p.drains
+}
+
+// clockOf is the wall clock of the server that a leader runs on.
+func (w *World) clockOf(r *reconcile.Reconciler) *wall {
+	for _, p := range w.everybody() {
+		p.mu.Lock()
+		leads := p.leads
+		p.mu.Unlock()
+		if leads == r {
+			return p.wall
+		}
+	}
+	return &wall{} // nobody's any more: whatever is asked of it fails
 }
 
 // told gives what is wanted to a process that leads, whether or not it can be

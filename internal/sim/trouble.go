@@ -8,10 +8,6 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// maxStep is how far a server's wall clock is off at most. Servers are wrong by
-// so much without knowing it.
-const maxStep = 20 * time.Second
-
 // retireOne ends a server in an orderly way: it gives back the lease.
 func (a act) retireOne() { a.succeed(a.rng.IntN(a.cfg.Servers), (*process).retire) }
 
@@ -56,7 +52,7 @@ func (d *driver) makeStray() (nstance.InstanceID, error) {
 	marks.Tenant = web.Tenant
 	_, err = d.cloud.Create(context.Background(), nstance.MachineSpec{
 		ID: id, Owner: marks, Group: web.Group, CreatedAt: time.Now().UTC(), Epoch: 1, Arch: nstance.AMD64,
-		InstanceType: "small", Market: nstance.Spot, Token: string(id), UserData: []byte("stray"),
+		InstanceType: small, Market: nstance.Spot, Token: string(id), UserData: []byte("stray"),
 	})
 	return id, err
 }
@@ -89,7 +85,7 @@ func (a act) reconfigure() {
 // step sets a server's wall clock forward or back.
 func (a act) step() {
 	off := time.Duration(a.rng.Int64N(int64(2*maxStep))) - maxStep
-	a.one().step(off)
+	a.one().wall.step(off)
 }
 
 // ask asks whoever leads, again and again until it is done or refused for good.

@@ -89,7 +89,7 @@ func (s *witness) markedSince(id nstance.InstanceID) time.Time {
 
 // put does a write for a server and looks at what it did. Writes are done one
 // at a time.
-func (s *witness) put(t *lease.Term, key string, data []byte, had storage.Version, do func() (storage.Version, error)) (storage.Version, error) {
+func (s *witness) put(p *process, t *lease.Term, key string, data []byte, had storage.Version, do func() (storage.Version, error)) (storage.Version, error) {
 	s.mu.Lock()
 	v, err := do()
 	s.w.check.tell("write %s %x %v", key, sha256.Sum256(data), err)
@@ -110,7 +110,7 @@ func (s *witness) put(t *lease.Term, key string, data []byte, had storage.Versio
 		s.w.check.judged(data)
 	}
 	if ok {
-		s.w.check.written(t, old, now)
+		s.w.check.written(p, t, old, now)
 	}
 	return v, err
 }
@@ -152,7 +152,9 @@ func (s *witness) remove(ctx context.Context, key string, v storage.Version) err
 }
 
 // written checks what one write did to a record.
-func (c *checker) written(t *lease.Term, old *storage.Instance, now storage.Instance) {
+func (c *checker) written(p *process, t *lease.Term, old *storage.Instance, now storage.Instance) {
+	c.date(p, old, now)
+	c.patient(p, old, now)
 	c.ordered(old, now)
 	c.aged(old, now)
 	c.untouched(old, now)
@@ -236,7 +238,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 	}
 	key, others := keyOf(now), 0
 	for _, r := range c.w.store.members(key) {
-		if r.ID != now.ID && (leaving(*r) == "" || lostSince(*r, now) || c.returns(*r)) && c.believed(*r) {
+		if r.ID != now.ID && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.returns(*r)) && c.believed(*r) {
 			others++
 		}
 	}
@@ -251,8 +253,9 @@ func (c *checker) leaves(old, now storage.Instance) {
 
 // lostSince reports whether a member began to leave after it was decided that
 // another does: whoever decided that could rely on it.
-func lostSince(r, other storage.Instance) bool {
-	return r.Drain != nil && other.Drain != nil && r.Drain.StartedAt.After(other.Drain.StartedAt)
+func (c *checker) lostSince(id, other nstance.InstanceID) bool {
+	one, two := c.dateOf(id).left, c.dateOf(other).left
+	return one.IsZero() || two.IsZero() || one.After(two)
 }
 
 // returns reports whether everything is withdrawn for which a member is drained:

@@ -50,6 +50,8 @@ type World struct {
 	idled     time.Time // when cfg.Idle was last called
 	store     *witness
 	cloud     truthCloud
+	dated     bool // storage says what time it is
+	storage   wall // by which it does
 	check     *checker
 	hang      atomic.Int32  // drain hooks do not end while it is positive
 	loss      atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
@@ -58,6 +60,7 @@ type World struct {
 
 	mu        sync.Mutex
 	lives     int
+	walls     map[string]*wall // of servers, by name
 	boots     uint64
 	stillborn int        // machines to come whose agent never starts
 	processes []*process // one for each server; replaced, never changed
@@ -148,7 +151,8 @@ func newWorld(cfg Config) *World {
 	w := &World{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(),
 		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, apart: map[nstance.InstanceID]int{},
-		stops:  map[nstance.InstanceID]context.CancelFunc{},
+		stops: map[nstance.InstanceID]context.CancelFunc{}, walls: map[string]*wall{},
+		dated:  rand.New(rand.NewPCG(cfg.Seed, 8)).IntN(3) > 0,
 		wishes: map[nstance.GroupKey]*wish{}, orders: map[nstance.InstanceID]*order{},
 	}
 	w.check, w.store = newChecker(w), newWitness(w)
