@@ -323,6 +323,9 @@ func (g *groups) keep(ctx context.Context) error {
 		lasts, err = g.lasts(ctx, conf, file)
 	}
 	if err == nil {
+		err = g.claim(ctx, bases, lasts)
+	}
+	if err == nil {
 		_, err = g.doc.Update(ctx, func(f *groupsFile) error { f.settle(conf, bases, lasts, gone); return nil })
 	}
 	if err != nil {
@@ -402,6 +405,20 @@ func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile
 		}
 	}
 	return out, nil
+}
+
+// claim makes sure that the definitions that the file is about to name stay.
+func (g *groups) claim(ctx context.Context, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]string) error {
+	var keys []string
+	for _, b := range bases {
+		keys = append(keys, storage.DefinitionKey(b.Definition))
+	}
+	for _, digest := range lasts {
+		if digest != "" {
+			keys = append(keys, storage.DefinitionKey(digest))
+		}
+	}
+	return g.t.reconciler.Records().Contents().Claim(ctx, keys...)
 }
 
 // remember returns spec in the form in which it is kept, with its definition

@@ -118,7 +118,7 @@ func (t *term) free(set string) func(context.Context, registration.KeyEntry) err
 		if set == registration.Workload {
 			return nil // until when it is used stands in the catalogue
 		}
-		shards, err := shardsIn(ctx, t.server.store)
+		shards, err := storage.Shards(ctx, t.server.store)
 		if err != nil {
 			return err
 		}
@@ -178,28 +178,6 @@ func (t *term) operators(ctx context.Context, k registration.KeyEntry, into *cen
 		}
 	}
 	return nil
-}
-
-// shardsIn returns the shards that have records in a store.
-func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, error) {
-	const prefix = "instance/"
-	var shards []nstance.ShardID
-	for after := ""; ; {
-		key, err := firstKey(ctx, store, prefix, after)
-		if err != nil || key == "" {
-			return shards, err
-		}
-		shard, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-		shards = append(shards, nstance.ShardID(shard))
-		after = prefix + shard + "0" // which follows everything that begins with a slash there
-	}
-}
-
-func firstKey(ctx context.Context, store storage.Store, prefix, after string) (string, error) {
-	for entry, err := range store.List(ctx, prefix, after) {
-		return entry.Key, err
-	}
-	return "", nil
 }
 
 // longestValidity is how long a certificate for a file may be valid.

@@ -321,17 +321,24 @@ func (v *resolver) findUserData(ctx context.Context, conf *config.Config, due fu
 
 // keep makes fetched user data durable.
 func (v *resolver) keep(ctx context.Context, data []byte) error {
-	if err := v.t.granted.Err(); err != nil {
-		return err
+	return v.t.reconciler.Records().Contents().Keep(ctx, storage.FetchedKey(digestOf(data)), data)
+}
+
+// keepNamed does so once more for what is about to be named, in place of what was:
+// it may have been found long before.
+func (v *resolver) keepNamed(ctx context.Context, now, was map[string]found) error {
+	for key, f := range now {
+		v.mu.Lock()
+		data, have := v.bodies[f.Is]
+		v.mu.Unlock()
+		if !have || was[key].Is == f.Is {
+			continue
+		}
+		if err := v.keep(ctx, data); err != nil {
+			return err
+		}
 	}
-	_, err := v.t.server.store.PutIfAbsent(ctx, storage.FetchedKey(digestOf(data)), data)
-	if errors.Is(err, nstance.Ambiguous) { // the same bytes again harm nothing
-		_, err = v.t.server.store.PutIfAbsent(ctx, storage.FetchedKey(digestOf(data)), data)
-	}
-	if errors.Is(err, nstance.Conflict) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // findTypes asks what the instance types can run that groups name, as far as
@@ -417,7 +424,10 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 	if same(held.Images, snapshot.Images) && same(held.UserData, snapshot.UserData) && same(held.Secrets, snapshot.Secrets) && same(held.Types, snapshot.Types) || !exists && len(needed)+len(secrets)+len(snapshot.Types) == 0 {
 		return true
 	}
-	_, err := v.doc.Update(ctx, func(r *resolved) error { *r = snapshot; return nil })
+	err := v.keepNamed(ctx, snapshot.UserData, held.UserData)
+	if err == nil {
+		_, err = v.doc.Update(ctx, func(r *resolved) error { *r = snapshot; return nil })
+	}
 	v.note(storage.ResolvedKey(conf.Shard.ID), err)
 	return err == nil
 }

@@ -35,6 +35,7 @@ type term struct {
 	files      *fileKeeper
 	accepts    *acceptance
 	tuner      *tuner
+	cleaner    *cleaner
 	hub        *feed.Feed[watched]
 	groupHub   *feed.Feed[groupChange]
 	used       successors
@@ -80,6 +81,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.sessions = newSessions(t.reconciler.Observe)
 	t.tuner = newTuner(t)
+	t.cleaner = newCleaner(t)
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
@@ -110,6 +112,7 @@ func (t *term) run() error {
 	defer wg.Wait()
 	defer stop()
 	tried := make(chan struct{})
+	wg.Go(func() { t.cleaner.run(ctx) })
 	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
@@ -147,7 +150,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 
 // problems returns what a person should see.
 func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.files.problems(), t.server.cache.Problems(), t.server.keyProblems())
+	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.files.problems(), t.cleaner.problems(), t.server.cache.Problems(), t.server.keyProblems())
 }
 
 // goAway ends the agents' sessions.

@@ -121,12 +121,12 @@ type Election struct {
 	TTL time.Duration `name:"ttl" default:"6s" min:"1s" max:"60s" doc:"how long a leader's term lasts without renewal" restart:"true"`
 }
 
-// GC is about machines that carry the shard's marks and have no record.
+// GC is about what is of no use any more: machines that carry the shard's marks
+// and have no record, and stored objects.
 type GC struct {
 	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"how often machines without a record are looked for; two looks this far apart must both show one before it is deleted"`
 	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
-
-	_ later `name:"retention" doc:"how long what is of no use any more is kept"`
+	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long stored objects are kept that are of no use any more: definitions and fetched user data that nothing names, and registrations of operators, and their nonces, that have expired; that and some time more, so that nothing can still need them"`
 }
 
 // Defaults come before every template.

@@ -61,7 +61,7 @@ func TestDefaults(t *testing.T) {
 		FileRefresh:         5 * time.Minute,
 		Election:            config.Election{TTL: 6 * time.Second},
 		ImageRefresh:        6 * time.Hour,
-		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute},
+		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute, Retention: 30 * time.Minute},
 	}, c.Shard)
 	require.Empty(t, c.Groups())
 
@@ -103,7 +103,7 @@ func TestEverySettingArrives(t *testing.T) {
 		LeaderAddress:       "10.0.0.100",
 		Secrets:             config.Secrets{Source: "env://APP_SECRET_"},
 		ImageRefresh:        3 * time.Hour,
-		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute},
+		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute, Retention: 12 * time.Hour},
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
 		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 7}},
 	}, c.Shard)

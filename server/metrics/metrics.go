@@ -23,6 +23,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	provider *prometheus.HistogramVec
 	storage  *prometheus.HistogramVec
+	removed  *prometheus.CounterVec
 	requests *prometheus.HistogramVec
 	streams  *prometheus.GaugeVec
 	events   *prometheus.CounterVec
@@ -46,6 +47,7 @@ func New(look func() State) *Metrics {
 		registry: prometheus.NewRegistry(),
 		provider: histogram("provider_call_seconds", "Time of calls to the provider, by operation and code of the answer.", quick, "op", "code"),
 		storage:  histogram("storage_call_seconds", "Time of calls to storage, by operation and code of the answer.", quick, "op", "code"),
+		removed:  counter("storage_removed_total", "Objects removed from storage, by how their keys begin.", "prefix"),
 		requests: histogram("grpc_request_seconds", "Time of unary requests, by method and code of the answer.", quick, "method", "code"),
 		streams:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "grpc_streams", Help: "Open streams, by method."}, []string{"method"}),
 		events:   counter("events_total", "Entries of the journal, by type.", "type"),
@@ -55,7 +57,7 @@ func New(look func() State) *Metrics {
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.provider, m.storage, m.requests, m.streams, m.events, m.notices, m.drains, m.losses.requested, m.losses.ready, &state{look},
+		m.provider, m.storage, m.removed, m.requests, m.streams, m.events, m.notices, m.drains, m.losses.requested, m.losses.ready, &state{look},
 	)
 	return m
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -42,7 +43,11 @@ func (s *store) PutIfMatch(ctx context.Context, key string, data []byte, v stora
 // DeleteIfMatch implements storage.Store.
 func (s *store) DeleteIfMatch(ctx context.Context, key string, v storage.Version) (err error) {
 	defer s.note("delete_if_match", time.Now(), &err)
-	return s.Store.DeleteIfMatch(ctx, key, v)
+	if err = s.Store.DeleteIfMatch(ctx, key, v); err == nil {
+		prefix, _, _ := strings.Cut(key, "/")
+		s.m.removed.WithLabelValues(prefix).Inc()
+	}
+	return err
 }
 
 // List implements storage.Store. It is timed from its beginning to its end,

@@ -1,0 +1,105 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// retained is a configuration that keeps what is of no use any more for so long.
+func retained(size int, retention string) string {
+	return tuned(size, fmt.Sprintf(`"gc": {"retention": %q},`, retention))
+}
+
+// gone waits until nothing stands under a key.
+func (w *world) gone(key string) {
+	w.Helper()
+	require.Eventually(w, func() bool { return !w.stands(key) }, eventually, 10*time.Millisecond, key)
+}
+
+func (w *world) stands(key string) bool {
+	w.Helper()
+	_, err := w.store.Get(w.Context(), key)
+	if err != nil {
+		require.ErrorIs(w, err, nstance.NotFound)
+	}
+	return err == nil
+}
+
+// expired stores an operator's registration, and the mark of its nonce, which
+// ended so long ago.
+func (w *world) expired(name string, ago time.Duration) (nonce, record string) {
+	w.Helper()
+	end := time.Now().UTC().Add(-ago)
+	op := registration.OperatorRegistration{
+		Name: name, Role: nstance.RoleOperator, Tenant: "default", JTI: name, RegisteredAt: end.Add(-time.Hour), NonceExpiry: end,
+		Succession: registration.Succession{Current: &registration.KeyRecord{Serial: "01", NotAfter: end}},
+	}
+	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
+	for _, key := range []string{nonce, record} {
+		data, err := json.Marshal(map[string]any{"format": "1.0", "epoch": 0, "write_id": name, "operator": op})
+		require.NoError(w, err)
+		_, err = w.store.PutIfAbsent(w.Context(), key, data)
+		require.NoError(w, err)
+	}
+	return nonce, record
+}
+
+func TestALeaderCleans(t *testing.T) {
+	w := newWorld(t, setup{text: retained(1, "2d")})
+	w.ready(w.machine(nstance.DefaultTenant))
+	id := w.machine(nstance.DefaultTenant)
+	digest := w.record(nstance.DefaultTenant, "web", id).Definition
+	unnamed, err := storage.NewRecords(w.store, "other", nil).PutDefinition(t.Context(), nstance.Definition{Kind: "old"})
+	require.NoError(t, err)
+	nonce, record := w.expired("operator-old", 36*time.Hour)
+	fresh, standing := w.expired("operator-new", 12*time.Hour)
+	api := w.admin() // whose own registration is among them
+
+	w.adopt(retained(1, "1s"))
+	w.gone(nonce)
+	w.gone(record)
+	require.True(t, w.stands(fresh) && w.stands(standing))
+	require.Eventually(t, func() bool { return strings.Contains(w.condemned(), unnamed) }, eventually, 10*time.Millisecond)
+	require.NotContains(t, w.condemned(), digest)
+	require.True(t, w.stands(storage.DefinitionKey(unnamed)), "for half an hour somebody may be about to name it")
+	require.Empty(t, w.status().Problems)
+	require.Contains(t, w.scrape(), `nstance_storage_removed_total{prefix="operator"} 1`)
+
+	_, err = w.store.PutIfAbsent(t.Context(), storage.NonceKey("damaged"), []byte("{"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		p := w.status().Problems
+		return len(p) == 1 && strings.Contains(p[0], "nonce/ is not cleaned: nonce/damaged cannot be read")
+	}, eventually, 10*time.Millisecond)
+	w.group(api, "web")
+}
+
+// condemned returns the list of what is to be removed.
+func (w *world) condemned() string {
+	w.Helper()
+	obj, err := w.store.Get(w.Context(), storage.CondemnedKey)
+	if err != nil {
+		require.ErrorIs(w, err, nstance.NotFound)
+	}
+	return string(obj.Data)
+}
+
+func TestAWrongClockCleansNothing(t *testing.T) {
+	p := newPast(0)
+	w := newWorld(t, setup{text: retained(1, "1s"), store: dated{storage.NewMemory(), time.Now}, opts: server.Options{Now: p.now}})
+	w.ready(w.machine(nstance.DefaultTenant))
+	p.pass(-48 * time.Hour)
+	w.await(nstance.EventClockWrong, "")
+	nonce, record := w.expired("operator-old", 36*time.Hour)
+	require.Never(t, func() bool { return !w.stands(nonce) || !w.stands(record) }, 3*time.Second, 100*time.Millisecond)
+}
