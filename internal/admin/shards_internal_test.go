@@ -1,0 +1,63 @@
+package admin
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// TestLeaseWatch: how long a lease stands is counted from before its renewal,
+// and that it is not renewed is said only when that is sure.
+func TestLeaseWatch(t *testing.T) {
+	const ttl = 4 * time.Second
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	newWatch := func(t *testing.T) (w *leaseWatch, store *storagetest.Faulty, at *time.Time, renew func()) {
+		store, now := storagetest.NewFaulty(storage.NewMemory()), begin
+		l := lease.NewSingle(store, "a", &lease.Options{TTL: ttl})
+		renew = func() {
+			_, err := l.Campaign(t.Context())
+			require.NoError(t, err)
+		}
+		renew()
+		w = &leaseWatch{store: store, now: func() time.Time { return now }, leases: []*watchedLease{{ShardLease: ShardLease{Shard: "a"}, open: true}}}
+		return w, store, &now, renew
+	}
+	look := func(t *testing.T, w *leaseWatch) ShardLease {
+		require.NoError(t, w.look(t.Context()))
+		return w.leases[0].ShardLease
+	}
+	t.Run("renewed", func(t *testing.T) {
+		w, _, now, renew := newWatch(t)
+		require.Equal(t, leaseHeld, look(t, w).State)
+		for _, after := range []time.Duration{time.Second, 2 * time.Second} {
+			*now = begin.Add(after)
+			require.Equal(t, leaseHeld, look(t, w).State)
+		}
+		renew()
+		*now = begin.Add(3 * time.Second)
+		l := look(t, w)
+		require.Equal(t, leaseLed, l.State)
+		require.Equal(t, begin.Add(2*time.Second+ttl), l.Until, "it may have been renewed just after the last look")
+	})
+	t.Run("not renewed", func(t *testing.T) {
+		w, _, now, _ := newWatch(t)
+		look(t, w)
+		*now = begin.Add(ttl)
+		require.Equal(t, leaseHeld, look(t, w).State)
+		*now = begin.Add(ttl + time.Millisecond)
+		require.Equal(t, leaseSilent, look(t, w).State)
+	})
+	t.Run("an error says nothing", func(t *testing.T) {
+		w, store, now, _ := newWatch(t)
+		look(t, w)
+		*now = begin.Add(2 * ttl)
+		store.Inject(storagetest.Fault{Op: storagetest.Get, Mode: storagetest.Refuse})
+		require.Error(t, w.look(t.Context()))
+		require.Equal(t, leaseHeld, w.leases[0].State)
+	})
+}
