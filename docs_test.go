@@ -135,6 +135,27 @@ func survey(t *testing.T, paths []string) (name string, commented, example bool)
 	return name, commented, example
 }
 
+// TestEvents checks that docs/operations.md says of every type of event what it
+// means, and of none that there is not.
+func TestEvents(t *testing.T) {
+	var want, got []string
+	for _, m := range regexp.MustCompile(`(?m)^\tEvent\w+ +EventType = "(\w+)"`).FindAllStringSubmatch(read(t, "event.go"), -1) {
+		want = append(want, m[1])
+	}
+	_, table, found := strings.Cut(read(t, "docs/operations.md"), "\n| type | says |\n|---|---|\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.Lines(table) {
+		types, says, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		require.NotEmpty(t, strings.Trim(says, " |\n"), types)
+		for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(types, -1) {
+			got = append(got, m[1])
+		}
+	}
+	require.Greater(t, len(want), 50)
+	require.ElementsMatch(t, want, got)
+}
+
 // documents returns what people read.
 func documents(t *testing.T) []string {
 	t.Helper()

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,9 @@ func TestConfigurationIsJournalled(t *testing.T) {
 		require.Error(t, w.refresh(api))
 	}
 	only(nstance.EventConfigRefused, by, "shard.jsonc")
+	shown := w.status().Events
+	i := slices.IndexFunc(shown, func(e nstance.Event) bool { return e.Type == nstance.EventConfigRefused })
+	require.Equal(t, "an administrator can see why", shown[i].Error, "to whoever comes")
 	w.conf.set("", nstance.Errorf(nstance.Unavailable, "storage is away"))
 	require.Error(t, w.refresh(api), "which is no decision")
 

@@ -65,11 +65,22 @@ func (s *Server) status(r *http.Request) web.Status {
 		out.Instances = append(out.Instances, row)
 	}
 	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents, Newest: true}); err == nil {
-		out.Events = append(out.Events, events...)
+		out.Events = append(out.Events, public(events)...)
 	} else {
 		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())
 	}
 	return out
+}
+
+// public leaves out what a page for everybody does not say: what is wrong with a
+// configuration may quote it.
+func public(events []nstance.Event) []nstance.Event {
+	for i := range events {
+		if e := &events[i]; e.Type == nstance.EventConfigRefused {
+			e.Error = "an administrator can see why"
+		}
+	}
+	return events
 }
 
 // calm is 1 for an instance that nothing happens to.

@@ -124,7 +124,7 @@ func (p *program) printEvent(out *output, e nstance.Event, first bool) error {
 
 // streamed formats a line of a table whose end is not known.
 func streamed(at, event, group, instance, details string) string {
-	return strings.TrimRight(fmt.Sprintf("%-24s   %-21s   %-20s   %-29s   %s", at, event, group, instance, details), " ") + "\n"
+	return strings.TrimRight(fmt.Sprintf("%-24s   %-23s   %-20s   %-29s   %s", at, event, group, instance, details), " ") + "\n"
 }
 
 func eventLine(e nstance.Event) string {
