@@ -124,6 +124,7 @@ func (a *acceptance) consider(ctx context.Context, conf *config.Config, p propos
 	if p.Digest == s.config().Digest() && !a.troubled() {
 		return false, a.hold(ctx, nil, why)
 	}
+	a.t.groups.acquaint(ctx, conf)
 	excess, err := a.excess(conf)
 	if err != nil {
 		return false, err
@@ -249,6 +250,7 @@ func (a *acceptance) confirm(ctx context.Context, digest, why string, dryRun boo
 	if err != nil || dryRun {
 		return err
 	}
+	a.t.groups.acquaint(ctx, conf)
 	return a.accept(ctx, conf, h.proposal, why)
 }
 

@@ -55,6 +55,7 @@ func (c caller) described(spec nstance.Group, dryRun bool) *apiv1.Group {
 		return c.term.groupMessage(v)
 	}
 	v.Group, v.Hash, v.RuntimeHash = spec, "", "" // with the members that there are now
+	v.Holds = c.term.groups.foretell(spec, v.Holds)
 	m := groupMessage(v)
 	m.Removing = spec.Removing
 	return m

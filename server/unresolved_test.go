@@ -129,6 +129,20 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, w.group(api, "batch").GetSize())
 
+	foretold := func() []string {
+		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "later", Template: "vm", Size: proto.Int32(1), DryRun: true})
+		require.NoError(t, err)
+		return reasons(resp.GetGroup(), reconcile.HoldUnresolved)
+	}
+	require.Len(t, foretold(), 1)
+	require.Contains(t, foretold()[0], "image base is not known yet")
+	dry, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(5), DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, w.held(api, "batch", reconcile.HoldUnresolved).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
+	gone, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
+	require.NoError(t, err)
+	require.Empty(t, reasons(gone.GetGroup(), reconcile.HoldUnresolved), "who goes waits for nothing")
+
 	create("doomed")
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "doomed"})
 	require.NoError(t, err)
@@ -138,7 +152,43 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
 	w.counts(api, "batch", 1)
+	require.Empty(t, foretold())
 	require.Eventually(t, func() bool { return w.group(api, "batch").GetPaused() && len(w.group(api, "batch").GetHolds()) == 1 }, eventually, 5*time.Millisecond)
+}
+
+// reasons returns what a group's holds of a kind say.
+func reasons(g *apiv1.Group, kind string) (out []string) {
+	for _, h := range g.GetHolds() {
+		if h.GetKind() == kind {
+			out = append(out, h.GetReason())
+		}
+	}
+	return out
+}
+
+// TestATypeThatIsNew leaves no group open for as long as the provider takes to
+// tell what it can run: that is asked before the configuration is in force.
+func TestATypeThatIsNew(t *testing.T) {
+	cloud := twoArchs
+	cloud.Latency = simcloud.Constant(100 * time.Millisecond)
+	w := newWorld(t, setup{size: 1, cloud: cloud})
+	api := w.admin()
+	w.counts(api, "web", 1)
+	stream, err := api.WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{Group: "web"})
+	require.NoError(t, err)
+	w.adopt(replace(t, ordinary(1), `"instance_type": "small"`, `"instance_type": "large"`))
+	for {
+		m, err := stream.Recv()
+		require.NoError(t, err)
+		g := m.GetChanged().GetGroup()
+		if g == nil {
+			g = m.GetSnapshot()
+		}
+		require.Empty(t, reasons(g, reconcile.HoldUnresolved))
+		if len(g.GetInstanceTypes()) > 0 && g.GetInstanceTypes()[0] == "large" {
+			return
+		}
+	}
 }
 
 // TestAGroupOfNothing has lost its template before anybody knew what to make of
