@@ -56,6 +56,7 @@ type acceptance struct {
 	held    *held
 	trouble string // why what is in force is not remembered; empty: it is
 	refused string // why the latest one was refused, as journalled; empty: it was not
+	told    string // digest of the latest one that was accepted, as journalled
 }
 
 func newAcceptance(t *term) *acceptance {
@@ -172,8 +173,12 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	}
 	a.mu.Lock()
 	a.held = nil
+	again := broken && p.Digest == a.told // where it is not remembered, it is accepted at every look
+	a.told = p.Digest
 	a.mu.Unlock()
-	a.tell(nstance.EventConfigAccepted, p, why)
+	if !again {
+		a.tell(nstance.EventConfigAccepted, p, why)
+	}
 	a.t.server.force(conf, p)
 	a.t.tuner.tune()
 	a.t.groups.publish()
