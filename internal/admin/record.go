@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -124,7 +125,9 @@ func (t *table) record(r Record) {
 	if r.Error != "" {
 		t.row("Broken:", r.Error)
 	}
-	t.say("%s", indented(r.Data))
+	for line := range strings.Lines(indented(r.Data)) { // a line at a time: a line break in one is no more than a space
+		t.lines = append(t.lines, strings.TrimRight(printable(line), " "))
+	}
 }
 
 // indented returns JSON as people read it, and anything else as it is: what
