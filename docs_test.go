@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
 )
 
 // TestLinks checks that every relative link in README and docs leads to a file,
@@ -153,6 +155,11 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(want), 50)
+	var known []string
+	for _, typ := range nstance.EventTypes() {
+		known = append(known, string(typ))
+	}
+	require.ElementsMatch(t, want, known, "EventTypes must name all")
 	require.ElementsMatch(t, want, got)
 }
 

@@ -82,3 +82,18 @@ const (
 	EventOperatorRegistered    EventType = "operator_registered" // an operator or administrator, with a nonce
 	EventCertificateRenewed    EventType = "certificate_renewed" // an agent's where it names an instance, else an operator's or administrator's
 )
+
+// EventTypes returns every type of event.
+func EventTypes() []EventType {
+	return []EventType{
+		EventGroupReady, EventNoticePublished, EventNoticeDetected, EventNoticeReceived, EventNoticeIgnored, EventCreateRequested,
+		EventReplacementRequested, EventCreated, EventCreateFailed, EventRegistered, EventReady, EventUnhealthy, EventMachineGone,
+		EventDrainStarted, EventDrainTightened, EventDrainCancelled, EventDrainAcknowledged, EventDrainCutShort, EventDeleteRequested,
+		EventGroupRemoved, EventDeleted, EventRolloutHalted, EventRolloutPaused, EventRolloutResumed, EventRolledBack,
+		EventRollbackEnded, EventFrozen, EventThawed, EventFilesApplied, EventFilesFailed, EventRecordUnreadable, EventPreserved,
+		EventRecordRepaired, EventOrphanSeen, EventOrphanAdopted, EventAlarm, EventClockWrong, EventClockRight, EventKeysRotated,
+		EventOperatorRevoked, EventConfigAccepted, EventConfigHeld, EventConfigWithdrawn, EventConfigRefused, EventGroupCreated,
+		EventGroupChanged, EventGroupRemovalRequested, EventRemovalRequested, EventHoldBegan, EventHoldEnded, EventOperatorRegistered,
+		EventCertificateRenewed,
+	}
+}

@@ -100,7 +100,9 @@ func TestListEvents(t *testing.T) {
 			require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 			require.ErrorContains(t, err, field)
 		}
-		_, err := api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Instance: "x"})
+		_, err := api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Types: []string{"ready", "drain_startd"}})
+		require.EqualError(t, wire.ErrorOf(err), `types[1]: unknown word "drain_startd" (did you mean "drain_started"?)`)
+		_, err = api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Instance: "x"})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 	})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage/cache"
 )
@@ -81,7 +83,10 @@ func eventFilter(c caller, req *apiv1.ListEventsRequest) (f cache.Filter, err er
 		f.Limit = journalPage
 	}
 	f.Limit = min(f.Limit, maxJournalPage-1)
-	for _, t := range req.GetTypes() {
+	for i, t := range req.GetTypes() {
+		if err := nearest.Among(fmt.Sprintf("types[%d]", i), nstance.EventType(t), nstance.EventTypes()); err != nil {
+			return f, err
+		}
 		f.Types = append(f.Types, nstance.EventType(t))
 	}
 	if req.GetPage() == "" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -56,9 +57,16 @@ interrupted; a broken connection resumes.`,
 	f.BoolVar(&q.all, "all", false, "all of them, as they come")
 	f.Uint64Var(&q.after, "after", 0, "only those after the one with this number (seq)")
 	tenantFlag(cmd, &tenant)
+	// It fails only for a flag that does not exist, or twice for one.
+	_ = cmd.RegisterFlagCompletionFunc("type", completions(nstance.EventTypes()))
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		q.tenant = nstance.TenantID(tenant)
+		for _, t := range q.types {
+			if err := nearest.Among("--type", nstance.EventType(t), nstance.EventTypes()); follow && err != nil { // else the server knows best
+				return err
+			}
+		}
 		if q.instance != "" {
 			if _, err := nstance.ParseInstanceID(q.instance); err != nil {
 				return err

@@ -123,6 +123,9 @@ func numbered(n int) nstance.Event {
 func TestFollow(t *testing.T) {
 	w := newWorld(t).populate()
 	t.Run("prints one JSON object a line, from now on, until interrupted", func(t *testing.T) {
+		bad := w.run("events", "--follow", "--type", "redy")
+		require.Equal(t, 2, bad.code)
+		require.Contains(t, bad.errors, `--type: unknown word "redy" (did you mean "ready"?)`)
 		r := w.start(t, "events", "--follow", "-o", "json")
 		w.watching(t)
 		w.event(numbered(1))

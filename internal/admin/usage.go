@@ -86,13 +86,22 @@ type oneOf struct {
 	words []string
 }
 
+// completions completes a flag's value with words.
+func completions[T ~string](words []T) cobra.CompletionFunc {
+	var out []cobra.Completion
+	for _, w := range words {
+		out = append(out, string(w))
+	}
+	return cobra.FixedCompletions(out, cobra.ShellCompDirectiveNoFileComp)
+}
+
 // choice adds such a flag; the first word is the default.
 func choice(cmd *cobra.Command, value *string, name, shorthand, usage string, words ...string) {
 	*value = words[0]
 	usage += ": " + strings.Join(words, ", ")
 	cmd.Flags().VarP(&oneOf{value, words}, name, shorthand, usage)
 	// It fails only for a flag that does not exist, or twice for one.
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(name, completions(words))
 }
 
 // String implements pflag.Value.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // check reports what is wrong between settings that are each right by
@@ -76,7 +77,7 @@ func (d *decoder) group(c *Config, path string, g Group) {
 	d.shape(c, path, g.Shape)
 	t, ok := c.Templates[g.Template]
 	if !ok {
-		d.wrong(join(path, "template"), suggest(string(g.Template), plain(c.templateNames())), "template %q is not defined", g.Template)
+		d.wrong(join(path, "template"), nearest.Remedy(string(g.Template), plain(c.templateNames())), "template %q is not defined", g.Template)
 		return
 	}
 	if g.Size == nil && t.Size == nil {
@@ -92,7 +93,7 @@ func (d *decoder) shape(c *Config, path string, s Shape) {
 		d.wrong(join(path, "instance_type"), "keep one of them", "is given beside instance_types")
 	}
 	if _, ok := c.Shard.SubnetPools[s.SubnetPool]; s.SubnetPool != "" && !ok {
-		d.wrong(join(path, "subnet_pool"), suggest(string(s.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
+		d.wrong(join(path, "subnet_pool"), nearest.Remedy(string(s.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
 	}
 	d.balancers(c, path, s.LoadBalancers)
 	if s.Market != nil {

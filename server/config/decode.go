@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/tailscale/hujson"
 )
 
@@ -153,7 +154,7 @@ func (d *decoder) fields(path string, v *hujson.Value, dst reflect.Value) {
 		i := slices.IndexFunc(known, func(s setting) bool { return s.name == name })
 		switch {
 		case i < 0:
-			d.fail(here, m.Name.StartOffset, suggest(name, names(known)), "unknown setting %q", clip(name))
+			d.fail(here, m.Name.StartOffset, nearest.Remedy(name, names(known)), "unknown setting %q", clip(name))
 		case known[i].later():
 			d.fail(here, m.Name.StartOffset, "remove it", "is not supported by this version")
 		default:
@@ -235,9 +236,9 @@ func (d *decoder) text(path string, v *hujson.Value, tag reflect.StructTag) stri
 	words := alternatives(tag.Get("enum"))
 	switch {
 	case slices.Contains(alternatives(tag.Get("later")), s):
-		d.fail(path, v.StartOffset, suggest("", words), "%q is not supported by this version", s)
+		d.fail(path, v.StartOffset, nearest.Remedy("", words), "%q is not supported by this version", s)
 	case len(words) > 0 && !slices.Contains(words, s):
-		d.fail(path, v.StartOffset, suggest(s, words), "unknown word %q", clip(s))
+		d.fail(path, v.StartOffset, nearest.Remedy(s, words), "unknown word %q", clip(s))
 	case s == "" && tag.Get("empty") == "":
 		d.fail(path, v.StartOffset, "leave the setting out instead", "is empty")
 	}

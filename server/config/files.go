@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // objectPrefix begins the keys of objects that may become files: everything
@@ -209,7 +210,7 @@ func (d *decoder) file(c *Config, path string, f File) {
 	}
 	if _, ok := c.Certificates[f.Certificate]; f.Certificate != "" && !ok {
 		names := slices.Sorted(maps.Keys(c.Certificates))
-		d.wrong(join(path, "certificate"), suggest(string(f.Certificate), plain(names)), "certificate %q is not defined", f.Certificate)
+		d.wrong(join(path, "certificate"), nearest.Remedy(string(f.Certificate), plain(names)), "certificate %q is not defined", f.Certificate)
 	}
 }
 
@@ -229,7 +230,7 @@ func (d *decoder) certificate(path string, c Certificate) {
 	}
 	for i, use := range c.Usages {
 		if words := []string{"server", "client"}; !slices.Contains(words, use) {
-			d.wrong(index(join(path, "usages"), i), suggest(use, words), "unknown word %q", clip(use))
+			d.wrong(index(join(path, "usages"), i), nearest.Remedy(use, words), "unknown word %q", clip(use))
 		}
 	}
 }

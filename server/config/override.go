@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // An Override is what the API says of a group: what it changed of a static one,
@@ -173,7 +174,7 @@ func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error
 // with Invalid, naming the field, when there is no such template.
 func (c *Config) Templated(key nstance.GroupKey, name TemplateName) (nstance.Group, error) {
 	if _, ok := c.Templates[name]; !ok {
-		return nstance.Group{}, nstance.FieldError("template", suggest(string(name), plain(c.templateNames())), "template %q is not defined", clip(string(name)))
+		return nstance.Group{}, nstance.FieldError("template", nearest.Remedy(string(name), plain(c.templateNames())), "template %q is not defined", clip(string(name)))
 	}
 	g := Group{Template: name}
 	setDefaults(reflect.ValueOf(&g).Elem())
@@ -400,7 +401,7 @@ func (c *Config) layPlace(g *nstance.Group, o Override) error {
 	if o.SubnetPool != "" {
 		subnets, ok := c.Shard.SubnetPools[o.SubnetPool]
 		if !ok {
-			return nstance.FieldError("subnet_pool", suggest(string(o.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", clip(string(o.SubnetPool)))
+			return nstance.FieldError("subnet_pool", nearest.Remedy(string(o.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", clip(string(o.SubnetPool)))
 		}
 		g.Definition.SubnetPool, g.Definition.Subnets = string(o.SubnetPool), slices.Clone(subnets)
 	}
@@ -412,7 +413,7 @@ func (c *Config) layPlace(g *nstance.Group, o Override) error {
 	}
 	for _, name := range o.LoadBalancers {
 		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
-			return nstance.FieldError("load_balancers", suggest(name, plain(c.balancerNames())), "load balancer %q is not in load_balancers", clip(name))
+			return nstance.FieldError("load_balancers", nearest.Remedy(name, plain(c.balancerNames())), "load balancer %q is not in load_balancers", clip(name))
 		}
 	}
 	g.Definition.LoadBalancers = slices.Clone(o.LoadBalancers)

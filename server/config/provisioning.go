@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // ImageName names an entry of images.
@@ -131,7 +132,7 @@ func (d *decoder) balancer(c *Config, at string) {
 
 func (d *decoder) provisioning(c *Config, at string, t Template) {
 	if _, ok := c.Images[t.Image]; t.Image != "" && !ok {
-		d.wrong(join(at, "image"), suggest(string(t.Image), plain(slices.Sorted(maps.Keys(c.Images)))), "image %q is not in images", t.Image)
+		d.wrong(join(at, "image"), nearest.Remedy(string(t.Image), plain(slices.Sorted(maps.Keys(c.Images)))), "image %q is not in images", t.Image)
 	}
 	for i, word := range t.Track {
 		switch {
@@ -178,7 +179,7 @@ func (u *UserData) definition() nstance.UserData {
 func (d *decoder) balancers(c *Config, at string, names []string) {
 	for i, name := range names {
 		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
-			d.wrong(index(join(at, "load_balancers"), i), suggest(name, plain(slices.Sorted(maps.Keys(c.LoadBalancers)))), "load balancer %q is not in load_balancers", clip(name))
+			d.wrong(index(join(at, "load_balancers"), i), nearest.Remedy(name, plain(slices.Sorted(maps.Keys(c.LoadBalancers)))), "load balancer %q is not in load_balancers", clip(name))
 		}
 	}
 }

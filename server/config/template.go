@@ -11,6 +11,7 @@ import (
 	"text/template/parse"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/server/files"
 )
 
@@ -39,7 +40,7 @@ func renderable(text string, data reflect.Type) error {
 		wrong := strings.TrimPrefix(err.Error(), "template: text:")
 		if _, name, ok := strings.Cut(wrong, "function "); ok {
 			name = strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`)
-			return nstance.FieldError("", suggest(name, functionNames()), "template line %s", wrong)
+			return nstance.FieldError("", nearest.Remedy(name, functionNames()), "template line %s", wrong)
 		}
 		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
 	}
@@ -143,7 +144,7 @@ func (c *fieldCheck) path(n parse.Node, path []string) {
 		}
 		if c.err == nil {
 			where, _ := c.tree.ErrorContext(n)
-			c.err = nstance.FieldError("", suggest(name, names), "template line %s: there is no .%s", strings.TrimPrefix(where, "text:"), strings.Join(path[:i+1], "."))
+			c.err = nstance.FieldError("", nearest.Remedy(name, names), "template line %s: there is no .%s", strings.TrimPrefix(where, "text:"), strings.Join(path[:i+1], "."))
 		}
 		return
 	}
@@ -242,7 +243,7 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) {
 	switch {
 	case missing && g.Size == 0:
 	case missing:
-		r.once(join(at, "vars"), suggest(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip(key), path)
+		r.once(join(at, "vars"), nearest.Remedy(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip(key), path)
 	default:
 		r.once(path, "correct the template", "template line %s", wrong)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // A Tenant says what operators of one tenant may name through the API.
@@ -23,7 +24,7 @@ type Tenant struct {
 func (d *decoder) tenant(c *Config, path string, t Tenant) {
 	for i, name := range t.Templates {
 		if _, ok := c.Templates[name]; !ok {
-			d.wrong(index(join(path, "templates"), i), suggest(string(name), plain(c.templateNames())), "template %q is not defined", name)
+			d.wrong(index(join(path, "templates"), i), nearest.Remedy(string(name), plain(c.templateNames())), "template %q is not defined", name)
 		}
 	}
 	d.pools(c, join(path, "subnet_pools"), t.SubnetPools)
@@ -39,7 +40,7 @@ func (d *decoder) tenant(c *Config, path string, t Tenant) {
 func (d *decoder) pools(c *Config, path string, pools []PoolName) {
 	for i, name := range pools {
 		if _, ok := c.Shard.SubnetPools[name]; !ok {
-			d.wrong(index(path, i), suggest(string(name), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", name)
+			d.wrong(index(path, i), nearest.Remedy(string(name), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", name)
 		}
 	}
 }

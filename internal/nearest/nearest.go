@@ -1,14 +1,30 @@
-package config
+// Package nearest finds the word that was probably meant.
+package nearest
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/nstance-go/nstance"
 )
 
-// suggest returns the remedy for a word that is not among valid: the one that
+// Among returns nil, or an Invalid error that names field and what was probably
+// meant.
+func Among[T ~string](field string, word T, valid []T) error {
+	if slices.Contains(valid, word) {
+		return nil
+	}
+	names := make([]string, len(valid))
+	for i, v := range valid {
+		names[i] = string(v)
+	}
+	return nstance.FieldError(field, Remedy(string(word), names), "unknown word %.64q", string(word))
+}
+
+// Remedy returns the remedy for a word that is not among valid: the one that
 // was probably meant, else what there is.
-func suggest(word string, valid []string) string {
+func Remedy(word string, valid []string) string {
 	best, least := "", max(1, len(word)/3)+1
 	for _, v := range valid {
 		if d := distance(word, v, least); d < least {
