@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -88,6 +89,8 @@ func TestDefinitionsAreCleanedUnderAGroup(t *testing.T) {
 			w.lead(wanted(1))
 			w.passes(5 * time.Minute)
 			w.agrees(1)
+			r, _ := w.leader()
+			require.ErrorIs(t, r.FreezeShard(t.Context(), "it makes no other member"), nstance.Unavailable)
 			for _, rec := range w.records() {
 				require.NoError(t, f.DeleteIfMatch(t.Context(), rec.Key, rec.Version))
 			}
