@@ -191,9 +191,10 @@ func (r *Reconciler) note(ctx context.Context, m *member) error {
 	notices := slices.Clone(m.notices)
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
-		if rec.Deleting == nil && rec.Drain == nil { // else a former leader's late write says more
-			rec.Notices = notices
+		if rec.Deleting != nil || rec.Drain != nil { // a former leader's late write says more
+			return errOutdated
 		}
+		rec.Notices = notices
 		return nil
 	})
 	return err

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // mutations counts what was asked of the provider that changes something.
@@ -260,5 +261,30 @@ func TestNoticeDuringAFreeze(t *testing.T) {
 			require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
 			w.agrees(3)
 		})
+	})
+}
+
+// TestFrozenDrainThatLandsLate promises that a former leader's drain that lands
+// during a freeze is taken for what it is, instead of being looked at for ever.
+func TestFrozenDrainThatLandsLate(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		r, _ := w.leader()
+		require.NoError(t, r.Freeze(w.ctx, web, eve))
+		id := w.ready()[0]
+		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+		_, _, err := former.Load(w.ctx)
+		require.NoError(t, err)
+		_, err = former.Update(w.ctx, id, func(rec *storage.Instance) error {
+			rec.Generation++
+			rec.Drain = &nstance.Drain{
+				Instance: id, Group: web, Generation: rec.Generation, StartedAt: time.Now().UTC(), Deadline: time.Now().Add(5 * time.Minute).UTC(),
+				Causes: []nstance.Cause{{Kind: nstance.CauseRequest}}, Executor: nstance.ExecutorAgent,
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, w.cloud.Reclaim(id, 30*time.Minute))
+		w.passes(2 * time.Minute)
+		require.False(t, w.exists(id), "a drain that is under way goes on")
 	})
 }
