@@ -1,0 +1,45 @@
+package server_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// conditions returns an instance's conditions, which must be the same however
+// one asks for them.
+func (w *world) conditions(api apiv1.OperatorServiceClient, id nstance.InstanceID) []string {
+	w.Helper()
+	list, err := api.ListInstances(w.Context(), &apiv1.ListInstancesRequest{})
+	require.NoError(w, err)
+	i := slices.IndexFunc(list.GetInstances(), func(i *apiv1.Instance) bool { return i.GetId() == string(id) })
+	require.GreaterOrEqual(w, i, 0)
+	listed, got := list.GetInstances()[i].GetConditions(), w.instance(api, id).GetConditions()
+	if !slices.Equal(listed, got) { // it changed in between
+		return nil
+	}
+	return got
+}
+
+// TestASilentMemberIsShown first as silent, then as unhealthy.
+func TestASilentMemberIsShown(t *testing.T) {
+	w := newWorld(t, setup{size: 1, shard: `"health_interval": "1s",`})
+	api := w.admin()
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	k.stays.Store(true)
+	require.Empty(t, w.conditions(api, id))
+	shown := func(want ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return slices.Equal(w.conditions(api, id), want) }, eventually, 5*time.Millisecond)
+	}
+	shown("silent") // its stream stands, and nothing comes
+	shown("unhealthy")
+	w.await(nstance.EventDrainStarted, id)
+	require.Equal(t, "draining", w.instance(api, id).GetState(), "it leaves for that")
+}
