@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,7 @@ func TestServers(t *testing.T) {
 			t.Run("a missing bucket is not absence", func(t *testing.T) { missingBucket(t, newBucket(t)) })
 			t.Run("odd keys", func(t *testing.T) { oddKeys(t, open(t, with(newBucket(t), "prefix", "a/b"))) })
 			t.Run("records", func(t *testing.T) { records(t, newBucket(t)) })
+			t.Run("cleaning", func(t *testing.T) { cleaning(t, newBucket(t)) })
 		})
 	}
 }
@@ -245,5 +247,52 @@ func azurite(t *testing.T) func(*testing.T) string {
 		_, err = client.Create(t.Context(), nil)
 		require.NoError(t, err)
 		return "azblob://" + name + "?protocol=http&domain=" + url.QueryEscape(addr)
+	}
+}
+
+// cleaning lets two leaders clean while a third names what they would remove.
+func cleaning(t *testing.T, bucketURL string) {
+	var elapsed atomic.Int64
+	clock := func() time.Duration { return time.Duration(elapsed.Load()) }
+	naming := storage.NewRecords(open(t, bucketURL), "eu1b", &storage.RecordsOptions{Elapsed: clock})
+	var digests []string
+	for i := range 12 {
+		digest, err := naming.PutDefinition(t.Context(), nstance.Definition{Kind: "web", Vars: map[string]string{"n": strconv.Itoa(i)}})
+		require.NoError(t, err)
+		digests = append(digests, digest)
+	}
+	name := func(i int) {
+		_, err := naming.Create(t.Context(), storage.Instance{ID: instanceID(t, i), Tenant: "default", Group: "web", Definition: digests[i]})
+		require.NoError(t, err)
+	}
+	name(0)
+	cleaners := []*storage.Cleaner{
+		storage.NewCleaner(open(t, bucketURL), "eu1a", &storage.CleanerOptions{Elapsed: clock}),
+		storage.NewCleaner(open(t, bucketURL), "eu1b", &storage.CleanerOptions{Elapsed: clock}),
+	}
+	clean := func() {
+		var wg sync.WaitGroup
+		for _, c := range cleaners {
+			wg.Go(func() {
+				if _, err := c.Clean(t.Context(), time.Minute); err != nil && !errors.Is(err, nstance.Conflict) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	clean()
+	elapsed.Add(int64(time.Hour))
+	name(1) // an hour after it was put, and condemned
+	clean()
+	clean()
+	s := open(t, bucketURL)
+	var left []string
+	for _, e := range list(t, s, storage.DefinitionKey(""), "") {
+		left = append(left, strings.TrimPrefix(e, storage.DefinitionKey("")))
+	}
+	require.ElementsMatch(t, digests[:2], left)
+	for i := range 2 {
+		require.NoError(t, naming.Delete(t.Context(), instanceID(t, i)))
 	}
 }
