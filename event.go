@@ -80,7 +80,7 @@ const (
 	EventHoldBegan             EventType = "hold_began"              // something keeps a group, or the shard where it names none, from going on
 	EventHoldEnded             EventType = "hold_ended"
 	EventOperatorRegistered    EventType = "operator_registered" // an operator or administrator, with a nonce
-	EventCertificateRenewed    EventType = "certificate_renewed" // an agent's where it names an instance, else an operator's or administrator's
+	EventCertificateRenewed    EventType = "certificate_renewed" // an operator's or administrator's; an agent's only if it had expired, or another authority signs
 )
 
 // EventTypes returns every type of event.

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
 )
 
 // told waits until the journal answers a request with an event that has all of
@@ -193,26 +195,29 @@ func TestOrdersAreJournalled(t *testing.T) {
 	require.Equal(t, "rehearsal/"+eve.who().Subject, detected[0].GetNotice().GetSource())
 }
 
-// TestCertificatesAreJournalled: of agents as theirs, and of operators in their
-// tenant.
+// TestCertificatesAreJournalled: of operators in their tenant, and of agents as
+// theirs what is out of the ordinary.
 func TestCertificatesAreJournalled(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+	w, c := longAgo(t)
 	bob := w.client(nstance.RoleOperator, "blue")
 	api := w.admin()
+	first := bob.who()
+	bob.renewed()
+	req := ofType(nstance.EventCertificateRenewed)
+	got := w.told(api, req, string(first.Role)+" "+first.Subject+": ", bob.who().Serial, "replaces "+first.Serial)
+	require.Equal(t, string(first.Tenant), got[len(got)-1].GetTenant())
+	require.Len(t, w.told(bob.api(), &apiv1.ListEventsRequest{Types: []string{"certificate_renewed"}}, bob.who().Subject), 1)
+
 	id := w.machine(nstance.DefaultTenant)
-	agent := w.agent(id)
-	for _, h := range []*holder{agent, bob} {
-		first := h.who()
-		h.renewed()
-		req := ofType(nstance.EventCertificateRenewed)
-		if h == agent {
-			req.Instance, req.Group = string(id), "web"
-		}
-		got := w.told(api, req, string(first.Role)+" "+first.Subject+": ", h.who().Serial, "replaces "+first.Serial)
-		require.Equal(t, string(first.Tenant), got[len(got)-1].GetTenant())
-	}
-	req := ofType(nstance.EventOperatorRegistered)
+	agent := w.yesterday(c, nstance.DefaultTenant, "web", id)
+	expired := agent.who()
+	key := pki.NewKey()
+	_, err := agent.recover(key, grpc.PerRPCCredentials(agent.prove(key)))
+	require.NoError(t, err)
+	req.Instance, req.Group = string(id), "web"
+	w.told(api, req, "by recovery, the expired "+expired.Serial)
+
+	req = ofType(nstance.EventOperatorRegistered)
 	req.Tenant = "blue"
 	require.Len(t, w.told(api, req, bob.who().Subject), 1)
-	require.Len(t, w.told(bob.api(), &apiv1.ListEventsRequest{Types: []string{"certificate_renewed"}}, bob.who().Subject), 1)
 }
