@@ -103,3 +103,49 @@ func TestSecretThatChangesDuringAFreeze(t *testing.T) {
 	_, lacked = k.takes()
 	require.Equal(t, []string{files.Digest([]byte("new"))}, lacked)
 }
+
+// TestTheNextLeaderDuringAFreeze keeps files as they are, too, whoever led when
+// they were changed, and sends them after the thaw.
+func TestTheNextLeaderDuringAFreeze(t *testing.T) {
+	for name, group := range map[string]string{"shard": "", "group": "web"} {
+		t.Run(name, func(t *testing.T) {
+			shard := `"health_interval": "24h",`
+			text := func(colour string) string {
+				return served(1, shard, `"colour": "`+colour+`"`, "", `"b": {"kind": "string", "content": "{{.Vars.colour}}"}`, `, "post_apply": ["`+colour+`"]`)
+			}
+			w := newWorld(t, setup{text: text("red")})
+			id := w.machine(nstance.DefaultTenant)
+			k := w.ready(id).taker()
+			k.takes()
+			k.quiet()
+			_, err := w.admin().Freeze(t.Context(), &apiv1.FreezeRequest{Group: group})
+			require.NoError(t, err)
+			w.reload(text("green"))
+			k.quiet()
+
+			w.successor(server.Options{})
+			again := func() {
+				next := k.holder.connect().taker()
+				next.hash, next.have = k.hash, k.have
+				k = next
+				k.tell()
+			}
+			again()
+			k.quiet()
+			w.reload(text("blue"))
+			k.quiet()
+			again()
+			k.quiet()
+			api := w.admin()
+			require.Contains(t, w.instance(api, id).GetConditions(), "runtime_drifted", "it waits")
+			require.Never(t, func() bool { return len(k.heard) > 0 }, time.Second, 100*time.Millisecond)
+
+			_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: group})
+			require.NoError(t, err)
+			begin, lacked := k.takes()
+			require.Equal(t, []string{files.Digest([]byte("blue"))}, lacked)
+			require.Equal(t, `["blue"]`, begin.GetPostApply())
+			k.quiet()
+		})
+	}
+}
