@@ -48,3 +48,27 @@ func TestQueueWhenTheClockIsSet(t *testing.T) {
 		})
 	}
 }
+
+// TestQueueAge: what is scraped as nstance_queue_age_seconds is the wait of
+// whoever has waited longest, and nothing while all are served.
+func TestQueueAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(time.Now)
+		require.Zero(t, q.age())
+		q.add(nstance.GroupKey{Group: "a"}, false)
+		time.Sleep(2 * time.Second)
+		q.add(nstance.GroupKey{Group: "b"}, true)
+		q.add(nstance.GroupKey{Group: "a"}, true) // again: it has waited all along
+		time.Sleep(time.Second)
+		require.Equal(t, 3*time.Second, q.age())
+		for range 2 {
+			_, ok := q.take(t.Context())
+			require.True(t, ok)
+		}
+		time.Sleep(time.Second)
+		require.Zero(t, q.age(), "who is served waits no more")
+		q.addAt(nstance.GroupKey{Group: "c"}, time.Now().Add(time.Hour))
+		time.Sleep(time.Second)
+		require.Zero(t, q.age(), "who is to come later does not wait")
+	})
+}

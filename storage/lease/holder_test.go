@@ -103,6 +103,17 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 30, f.Count(storagetest.PutIfMatch))
 		require.Equal(t, 30, f.Count(""))
 	})
+	bubble(t, "is as old as its last renewal", func(t *testing.T) {
+		s := &slow{Store: storage.NewMemory()}
+		term := campaign(t, candidate(t, s, lease.Options{}))
+		after(t.Context(), 1500*time.Millisecond)
+		require.Equal(t, 1500*time.Millisecond, term.Age())
+		after(t.Context(), time.Second) // renewed after 2 s
+		require.Equal(t, 500*time.Millisecond, term.Age())
+		s.pace(0, time.Hour)
+		after(t.Context(), 2*time.Second)
+		require.Equal(t, 2500*time.Millisecond, term.Age(), "an attempt is no renewal")
+	})
 	bubble(t, "gives every write an ID of its own", func(t *testing.T) {
 		s := storage.NewMemory()
 		campaign(t, candidate(t, s, lease.Options{}))
