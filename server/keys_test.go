@@ -432,6 +432,24 @@ func TestRevokeOperator(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, watch.ends(), nstance.Denied)
 	})
+	t.Run("whatever the epoch of the shard that has written the record", func(t *testing.T) {
+		w := newWorld(t, setup{size: 1})
+		bob := w.client(nstance.RoleOperator, "default")
+		key := storage.OperatorKey("default", bob.who().Subject)
+		obj, err := w.store.Get(t.Context(), key)
+		require.NoError(t, err)
+		var rec map[string]any
+		require.NoError(t, json.Unmarshal(obj.Data, &rec))
+		rec["epoch"] = 1000
+		data, err := json.Marshal(rec)
+		require.NoError(t, err)
+		_, err = w.store.PutIfMatch(t.Context(), key, data, obj.Version)
+		require.NoError(t, err)
+		bob.renewed()
+		w.revoke(bob)
+		_, err = bob.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
+	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
 		w := newWorld(t, setup{size: 1})
 		bob := w.client(nstance.RoleOperator, "default")

@@ -126,10 +126,10 @@ func (r records) ConsumeNonce(ctx context.Context, jti string, op registration.O
 	return op, err
 }
 
+// operator returns an operator's record. It belongs to all shards, and epochs
+// count within one: there is none to compare with.
 func (r records) operator(tenant nstance.TenantID, name string) *storage.Doc[operatorRecord] {
-	return storage.NewDoc[operatorRecord](r.t.server.store, storage.OperatorKey(tenant, name), &storage.DocOptions{
-		Epoch: r.t.granted.Epoch(), Check: r.t.granted.Err,
-	})
+	return storage.NewDoc[operatorRecord](r.t.server.store, storage.OperatorKey(tenant, name), &storage.DocOptions{Check: r.t.granted.Err})
 }
 
 // Operator implements registration.Records.
