@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
@@ -9,14 +10,15 @@ import (
 
 // An Impact counts what other desired values would cost.
 type Impact struct {
-	Members int // managed members of the shard that stay or start at present
-	Removed int // of them, those that smaller sizes would remove
-	Rotated int // of the others, those that changed definitions would replace
+	Members int // instances of the shard that stay or start at present, by request too
+	Removed int // of them, those that smaller sizes would remove, and those by request that a lower age would end
+	Rotated int // of the others, those that changed definitions or lower ages would replace
 }
 
 // Impact says what wanting groups would cost beyond what goes on already.
-// Groups that are not among them keep their values. It fails with Invalid for a
-// definition that has no hash.
+// Groups that are not among them keep their values. Ages are those of this
+// moment: who reaches a lower one later is not counted. It fails with Invalid
+// for a definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 	wishes, _, err := r.wishesFor(groups)
 	if err != nil {
@@ -24,15 +26,16 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := r.opts.Now()
 	var out Impact
 	for _, m := range r.members {
-		if m.planable() {
+		if !m.state.Leaving() {
 			out.Members++
 		}
 	}
 	for _, w := range wishes {
 		if g := r.groups[w.spec.Key]; g != nil {
-			removed, rotated := r.cost(g, w.spec.Size, confighash.Hash(g.under(w).hash))
+			removed, rotated := cost(g, g.under(w), now)
 			out.Removed += removed
 			out.Rotated += rotated
 		}
@@ -40,31 +43,49 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 	return out, nil
 }
 
-// cost counts the members of g that another size and hash would remove and
-// replace.
-func (r *Reconciler) cost(g *group, size int, hash confighash.Hash) (removed, rotated int) {
-	members := 0
+// cost counts the members of g that it would remove and replace as next.
+func cost(g, next *group, now time.Time) (removed, rotated int) {
+	members, ended := 0, 0
 	for _, m := range g.members {
-		if !m.planable() {
-			continue
-		}
-		members++
-		if confighash.Drifted(confighash.Hash(m.rec.InfraHash), hash) && !r.drifted(m) {
-			rotated++
+		sooner := !m.state.Leaving() && m.urgency(next, now) > m.urgency(g, now)
+		switch {
+		case m.state.Leaving():
+		case !m.rec.OnDemand:
+			members++
+			if sooner {
+				rotated++
+			}
+		case sooner:
+			ended++
 		}
 	}
-	removed = max(0, members-size)
+	removed = max(0, members-next.spec.Size)
 	if g.desired {
 		removed -= max(0, members-g.spec.Size)
 	}
 	removed = max(0, removed)
-	return removed, min(rotated, members-removed)
+	return removed + ended, min(rotated, members-removed)
 }
 
-// planable reports whether m is a managed member that neither leaves nor has
-// failed.
-func (m *member) planable() bool {
-	return !m.rec.OnDemand && !m.state.Leaving() && m.state != nstance.Failed
+// urgency says how soon m would have to go if g, of which it is a member, were
+// as given: 0 for not at all, 1 when it is its turn, 2 at once.
+func (m *member) urgency(g *group, now time.Time) int {
+	past := func(limit time.Duration) bool {
+		at := age(m, limit)
+		return !at.IsZero() && !now.Before(at)
+	}
+	e := g.spec.Expiry
+	switch {
+	case !g.desired:
+		return 0
+	case m.rec.OnDemand && past(e.OnDemandAge), !m.rec.OnDemand && past(e.ForcedAge):
+		return 2
+	case m.rec.OnDemand:
+		return 0
+	case past(e.EligibleAge), confighash.Drifted(confighash.Hash(m.rec.InfraHash), confighash.Hash(g.hash)):
+		return 1
+	}
+	return 0
 }
 
 // Await blocks until the shard's records have been read, or ctx ends.

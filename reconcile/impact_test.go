@@ -39,6 +39,11 @@ func TestImpact(t *testing.T) {
 			"another definition":          {other, 0, 4},
 			"nobody is counted twice":     {func(g *nstance.Group) { other(g); g.Size = 3 }, 1, 3},
 			"an unknown group costs none": {func(g *nstance.Group) { other(g); g.Key.Group = "new" }, 0, 0},
+			"an age that nobody has":      {func(g *nstance.Group) { g.Expiry = nstance.Expiry{EligibleAge: time.Hour, ForcedAge: time.Hour} }, 0, 0},
+			"an age to go in turn":        {func(g *nstance.Group) { g.Expiry.EligibleAge = time.Minute }, 0, 4},
+			"an age to go at once":        {func(g *nstance.Group) { g.Expiry.ForcedAge = time.Minute }, 0, 4},
+			"an age, and a smaller size":  {func(g *nstance.Group) { g.Expiry.ForcedAge, g.Size = time.Minute, 1 }, 3, 1},
+			"an age of others":            {func(g *nstance.Group) { g.Expiry.OnDemandAge = time.Minute }, 0, 0},
 		} {
 			require.Equal(t, reconcile.Impact{Members: 4, Removed: c.removed, Rotated: c.rotated}, impact(c.change), name)
 		}
@@ -51,5 +56,27 @@ func TestImpact(t *testing.T) {
 		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { *g = now }))
 		require.Equal(t, reconcile.Impact{Members: 4, Removed: 1}, impact(func(g *nstance.Group) { *g = now; g.Size = 1 }))
 		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { g.Size = 4 }), "going back costs nothing")
+		now.Expiry.EligibleAge = time.Minute
+		r.Observe(nstance.Desired{Groups: []nstance.Group{now}})
+		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { *g = now }))
+		require.Equal(t, reconcile.Impact{Members: 4, Rotated: 4}, impact(func(g *nstance.Group) { *g = now; g.Expiry.ForcedAge = time.Minute }),
+			"not one after the other any more")
+	})
+	t.Run("instances by request", func(t *testing.T) {
+		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.ordered()
+			g := wanted(1)
+			i, err := w.r.Impact([]nstance.Group{g})
+			require.NoError(t, err)
+			require.Equal(t, reconcile.Impact{Members: 3, Removed: 1}, i, "a size is not theirs")
+			g.Expiry.OnDemandAge = time.Minute
+			i, err = w.r.Impact([]nstance.Group{g})
+			require.NoError(t, err)
+			require.Equal(t, reconcile.Impact{Members: 3, Removed: 2}, i)
+			w.want(g)
+			i, err = w.r.Impact([]nstance.Group{g})
+			require.NoError(t, err)
+			require.Zero(t, i.Removed, "it goes already")
+		})
 	})
 }

@@ -162,7 +162,7 @@ func (r *Reconciler) outlook(g *group, now time.Time) *outlook {
 		}
 		seen := r.memberView(m, verdict, now)
 		seen.Hash = comparableWith(m.rec.InfraHash, g.hash)
-		if !m.rec.OnDemand {
+		if seen.ExpireAt = age(m, g.spec.Expiry.OnDemandAge); !m.rec.OnDemand {
 			seen.EligibleAt, seen.ExpireAt = age(m, g.spec.Expiry.EligibleAge), age(m, g.spec.Expiry.ForcedAge)
 		}
 		v.Members = append(v.Members, seen)
@@ -190,7 +190,11 @@ func (o *outlook) need() int {
 // fate says what would become of a member at last: "" for nothing.
 func (o *outlook) fate(m *Member) (action, reason string) {
 	switch {
-	case memberApart(m), m.State.Leaving(), m.OnDemand, !o.g.desired:
+	case memberApart(m), m.State.Leaving(), !o.g.desired, m.OnDemand && !o.passed(m.ExpireAt):
+	case m.OnDemand && o.drainable(m):
+		return "drain", "it is older than expiry.on_demand_age permits"
+	case m.OnDemand:
+		return "delete", "it is older than expiry.on_demand_age permits, and there is nothing to drain"
 	case o.passed(m.ExpireAt):
 		return "replace", "it is older than expiry.forced_age permits"
 	case !o.counts(m):

@@ -139,6 +139,12 @@ func TestWhatIf(t *testing.T) {
 			require.Equal(t, map[string]int{"replace": 3}, fates(p))
 			require.Contains(t, p.Instances[0].Reason, "forced_age")
 			require.Equal(t, 3, p.Creates)
+			id := w.ordered()
+			next.Expiry = nstance.Expiry{OnDemandAge: time.Minute}
+			p, _ = w.plan(next)
+			require.Len(t, p.Instances, 1)
+			require.Equal(t, reconcile.InstancePlan{ID: id, Action: "drain", Reason: "it is older than expiry.on_demand_age permits"}, p.Instances[0])
+			require.Zero(t, p.Creates, "nothing takes its place")
 		})
 	})
 	t.Run("a group that is new, or let go", func(t *testing.T) {

@@ -115,6 +115,14 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.ErrorContains(t, err, "would remove 0 and replace 5 of 5 members")
 	})
+	t.Run("too many would be too old", func(t *testing.T) {
+		w.conf.set(replace(t, limited(t, "2", 4), `"max_change": 2,`, `"max_change": 2, "expiry": {"forced_age": "1ms"},`), nil)
+		err := w.refresh(api)
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.ErrorContains(t, err, "would remove 0 and replace 5 of 5 members")
+		w.conf.set(replace(t, limited(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
+		require.ErrorIs(t, w.refresh(api), nstance.Conflict)
+	})
 	t.Run("confirmed, it is in force, durably", func(t *testing.T) {
 		digest := w.configStatus(api).GetHeldDigest()
 		require.NoError(t, w.confirm(api, digest, false))
