@@ -100,3 +100,38 @@ func TestBadImageOfANewGroup(t *testing.T) {
 		})
 	})
 }
+
+// TestMachineThatIsNeverReady registers in time, and then reports that it is not
+// good. It has its launch timeout, and counts like one that never registered.
+func TestMachineThatIsNeverReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.fails("v1") // its agent is this test
+		w.lead(wanted(1))
+		sick := func(minutes int) {
+			for range minutes {
+				w.passes(time.Minute)
+				for _, m := range w.cloud.Machines() {
+					if w.register(w.ctx, w.r, m.ID) {
+						w.r.Observe(nstance.Reported{Report: nstance.Report{
+							InstanceID: m.ID, Timestamp: time.Now(), CanDrain: true, Probes: []nstance.ProbeResult{{Name: "web", Message: "503"}},
+						}})
+					}
+				}
+			}
+		}
+		sick(14)
+		require.Equal(t, 1, w.cloud.Count(simcloud.OpCreate))
+		require.Equal(t, 1, w.group().Booting)
+		sick(2)
+		require.Equal(t, 1, w.count(nstance.EventCreateFailed, ""))
+		require.Equal(t, 2, w.cloud.Count(simcloud.OpCreate), "the first to fail is replaced at once")
+		sick(120)
+		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
+		failed, made := w.times(nstance.EventCreateFailed), w.times(nstance.EventCreateRequested)
+		for i, gap := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			require.Equal(t, gap, made[i+1].Sub(failed[i+1]).Round(time.Second))
+		}
+	})
+}

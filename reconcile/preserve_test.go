@@ -121,6 +121,29 @@ func TestPreserve(t *testing.T) {
 			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve), nstance.NotFound)
 		})
 	})
+	t.Run("one that never came up is kept past its time to do so", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, simcloud.Options{})
+			defer w.close()
+			w.fails("v1")
+			w.lead(wanted(1))
+			w.passes(time.Minute)
+			id := w.cloud.Machines()[0].ID
+			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), eve))
+			w.fails("")
+			w.passes(time.Hour) // both of its timeouts have passed
+			require.True(t, runs(w, id))
+			g := w.group()
+			require.Equal(t, []int{1, 1, 0}, []int{g.Ready, g.Preserved, g.Booting})
+			require.Zero(t, w.count(nstance.EventCreateFailed, id))
+			w.succeeds(wanted(1))
+			w.passes(30 * time.Minute)
+			require.True(t, runs(w, id), "nor does the next leader end it")
+			w.passes(time.Hour)
+			require.False(t, runs(w, id))
+			w.agrees(1)
+		})
+	})
 	t.Run("one that is being drained can still be kept", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
