@@ -227,8 +227,16 @@ func usage(r *nstance.Report) string {
 	return fmt.Sprintf("cpu %.0f%%, memory %.0f%%, disk %.0f%%, load %.2f", u.CPUPercent, u.MemoryPercent, u.DiskPercent, u.Load)
 }
 
+// byWhom says who empties a machine.
+func byWhom(e nstance.Executor) string {
+	if e == "" || e == nstance.ExecutorNone {
+		return "nobody"
+	}
+	return "the " + string(e)
+}
+
 func drainText(d nstance.Drain) string {
-	s := fmt.Sprintf("generation %d until %s by %s", d.Generation, stamp(d.Deadline), d.Executor)
+	s := fmt.Sprintf("generation %d until %s by %s", d.Generation, stamp(d.Deadline), byWhom(d.Executor))
 	for _, c := range d.Causes {
 		s += ", " + string(c.Kind)
 		if c.Message != "" {
@@ -324,7 +332,7 @@ func (t *table) removal(r Removal) {
 	case r.DryRun:
 		t.say("instance %s: %s would be accepted", r.Instance, r.Action)
 	case r.Drain != nil && !r.Drain.Deadline.IsZero():
-		t.say("instance %s: drain until %s by %s, then it is deleted", r.Instance, stamp(r.Drain.Deadline), r.Drain.Executor)
+		t.say("instance %s: drain until %s by %s, then it is deleted", r.Instance, stamp(r.Drain.Deadline), byWhom(r.Drain.Executor))
 	default:
 		t.say("instance %s: %s accepted", r.Instance, r.Action)
 	}
