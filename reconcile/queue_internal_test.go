@@ -56,19 +56,19 @@ func TestQueueAge(t *testing.T) {
 		q := newQueue(time.Now)
 		require.Zero(t, q.age())
 		q.add(nstance.GroupKey{Group: "a"}, false)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		q.add(nstance.GroupKey{Group: "b"}, true)
 		q.add(nstance.GroupKey{Group: "a"}, true) // again: it has waited all along
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Equal(t, 3*time.Second, q.age())
 		for range 2 {
 			_, ok := q.take(t.Context())
 			require.True(t, ok)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Zero(t, q.age(), "who is served waits no more")
 		q.addAt(nstance.GroupKey{Group: "c"}, time.Now().Add(time.Hour))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Zero(t, q.age(), "who is to come later does not wait")
 	})
 }
