@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,4 +230,54 @@ func TestAdminRenewsAgainstRealServer(t *testing.T) {
 		require.NotEqual(t, id.Chain, next.Chain)
 		id = next
 	}
+}
+
+// TestAdminRotatesAgainstRealServer goes through the steps as a person does, with
+// an agent that has a certificate of the old key.
+func TestAdminRotatesAgainstRealServer(t *testing.T) {
+	w := newTurn(t)
+	o := &office{world: w.world, dir: t.TempDir()}
+	require.NoError(t, admin.SaveIdentity(o.dir, admin.Identity{
+		Servers: []string{w.server.Addresses().Operator}, Cluster: cluster, Shard: zone,
+		Key: w.boss.key, Chain: w.boss.cert.Certificate, Roots: [][]byte{w.keys.Identity.Certificate()},
+	}))
+	agent := w.agent(w.machine("default"))
+	session, old := agent.connect(), w.keys.Identity.Issuer()
+	step := func(name string) (code int, errs string) {
+		code, _, errs = o.run("cluster", "rotate", "identity", "--step", name, "--yes")
+		var err error
+		w.keys, err = keysOf(w.world)
+		require.NoError(t, err)
+		return code, errs
+	}
+	done := func(name string) {
+		t.Helper()
+		code, errs := step(name)
+		require.Zero(t, code, errs)
+	}
+	done("begin")
+	code, errs := step("activate")
+	require.Equal(t, 6, code, "servers may not have noticed: %s", errs)
+	w.pass(registration.Settle)
+	done("activate")
+	next := w.keys.Identity.Issuer()
+	require.NotEqual(t, old, next)
+	own, err := admin.LoadIdentity(o.dir)
+	require.NoError(t, err)
+	require.NotEqual(t, w.boss.cert.Certificate, own.Chain, "the administrator has a certificate of the new key")
+	session.acked(session.report())
+
+	w.pass(registration.Settle)
+	code, errs = step("finish")
+	require.Equal(t, 6, code, "the agent has one of the old key: %s", errs)
+	require.Contains(t, errs, "1 in shard s1")
+	session.acked(session.report())
+	agent.renewed()
+	session = agent.connect()
+	o.until(func() bool { code, errs = step("finish"); return code == 0 })
+	session.acked(session.report())
+	var keys []admin.Key
+	o.must(&keys, "cluster", "keys")
+	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k admin.Key) bool { return k.Name != registration.Identity })), "nothing is left of the old one")
+	require.Equal(t, next, shows(t, w.world, w.server.Addresses().Agent))
 }

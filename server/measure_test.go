@@ -179,6 +179,20 @@ func TestAlertsAskForValuesThatExist(t *testing.T) {
 	}
 }
 
+// TestDashboardShowsWhatMatters: what is measured is no use where nobody looks.
+func TestDashboardShowsWhatMatters(t *testing.T) {
+	shown := strings.Join(expressions(t, "grafana-dashboard.json"), "\n")
+	for what, expr := range map[string]string{
+		"queue age": `nstance_queue_age_seconds`, "time to replacement": `nstance_replacement_ready_seconds_bucket`,
+		"notices by source":      `by \([a-z, ]*source[a-z, ]*\) \([a-z]+\(nstance_notices_total`,
+		"drains by outcome":      `by \([a-z, ]*outcome[a-z, ]*\) \([a-z]+\(nstance_drains_total`,
+		"provider calls by code": `by \([a-z, ]*code[a-z, ]*\) \([a-z]+\(nstance_provider_call_seconds_count`,
+		"agents connected":       `nstance_agents_connected`, "lease age": `nstance_lease_age_seconds`,
+	} {
+		require.Regexp(t, expr, shown, what)
+	}
+}
+
 // balanced reports whether every bracket outside of strings is closed by its own
 // kind, in order, and every string ends.
 func balanced(expr string) bool {

@@ -146,7 +146,10 @@ func TestFinishLetsLastWordsOut(t *testing.T) {
 	})
 }
 
-type deafWatcher = deaf[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse]
+type (
+	deafWatcher      = deaf[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse]
+	deafGroupWatcher = deaf[apiv1.WatchGroupsRequest, apiv1.WatchGroupsResponse]
+)
 
 // quietTerm returns a term in which nothing happens, and a watcher's stream.
 func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
@@ -160,7 +163,7 @@ func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
 	require.NoError(t, err)
 	identity, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), log: slog.New(slog.DiscardHandler)}
+	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), groupHub: feed.New[groupChange](8), log: slog.New(slog.DiscardHandler)}
 	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: connection{conn: closing{closed: d.gone}}})
 	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin, Issuer: identity.Issuer()}, tm})
@@ -188,6 +191,25 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			}
 			synctest.Wait()
 			close(d.take)
+			err := <-ended
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorContains(t, err, "behind")
+			require.NoError(t, elector.Resign(t.Context()))
+		})
+	})
+	t.Run("and one of groups likewise", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			tm, d, elector := quietTerm(t)
+			of := &deafGroupWatcher{ctx: d.ctx, take: d.take, gone: d.gone}
+			ended := make(chan error, 1)
+			go func() { ended <- operatorService{}.WatchGroups(&apiv1.WatchGroupsRequest{}, of) }()
+			of.take <- struct{}{} // the end of the snapshot
+			synctest.Wait()
+			for range 20 { // more than are kept
+				tm.groupHub.Publish(groupChange{gone: true})
+			}
+			synctest.Wait()
+			close(of.take)
 			err := <-ended
 			require.ErrorIs(t, err, nstance.Unavailable)
 			require.ErrorContains(t, err, "behind")
