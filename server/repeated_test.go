@@ -1,0 +1,93 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// TestOrdersMayBeRepeated: an answer may be lost, and then nobody knows whether
+// the order was heard. Given again it succeeds, and what it did is done once.
+func TestOrdersMayBeRepeated(t *testing.T) {
+	w := newWorld(t, setup{size: 4})
+	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	w.watch(operator, &apiv1.WatchInstanceEventsRequest{}).snapshot() // who watches drains
+	api := w.admin()
+	var ids []string
+	require.Eventually(t, func() bool {
+		ids = nil
+		for _, m := range w.cloud.Machines() {
+			if m.Owner.Tenant == nstance.DefaultTenant {
+				ids = append(ids, string(m.ID))
+			}
+		}
+		return len(ids) == 4
+	}, eventually, time.Millisecond)
+	for _, id := range ids {
+		w.await(nstance.EventCreated, nstance.InstanceID(id))
+		w.ready(nstance.InstanceID(id))
+	}
+	var generation uint64
+	var once []nstance.EventType
+	for _, order := range []struct {
+		name string
+		give func(ctx context.Context) (proto.Message, error)
+		did  nstance.EventType // empty: nothing that is done once only
+	}{
+		{"UpdateGroup", func(ctx context.Context) (proto.Message, error) {
+			return api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: "web", Vars: &apiv1.Vars{Values: map[string]string{"colour": "green"}}})
+		}, nstance.EventGroupChanged},
+		{"PauseGroup", func(ctx context.Context) (proto.Message, error) {
+			return api.PauseGroup(ctx, &apiv1.PauseGroupRequest{Group: "web", Reason: "odd"})
+		}, nstance.EventRolloutPaused},
+		{"ResumeGroup", func(ctx context.Context) (proto.Message, error) {
+			return api.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Group: "web"})
+		}, nstance.EventRolloutResumed},
+		{"Freeze", func(ctx context.Context) (proto.Message, error) {
+			return api.Freeze(ctx, &apiv1.FreezeRequest{Group: "web", Reason: "audit"})
+		}, nstance.EventFrozen},
+		{"Thaw", func(ctx context.Context) (proto.Message, error) {
+			return api.Thaw(ctx, &apiv1.ThawRequest{Group: "web"})
+		}, nstance.EventThawed},
+		{"PreserveInstance", func(ctx context.Context) (proto.Message, error) {
+			return api.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: ids[0], Duration: durationpb.New(time.Hour)})
+		}, ""},
+		{"DrainInstance", func(ctx context.Context) (proto.Message, error) {
+			resp, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: ids[1]})
+			if generation != 0 {
+				require.Equal(t, generation, resp.GetDrain().GetGeneration(), "it is the same drain")
+			}
+			generation = resp.GetDrain().GetGeneration()
+			return resp, err
+		}, nstance.EventDrainStarted},
+		{"DeleteInstance", func(ctx context.Context) (proto.Message, error) {
+			return api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: ids[1]})
+		}, ""},
+		{"AcknowledgeDrained", func(ctx context.Context) (proto.Message, error) {
+			return operator.AcknowledgeDrained(ctx, &apiv1.AcknowledgeDrainedRequest{
+				Id: ids[1], Generation: generation, Outcome: string(nstance.OutcomeFailed),
+			})
+		}, nstance.EventDrainAcknowledged},
+	} {
+		t.Run(order.name, func(t *testing.T) {
+			for range 2 {
+				_, err := order.give(t.Context())
+				require.NoError(t, err)
+			}
+		})
+		if order.did != "" {
+			once = append(once, order.did)
+		}
+	}
+	require.NoError(t, w.stop()) // so that nothing more happens
+	for _, typ := range once {
+		require.Equal(t, 1, w.count(typ), typ)
+	}
+}
