@@ -116,7 +116,8 @@ func (w *world) GetInstance(_ context.Context, req *apiv1.GetInstanceRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Events: slices.Clone(w.stories[req.GetId()])}, nil
+	story := w.stories[req.GetId()]
+	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Events: slices.Clone(story[max(0, len(story)-1000):])}, nil
 }
 
 func (w *world) DeleteInstance(_ context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {

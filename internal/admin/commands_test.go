@@ -1,11 +1,13 @@
 package admin_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -269,6 +272,22 @@ func TestRemovals(t *testing.T) {
 			require.Equal(t, tc.call, strings.Join(w.done(), ";"))
 		})
 	}
+}
+
+// A long story comes with its beginning, though an answer has only its end.
+func TestLongStory(t *testing.T) {
+	w := newWorld(t).populate()
+	for range 1500 {
+		w.event(nstance.Event{Time: time.Now(), Type: nstance.EventCertificateRenewed, Tenant: "default", Group: "web", Instance: webA})
+	}
+	w.set(func() { w.pageSize = 700 })
+	r := w.run("instance", "get", string(webA), "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	var s admin.Story
+	require.NoError(t, json.Unmarshal([]byte(r.out), &s))
+	require.Len(t, s.Events, 1502)
+	require.Equal(t, nstance.EventReplacementRequested, s.Events[0].Type)
+	require.True(t, slices.IsSortedFunc(s.Events, func(a, b nstance.Event) int { return cmp.Compare(a.Seq, b.Seq) }))
 }
 
 func TestEventsPageByPage(t *testing.T) {

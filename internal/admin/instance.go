@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -119,8 +120,14 @@ func (c *client) story(ctx context.Context, id nstance.InstanceID) (Story, error
 	for _, e := range resp.GetEvents() {
 		s.Events = append(s.Events, wire.EventOf(e))
 	}
-	return s, nil
+	if len(s.Events) >= newestEvents {
+		s.Events, err = c.events(ctx, eventQuery{instance: string(id), limit: maxEvents, all: true}, time.Now())
+	}
+	return s, err
 }
+
+// newestEvents is how much of a story comes with the instance: the end of it.
+const newestEvents = 1000
 
 func (t *table) story(s Story) {
 	t.facts(s.Instance)
