@@ -217,7 +217,7 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	c := callerOf(ctx)
 	resp := &apiv1.GetShardStatusResponse{
 		Cluster: string(c.term.conf.Cluster.ID), Shard: string(c.term.conf.Shard.ID), Leader: true,
-		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.sessions.count()), Version: Version,
+		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.sessions.visible(c.sees)), Version: Version,
 		TermStartedAt: wire.Time(c.term.began), LeaderAddress: o.s.leaderAddress(), Standbys: o.s.peers.list(),
 	}
 	for _, g := range c.term.reconciler.Groups() {

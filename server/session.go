@@ -412,6 +412,18 @@ func (l *sessions) count() int {
 	return len(l.byID)
 }
 
+// visible counts the sessions of tenants that are seen.
+func (l *sessions) visible(sees func(nstance.TenantID) bool) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for group, all := range l.byGroup {
+		if sees(group.Tenant) {
+			n += len(all)
+		}
+	}
+	return n
+}
+
 // close ends every session, after a word to come back elsewhere, and admits no
 // more.
 func (l *sessions) close(addresses []string) {

@@ -1,0 +1,53 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// TestConfigurationInStorage changes the object config/{shard}.jsonc, and tells
+// nobody.
+func TestConfigurationInStorage(t *testing.T) {
+	store := storage.NewMemory()
+	key := storage.ConfigKey(zone)
+	require.Equal(t, "config/s1.jsonc", key, "where people put it")
+	src := server.StoreSource(store, zone)
+	_, err := server.New(t.Context(), store, simcloud.New(nil), src, nil)
+	require.ErrorIs(t, err, nstance.NotFound)
+
+	v, err := store.PutIfAbsent(t.Context(), key, []byte(ordinary(1)))
+	require.NoError(t, err)
+	w := &world{T: t, store: store, cloud: simcloud.New(nil), news: make(chan struct{})}
+	t.Cleanup(w.cloud.Close)
+	w.server, err = server.New(t.Context(), store, w.cloud, src, &server.Options{Journal: w.journal, Reread: time.Millisecond})
+	require.NoError(t, err)
+	w.run()
+	w.keys, err = keysOf(w)
+	require.NoError(t, err)
+	w.leads()
+	api := w.admin()
+	require.EqualValues(t, 1, w.group(api, "web").GetSize())
+	terms := w.status().Epoch
+	k := w.ready(w.machine(nstance.DefaultTenant))
+
+	v, err = store.PutIfMatch(t.Context(), key, []byte(ordinary(3)), v)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 3 }, eventually, time.Millisecond)
+	k.acked(k.report()) // on the stream that it has had all the while
+	require.Equal(t, terms, w.status().Epoch, "the lease is kept")
+
+	v, err = store.PutIfMatch(t.Context(), key, []byte(`{"cluster": `), v)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.configStatus(api).GetRejectedAt() != nil }, eventually, time.Millisecond)
+	require.Contains(t, w.configStatus(api).GetRejectedError(), key+":1:", "with its place")
+	require.NoError(t, store.DeleteIfMatch(t.Context(), key, v))
+	require.ErrorIs(t, w.refresh(api), nstance.NotFound)
+	require.EqualValues(t, 3, w.group(api, "web").GetSize(), "nothing is removed for want of a file")
+}
