@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,14 +179,22 @@ func TestCreateGroup(t *testing.T) {
 func TestStaticGroupsAreRestricted(t *testing.T) {
 	w := newWorld(t, setup{size: 1, shard: pools})
 	api := w.admin()
-	for field, req := range map[string]*apiv1.UpdateGroupRequest{
+	refused := map[string]*apiv1.UpdateGroupRequest{
 		"template": {Template: proto.String("vm")}, "subnet_pool": {SubnetPool: proto.String("open")}, "args": {Args: proto.String(`{"a": 1}`)},
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
-		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)},
-	} {
+		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
+	}
+	for field, req := range refused {
 		req.Group = "web"
 		_, err := api.UpdateGroup(t.Context(), req)
 		refuses(t, err, nstance.Invalid, field)
+	}
+	fields := (&apiv1.UpdateGroupRequest{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		name := string(fields.Get(i).Name())
+		if !slices.Contains([]string{"group", "tenant", "dry_run", "size", "instance_type", "instance_types", "vars"}, name) {
+			require.Contains(t, refused, name, "say whether it may be changed of a static group")
+		}
 	}
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceTypes: &apiv1.Strings{Values: []string{"a", "b"}}})
 	require.NoError(t, err)
@@ -329,6 +338,33 @@ func TestReleasedAtARefresh(t *testing.T) {
 		require.NotContains(t, g.GetVars(), "mark")
 		require.Eventually(t, func() bool { return second.groupsFile()["blue/db"]["dynamic"] == nil }, eventually, time.Millisecond)
 	})
+}
+
+// TestReleasedGroupIsProtected: taking a group out of the configuration lifts no
+// protection, whoever leads.
+func TestReleasedGroupIsProtected(t *testing.T) {
+	protected := func(text string) string {
+		return strings.Replace(text, `"db": {"template": "vm"`, `"db": {"protect": true, "template": "vm"`, 1)
+	}
+	w := newWorld(t, setup{text: protected(ordinary(1))})
+	api := w.admin()
+	remove := func() error {
+		_, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Tenant: "blue", Group: "db"})
+		return err
+	}
+	w.machine("blue")
+	w.conf.set(without(t), nil)
+	require.NoError(t, w.refresh(api))
+	require.False(t, w.group(api, "db").GetIsStatic())
+	refuses(t, remove(), nstance.Conflict, "protect")
+	require.NoError(t, w.stop())
+	w = newWorld(t, setup{text: without(t), store: w.store, over: w.cloud})
+	api = w.admin()
+	require.True(t, w.group(api, "db").GetProtect())
+	refuses(t, remove(), nstance.Conflict, "protect")
+	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Protect: proto.Bool(false)})
+	require.NoError(t, err)
+	require.NoError(t, remove())
 }
 
 func TestReleasedAtATakeover(t *testing.T) {
@@ -512,6 +548,21 @@ func TestCreateInstance(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(nstance.Ready), again.GetInstance().GetState())
 		require.Equal(t, 1, w.machines("default"))
+	})
+	t.Run("many times at once", func(t *testing.T) {
+		fresh := newID(t)
+		var g errgroup.Group
+		for range 8 {
+			g.Go(func() error {
+				_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: fresh, Group: "web"})
+				return err
+			})
+		}
+		require.NoError(t, g.Wait(), "each is told of the same one")
+		w.await(nstance.EventCreated, nstance.InstanceID(fresh))
+		require.Equal(t, 2, w.machines("default"))
+		_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: fresh, NoDrain: true})
+		require.NoError(t, err)
 	})
 	t.Run("refusals", func(t *testing.T) {
 		old, err := nstance.NewInstanceID("web", time.Now().Add(-time.Hour))

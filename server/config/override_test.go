@@ -3,6 +3,7 @@ package config_test
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -20,6 +21,16 @@ func everything() config.Override {
 		Size: new(7), InstanceTypes: []string{"a", "b"}, Vars: map[string]string{"k": "v"}, Template: "web", SubnetPool: "edge",
 		Args: json.RawMessage(`{"disk":{"size":9}}`), DrainTimeout: span(90 * time.Second), Protect: new(true), LoadBalancers: []string{"back", "front"},
 		Rollout: &config.Pace{MaxSurge: "20%", MinReady: span(time.Minute), HaltAfter: new(0)},
+		Market:  &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute)},
+	}
+}
+
+func TestEverythingIsEverything(t *testing.T) {
+	all := reflect.ValueOf(everything())
+	for i := range all.NumField() {
+		if name := all.Type().Field(i).Name; name != "InstanceType" { // InstanceTypes says the same, and more
+			require.False(t, all.Field(i).IsZero(), "the tests of overrides pass over %s", name)
+		}
 	}
 }
 
@@ -87,6 +98,7 @@ func TestTemplated(t *testing.T) {
 		require.Equal(t, nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: time.Minute}, g.Rollout)
 		require.True(t, g.Protect)
 		require.Equal(t, []string{"back", "front"}, g.Definition.LoadBalancers)
+		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute}, g.Definition.Market)
 		again, err := c.Templated(key, "web")
 		require.NoError(t, err)
 		require.Equal(t, base, again, "the template is untouched")
@@ -205,7 +217,8 @@ func TestOverrideIsStored(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
-		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0}}`, string(data))
+		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s"}}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)
