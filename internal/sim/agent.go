@@ -108,7 +108,6 @@ func (a *agent) watch(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		a.w.check.scarcer()
 		if n.Cancelled {
 			a.w.check.noticeWithdrawn(n.EventID)
 		}
@@ -165,6 +164,9 @@ func (a *agent) report(r *reconcile.Reconciler) {
 	a.mu.Lock()
 	standing := slices.DeleteFunc(slices.Clone(a.notices), func(n nstance.Notice) bool { return n.Cancelled })
 	a.mu.Unlock()
+	if len(standing) > 0 {
+		a.w.check.scarcer()
+	}
 	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
 	a.w.check.well(a.id)
 }
@@ -183,6 +185,7 @@ func (a *agent) bring(r *reconcile.Reconciler) {
 		if a.lost() {
 			continue
 		}
+		a.w.check.scarcer()
 		r.Observe(nstance.Noticed{ID: a.id, Notice: n, Ack: func() {
 			if !n.Cancelled {
 				a.w.check.noticeTaken(a.id, n.EventID)
