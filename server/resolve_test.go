@@ -218,6 +218,37 @@ func TestImages(t *testing.T) {
 	}, eventually, 5*time.Millisecond)
 }
 
+// TestTrackedImageReplaces: an image that appears under a tracked name replaces
+// machines, though the configuration is the same; the old one found again does not.
+func TestTrackedImageReplaces(t *testing.T) {
+	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	first, second := simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1", Created: day}, simcloud.Image{ID: "img-2", Owner: "me", Name: "base-2", Created: day.Add(time.Hour)}
+	for track, replaced := range map[string]bool{`"track": ["image"], `: true, ``: false} {
+		t.Run(fmt.Sprint("replaced: ", replaced), func(t *testing.T) {
+			text := provisioned(1, `"userdata": {"content": "{{.Nonce}}"}, "image": "base", `+track, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)
+			w := newWorld(t, setup{text: text, cloud: simcloud.Options{Images: []simcloud.Image{first}}})
+			w.ready(w.machineOf("web"))
+			api := w.admin()
+			before := w.group(api, "web")
+			looked := w.cloud.Count(simcloud.OpResolveImage)
+			w.adopt(text) // has everything looked up again
+			require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpResolveImage) > looked }, eventually, 5*time.Millisecond)
+			require.Equal(t, before.GetInfraHash(), w.group(api, "web").GetInfraHash(), "nothing is new")
+			w.cloud.SetImages(first, second)
+			w.adopt(text)
+			w.resolved("img-2")
+			if !replaced {
+				require.Equal(t, before.GetInfraHash(), w.group(api, "web").GetInfraHash())
+				require.Zero(t, w.group(api, "web").GetStale())
+				return
+			}
+			require.Eventually(t, func() bool { return w.group(api, "web").GetStale() == 1 }, eventually, 5*time.Millisecond)
+			w.made(1, func(s nstance.MachineSpec) bool { return s.Image == "img-2" })
+			w.made(1, func(s nstance.MachineSpec) bool { return s.Image == "img-1" }) // until that one is ready
+		})
+	}
+}
+
 func TestImageWithAnID(t *testing.T) {
 	w := newWorld(t, setup{text: provisioned(2, `"image": "fixed", `, `"images": {"fixed": {"id": "img-1"}}, `)})
 	w.made(2, func(s nstance.MachineSpec) bool { return s.Image == "img-1" })
