@@ -448,6 +448,23 @@ func runs(t *testing.T, bin string) {
 		}
 		require.NoError(t, cmd.Wait())
 	})
+	t.Run("with its configuration in storage", func(t *testing.T) {
+		data := t.TempDir()
+		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--data", data, "--shard", "a")
+		require.Equal(t, 1, code)
+		require.Contains(t, errs, "config/a.jsonc")
+		require.NoError(t, os.MkdirAll(filepath.Join(data, "storage", "config"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(data, "storage", "config", "a.jsonc"), []byte(good), 0o600))
+		cmd := exec.CommandContext(t.Context(), bin, "run", "--key-provider", "none", "--data", data, "--shard", "a")
+		out, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		logs := bufio.NewScanner(out)
+		for logs.Scan() && !strings.Contains(logs.Text(), "lease taken") {
+		}
+		require.Contains(t, logs.Text(), "lease taken")
+	})
 	t.Run("two with one configuration find each other", func(t *testing.T) {
 		conf, store := written(t, `{"cluster": {"id": "demo"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), t.TempDir()
 		start := func() (signal func(os.Signal) error, until func(string)) {
