@@ -176,7 +176,10 @@ func TestPlan(t *testing.T) {
 func (w *world) unmoved(text string) {
 	w.Helper()
 	api := w.admin()
-	w.machine(nstance.DefaultTenant)
+	require.Eventually(w, func() bool { // those that were made before text was in force have gone
+		g := w.group(api, "web")
+		return g.GetBooting() == 1 && g.GetStale()+g.GetLeaving() == 0 && w.machines(nstance.DefaultTenant) == 1
+	}, eventually, time.Millisecond)
 	require.Empty(w, w.plan(api, text).GetGroups())
 	resp, err := api.Plan(w.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)}})
 	require.NoError(w, err)
