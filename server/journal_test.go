@@ -205,8 +205,14 @@ func journalOf(t *testing.T, events []nstance.Event) string {
 		c.Append(e)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	require.Eventually(t, func() bool { // what is written after the end has a limit
+		last, err := c.Events(t.Context(), cache.Filter{Newest: true, Limit: 1})
+		return err == nil && len(last) == 1 && int(last[0].Seq) == len(events)
+	}, 6*eventually, 10*time.Millisecond)
 	cancel()
-	require.NoError(t, c.Run(ctx))
+	require.NoError(t, receive(t, ended))
 	require.NoError(t, c.Close())
 	return path
 }
