@@ -213,11 +213,12 @@ func (r *Reconciler) consequent(m *member, eventID string) bool {
 	return false
 }
 
-// settleAcks acknowledges every notice whose consequence has become durable.
+// settleAcks acknowledges every notice whose consequence has become durable, and
+// every withdrawal that has none any more, or will have none.
 func (r *Reconciler) settleAcks(m *member) {
 	for what, acks := range m.acks {
 		id, ends := strings.CutPrefix(what, withdrawal)
-		if r.consequent(m, id) != ends || m.final() {
+		if r.consequent(m, id) != ends || ends && m.final() {
 			delete(m.acks, what)
 			for _, ack := range acks {
 				call(ack)
