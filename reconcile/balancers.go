@@ -253,15 +253,15 @@ func (r *Reconciler) thawBalancers() {
 }
 
 // attached returns the names of the load balancers that may still send traffic
-// to m, sorted. One whose members cannot be listed counts if m's group names it.
-// One that is not configured any more does not count. It needs the lock.
+// to m, sorted. One whose members are not known counts, whatever m's group names
+// by now. One that is not configured any more does not count. It needs the lock.
 func (r *Reconciler) attached(m *member) (names []string) {
 	id := m.machine.ProviderID
 	if id == "" || m.gone || len(r.balancers.by) == 0 || r.provider.Abilities().Balancers == nil {
 		return nil
 	}
 	for name, b := range r.balancers.by {
-		unknown := b.members == nil && m.registered() && (m.group.names(b) || !m.group.desired)
+		unknown := b.members == nil && m.registered()
 		if b.retired.IsZero() && (b.members[id] || b.joining[id] || unknown) {
 			names = append(names, name)
 		}

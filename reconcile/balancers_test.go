@@ -314,6 +314,40 @@ func TestNewLeaderComparesLoadBalancers(t *testing.T) {
 	})
 }
 
+// TestNewLeaderDeletesNobodyWhoMayBeInALoadBalancer: who was marked by the last
+// leader is deleted by the next one after it knows the members, although the
+// group names the load balancer no more.
+func TestNewLeaderDeletesNobodyWhoMayBeInALoadBalancer(t *testing.T) {
+	for _, unlisted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the list fails %t", unlisted), func(t *testing.T) {
+			balancing(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpLeave, Times: -1, Code: nstance.Internal})
+				w.r.Observe(nstance.Desired{Groups: []nstance.Group{balanced(2, "front")}})
+				for w.count(nstance.EventDeleteRequested, "") == 0 {
+					w.passes(100 * time.Millisecond)
+				}
+				w.depose()
+				w.cloud.Heal()
+				require.Len(t, w.cloud.Machines(), 3)
+				if unlisted {
+					w.cloud.Inject(simcloud.Fault{Op: simcloud.OpMembers, Times: -1, Code: nstance.Internal})
+				}
+				w.lead(wanted(2))
+				w.passes(20 * time.Second)
+				if unlisted {
+					require.Len(t, w.cloud.Machines(), 3, "it is given some time")
+					w.passes(20 * time.Second)
+					require.Len(t, w.cloud.Machines(), 2)
+					require.Equal(t, 1, w.alarms("could not be withdrawn from front"))
+					return
+				}
+				require.Len(t, w.cloud.Machines(), 2)
+				require.Empty(t, w.cloud.Severed())
+			})
+		})
+	}
+}
+
 func TestOneLoadBalancerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1", "lb-2"}})
