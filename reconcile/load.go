@@ -44,7 +44,7 @@ func (r *Reconciler) look(ctx context.Context) {
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
-		r.count(ctx)
+		r.count(ctx, r.usedSubnets(r.opts.Subnets))
 	})
 	r.survey(ctx)
 }

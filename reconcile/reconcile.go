@@ -42,6 +42,7 @@ type Options struct {
 	Owner     nstance.Owner          // required: marks every machine; its tenant is ignored
 	Groups    []nstance.Group        // desired at the start; Observe(Desired) replaces them
 	Balancers []nstance.LoadBalancer // that groups may name; Observe(Balancing) replaces them
+	Subnets   []string               // that groups to come may choose among: counted once at the start, those of known groups are counted anyway
 	Epoch     uint64                 // of the leadership term
 	Check     func() error           // says whether the term still stands; asked before every mutation; nil: always
 	Bootstrap Bootstrap              // nil: user data and arguments as the definition has them

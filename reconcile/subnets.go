@@ -82,18 +82,19 @@ func (r *Reconciler) countSubnets(ctx context.Context) {
 			return
 		case <-r.subnets.wake:
 		}
-		r.count(ctx)
-		if !sleep(ctx, countEvery/2) {
-			return
+		if subnets := r.usedSubnets(nil); len(subnets) > 0 {
+			r.count(ctx, subnets)
+			if !sleep(ctx, countEvery/2) {
+				return
+			}
 		}
 	}
 }
 
-// count asks for the free addresses of every subnet that a group may use. What
-// is not answered leaves the old count.
-func (r *Reconciler) count(ctx context.Context) {
+// count asks for the free addresses of subnets. What is not answered leaves the
+// old count.
+func (r *Reconciler) count(ctx context.Context, subnets []string) {
 	can := r.provider.Abilities().Subnets
-	subnets := r.usedSubnets()
 	if can == nil || len(subnets) == 0 {
 		return
 	}
@@ -113,11 +114,15 @@ func (r *Reconciler) count(ctx context.Context) {
 	}
 }
 
-// usedSubnets returns the subnets among which some group can choose, sorted.
-func (r *Reconciler) usedSubnets() []string {
+// usedSubnets returns the subnets among which some group can choose, and others,
+// sorted.
+func (r *Reconciler) usedSubnets(others []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	used := map[string]bool{}
+	for _, name := range others {
+		used[name] = true
+	}
 	for _, g := range r.groups {
 		if s := g.spec.Definition.Subnets; len(s) > 1 {
 			for _, name := range s {

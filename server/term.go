@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -67,6 +68,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
+		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
 		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.groupChanged, HealthInterval: t.conf.Shard.HealthInterval,
