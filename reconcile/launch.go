@@ -24,13 +24,16 @@ const (
 )
 
 // A launch is the budget for creates that permit the same shapes, whichever
-// group they are for. It doubles with each one that succeeds and halves with
-// each that the provider has no capacity for; while all those shapes are sold
-// out it lets one attempt through at a time, and doubles the pauses between them. It needs the reconciler's lock.
+// group they are for. It doubles with each one that succeeds, or after a shortage
+// grows by one: what comes back may be a little. It halves with each that the
+// provider has no capacity for; while all those shapes are sold out it lets one
+// attempt through at a time, and doubles the pauses between them. It needs the
+// reconciler's lock.
 type launch struct {
 	window  int       // creates that may be without an answer
 	open    int       // creates that are
 	heard   time.Time // when the window last changed
+	short   time.Time // when the provider last had no capacity
 	probeAt time.Time // next attempt while everything is sold out
 	pause   time.Duration
 	shut    time.Time // until when everything counts as sold out, whatever the shelf says
@@ -98,14 +101,18 @@ func (b *launch) admit(free, urgent bool, now time.Time) pass {
 // succeeded and those below take the end of a create that was admitted.
 func (b *launch) succeeded(now time.Time) {
 	b.open--
-	b.heard, b.window = now, min(2*b.window, mostLaunches)
+	more := b.window
+	if now.Sub(b.short) < rememberFor {
+		more = 1
+	}
+	b.heard, b.window = now, min(b.window+more, mostLaunches)
 	b.shut, b.probeAt, b.pause = time.Time{}, time.Time{}, firstPause
 }
 
 // failed takes a refusal for lack of capacity; everywhere: of whatever shape.
 func (b *launch) failed(everywhere bool, now time.Time) {
 	b.open--
-	b.heard, b.window, b.probeAt = now, max(b.window/2, 1), now.Add(b.pause)
+	b.heard, b.short, b.window, b.probeAt = now, now, max(b.window/2, 1), now.Add(b.pause)
 	if everywhere {
 		b.shut = now.Add(rememberFor)
 	}
