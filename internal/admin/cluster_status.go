@@ -252,13 +252,17 @@ func (s *survey) operators(ctx context.Context) error {
 	return err
 }
 
-// each reads every object below prefix, some at a time.
+// each reads every object below prefix, some at a time. What others have put
+// there, such as the marks that consoles take for folders, is passed over.
 func each(ctx context.Context, store storage.Store, prefix string, see func(key string, data []byte)) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)
 	for e, err := range store.List(gctx, prefix, "") {
 		if err != nil {
 			return cmp.Or(g.Wait(), err)
+		}
+		if storage.ValidateKey(e.Key) != nil {
+			continue
 		}
 		g.Go(func() error {
 			obj, err := store.Get(gctx, e.Key)

@@ -60,35 +60,16 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 			}
 		}
 	}
-	for after, more := "", true; more; {
-		var shard nstance.ShardID
-		var err error
-		if shard, more, err = nextShard(ctx, store, after); err != nil {
-			return nil, err
-		}
-		if more && shard.Validate("") == nil {
+	recorded, err := storage.Shards(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	for _, shard := range recorded {
+		if shard.Validate("") == nil {
 			found[shard] = true
 		}
-		after = string(shard)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
-}
-
-// nextShard returns the first shard with records whose name sorts after that of
-// another one.
-func nextShard(ctx context.Context, store storage.Store, after string) (shard nstance.ShardID, found bool, err error) {
-	const folder = "instance/"
-	if after != "" {
-		after = folder + after + "0" // which follows everything that begins with a slash there
-	}
-	for e, err := range store.List(ctx, folder, after) {
-		if err != nil {
-			return "", false, err
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(e.Key, folder), "/")
-		return nstance.ShardID(name), true, nil
-	}
-	return "", false, nil
 }
 
 // configOf returns the configuration that storage has of a shard: the one in

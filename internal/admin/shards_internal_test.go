@@ -1,6 +1,9 @@
 package admin
 
 import (
+	"context"
+	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,4 +63,31 @@ func TestLeaseWatch(t *testing.T) {
 		require.Error(t, w.look(t.Context()))
 		require.Equal(t, leaseHeld, w.leases[0].State)
 	})
+}
+
+// folders is a store in which a console has made folders: objects without
+// content, whose keys end in a slash.
+type folders struct{ storage.Store }
+
+func (f folders) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		if strings.HasSuffix(prefix, "/") && prefix > after && !yield(storage.Entry{Key: prefix}, nil) {
+			return
+		}
+		f.Store.List(ctx, prefix, after)(yield)
+	}
+}
+
+// TestSurveyOfFolders: what others have put into the storage is passed over.
+func TestSurveyOfFolders(t *testing.T) {
+	m := storage.NewMemory()
+	for _, key := range []string{storage.InstancePrefix("a") + "default/web/x.json", storage.LedKey("b"), storage.SecretKey("db")} {
+		_, err := m.PutIfAbsent(t.Context(), key, []byte("{}"))
+		require.NoError(t, err)
+	}
+	s := &survey{store: folders{m}, now: time.Now}
+	require.NoError(t, s.run(t.Context()))
+	require.Len(t, s.Shards, 2)
+	require.Equal(t, []Sealed{{Objects: 1}}, s.Sealing)
+	require.Zero(t, s.Operators)
 }
