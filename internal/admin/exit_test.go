@@ -171,6 +171,14 @@ func closedPort(t testing.TB) string {
 	return lis.Addr().String()
 }
 
+// silentPort returns an address where whoever connects waits for ever.
+func silentPort(t testing.TB) string {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = lis.Close() })
+	return lis.Addr().String()
+}
+
 func TestServers(t *testing.T) {
 	w := newWorld(t).populate()
 	other := newWorldWith(t, w.keys)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/status"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -52,24 +54,18 @@ type LoginOptions struct {
 // identity for another shard, Invalid for anything wrong in opts, Unavailable when
 // no address answers.
 func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error) {
-	var o LoginOptions
-	if opts != nil {
-		o = *opts
-	}
-	id, roots, err := o.prepare()
+	e, err := prepare(dir, opts)
 	if err != nil {
 		return Identity{}, err
 	}
 	if err := makeDir(dir); err != nil {
 		return Identity{}, err
 	}
-	if err := o.mayReplace(dir, id); err != nil {
-		return Identity{}, err
-	}
+	id := e.id
 	if id.Key, err = nextKey(dir); err != nil {
 		return Identity{}, err
 	}
-	cred, err := o.register(ctx, id, roots)
+	cred, err := e.register(ctx, id.Key)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -90,75 +86,60 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 // knows, such as whether the nonce has been used, it leaves open. It fails like
 // Login.
 func Rehearse(ctx context.Context, dir string, opts *LoginOptions) (Identity, error) {
-	var o LoginOptions
-	if opts != nil {
-		o = *opts
-	}
-	id, roots, err := o.prepare()
+	e, err := prepare(dir, opts)
 	if err != nil {
 		return Identity{}, err
 	}
-	c, err := readNonce(o.Nonce, o.Role)
-	if err != nil {
-		return Identity{}, err
+	if !time.Now().Before(e.expires) {
+		return Identity{}, fault(nstance.Denied, nil, "mint another one with nstance-admin cluster nonce", "the nonce expired at "+stamp(e.expires))
 	}
-	if end := time.Unix(c.Expiry, 0); !time.Now().Before(end) {
-		return Identity{}, fault(nstance.Denied, nil, "mint another one with nstance-admin cluster nonce", "the nonce expired at "+stamp(end))
-	}
-	if err := o.mayReplace(dir, id); err != nil {
-		return Identity{}, err
-	}
-	for _, addr := range o.Registration {
-		if err = reach(ctx, addr, pki.ClientTLS(roots, nil, id.Shard, id.Cluster)); nstance.CodeOf(err) != nstance.Unavailable {
+	for _, addr := range e.Registration {
+		if err = e.reach(ctx, addr); nstance.CodeOf(err) != nstance.Unavailable {
 			break
 		}
 	}
-	return id, err
+	return e.id, err
 }
 
-// reach returns nil if a server answers at addr that cfg trusts.
-func reach(ctx context.Context, addr string, cfg *tls.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	cfg = cfg.Clone()
-	cfg.NextProtos = []string{"h2"}
-	conn, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return unreachable(addr, err, err.Error())
-	}
-	_ = conn.Close() // nothing was sent
-	return nil
+// An enrolment is what Login and Rehearse are asked for, once everything has been
+// checked that can be without the server.
+type enrolment struct {
+	LoginOptions
+	id      Identity // without key and certificate
+	roots   *x509.CertPool
+	expires time.Time // of the nonce
 }
 
-// prepare checks everything that can be checked without the server.
-func (o *LoginOptions) prepare() (Identity, *x509.CertPool, error) {
-	if o.Role == "" {
-		o.Role = nstance.RoleAdmin
+func prepare(dir string, opts *LoginOptions) (*enrolment, error) {
+	e := &enrolment{}
+	if opts != nil {
+		e.LoginOptions = *opts
 	}
-	c, err := readNonce(o.Nonce, o.Role)
+	e.Role, e.Timeout = cmp.Or(e.Role, nstance.RoleAdmin), cmp.Or(e.Timeout, defaultTimeout)
+	c, err := readNonce(e.Nonce, e.Role)
 	if err != nil {
-		return Identity{}, nil, err
+		return nil, err
 	}
-	if o.Shard == "" {
-		o.Shard = c.Shard
+	if e.Shard = cmp.Or(e.Shard, c.Shard); e.Shard == "" {
+		return nil, nstance.FieldError("shard", "name the shard with --shard", "the nonce is for any shard")
 	}
-	if o.Shard == "" {
-		return Identity{}, nil, nstance.FieldError("shard", "name the shard with --shard", "the nonce is for any shard")
+	if c.Shard != "" && c.Shard != e.Shard {
+		return nil, nstance.FieldError("shard", "mint a nonce for this shard", "the nonce is for shard %q, not %q", c.Shard, e.Shard)
 	}
-	if c.Shard != "" && c.Shard != o.Shard {
-		return Identity{}, nil, nstance.FieldError("shard", "mint a nonce for this shard", "the nonce is for shard %q, not %q", c.Shard, o.Shard)
+	if e.Registration, err = withPorts("registration", e.Registration, portRegistration); err != nil {
+		return nil, err
 	}
-	if o.Registration, err = withPorts("registration", o.Registration, portRegistration); err != nil {
-		return Identity{}, nil, err
+	if len(e.Servers) == 0 {
+		e.Servers = hostsOf(e.Registration)
 	}
-	if len(o.Servers) == 0 {
-		o.Servers = hostsOf(o.Registration)
+	if e.Servers, err = withPorts("operator-addr", e.Servers, portOperator); err != nil {
+		return nil, err
 	}
-	if o.Servers, err = withPorts("operator-addr", o.Servers, portOperator); err != nil {
-		return Identity{}, nil, err
+	if e.roots, err = poolOf(e.CA); err != nil {
+		return nil, err
 	}
-	roots, err := poolOf(o.CA)
-	return Identity{Servers: o.Servers, Cluster: c.Cluster, Shard: o.Shard}, roots, err
+	e.id, e.expires = Identity{Servers: e.Servers, Cluster: c.Cluster, Shard: e.Shard}, time.Unix(c.Expiry, 0)
+	return e, e.mayReplace(dir)
 }
 
 func poolOf(pem []byte) (*x509.CertPool, error) {
@@ -175,24 +156,46 @@ func poolOf(pem []byte) (*x509.CertPool, error) {
 
 // mayReplace protects an identity for another place from being overwritten by
 // mistake. One that cannot be read protects nothing.
-func (o *LoginOptions) mayReplace(dir string, id Identity) error {
+func (e *enrolment) mayReplace(dir string) error {
 	old, err := LoadIdentity(dir)
-	if readable := err == nil; !readable || o.Replace || old.Cluster == id.Cluster && old.Shard == id.Shard {
+	if readable := err == nil; !readable || e.Replace || old.Cluster == e.id.Cluster && old.Shard == e.id.Shard {
 		return nil
 	}
 	return fault(nstance.Conflict, nil, "choose another directory with --identity, or replace it with --yes",
 		fmt.Sprintf("%s holds an identity for shard %s of cluster %s", dir, old.Shard, old.Cluster))
 }
 
-func (o *LoginOptions) register(ctx context.Context, id Identity, roots *x509.CertPool) (nstance.Credential, error) {
-	csr, err := pki.NewCSR(id.Key, "nstance-admin")
+// dialing is how to reach a server that the enrolment trusts.
+func (e *enrolment) dialing() dialing {
+	return dialing{tls: pki.ClientTLS(e.roots, nil, e.id.Shard, e.id.Cluster), timeout: e.Timeout}
+}
+
+// reach returns nil if such a server answers at addr. Nothing is sent to it.
+func (e *enrolment) reach(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
+	defer cancel()
+	cfg := e.dialing().tls
+	cfg.NextProtos = []string{"h2"}
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: cfg}).DialContext(ctx, "tcp", addr)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return nil
+	case ctx.Err() != nil:
+		return explain(addr, e.Timeout, status.FromContextError(ctx.Err()).Err())
+	}
+	return unreachable(addr, err, err.Error())
+}
+
+func (e *enrolment) register(ctx context.Context, key ed25519.PrivateKey) (nstance.Credential, error) {
+	csr, err := pki.NewCSR(key, "nstance-admin")
 	if err != nil {
 		return nstance.Credential{}, err
 	}
-	req := &apiv1.RegisterOperatorRequest{Nonce: strings.TrimSpace(o.Nonce), Csr: csr}
-	for _, addr := range o.Registration {
+	req := &apiv1.RegisterOperatorRequest{Nonce: strings.TrimSpace(e.Nonce), Csr: csr}
+	for _, addr := range e.Registration {
 		var cred nstance.Credential
-		cred, err = registerAt(ctx, addr, dialing{tls: pki.ClientTLS(roots, nil, id.Shard, id.Cluster), timeout: o.Timeout}, req)
+		cred, err = registerAt(ctx, addr, e.dialing(), req)
 		if nstance.CodeOf(err) != nstance.Unavailable {
 			return cred, err
 		}
