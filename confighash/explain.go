@@ -42,7 +42,7 @@ func RuntimeChanges(before, after Runtime) []Change {
 }
 
 // configured returns r as people write it: what the hash calls a file's source
-// has a name of its own in each kind.
+// has a name of its own in each kind. As in the hash, empty is the same as absent.
 func configured(r Runtime) map[string]any {
 	files, certificates := map[string]any{}, map[string]any{}
 	for path, f := range r.Files {
@@ -52,10 +52,10 @@ func configured(r Runtime) map[string]any {
 		certificates[name] = configuredCertificate(c)
 	}
 	out := map[string]any{"files": files, "certificates": certificates}
-	if r.Vars != nil {
+	if len(r.Vars) > 0 {
 		out["vars"] = r.Vars
 	}
-	if r.PostApply != nil {
+	if len(r.PostApply) > 0 {
 		out["post_apply"] = r.PostApply
 	}
 	return out
@@ -66,13 +66,13 @@ func configuredFile(f File) map[string]any {
 	if f.Mode != 0 {
 		out["mode"] = fmt.Sprintf("%04o", f.Mode)
 	}
-	source, part := "content", "part"
-	if f.Env != nil {
+	if len(f.Env) > 0 {
 		out["env"] = f.Env
 	}
-	if f.JSON != nil {
+	if len(f.JSON) > 0 {
 		out["json"] = f.JSON
 	}
+	source, part := "content", "part"
 	switch nstance.FileKind(f.Kind) {
 	case nstance.FileSecret:
 		source, part = "secret", "field"
@@ -90,10 +90,6 @@ func configuredFile(f File) map[string]any {
 }
 
 func configuredCertificate(c Certificate) map[string]any {
-	out := map[string]any{"common_name": c.CommonName, "addresses": c.Addresses, "validity": c.Validity, "key": c.Key}
-	if c.DNSNames != nil {
-		out["dns_names"] = c.DNSNames
-	}
 	var usages []string
 	if c.Server {
 		usages = append(usages, "server")
@@ -101,7 +97,10 @@ func configuredCertificate(c Certificate) map[string]any {
 	if c.Client {
 		usages = append(usages, "client")
 	}
-	out["usages"] = usages
+	out := map[string]any{"common_name": c.CommonName, "addresses": c.Addresses, "usages": usages, "validity": c.Validity, "key": c.Key}
+	if len(c.DNSNames) > 0 {
+		out["dns_names"] = c.DNSNames
+	}
 	return out
 }
 

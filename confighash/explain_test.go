@@ -126,3 +126,24 @@ func TestRuntimeChangesSpeakTheConfiguration(t *testing.T) {
 		{Path: "files.pw.secret", Before: "db", After: "db2"},
 	}, confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)))
 }
+
+// TestEmptyIsNoRuntimeChange: a definition that was stored comes back without
+// what was empty.
+func TestEmptyIsNoRuntimeChange(t *testing.T) {
+	empty := confighash.Runtime{
+		Vars: map[string]string{}, PostApply: []string{},
+		Files:        map[string]confighash.File{"a": {Kind: "env", Env: map[string]string{}, JSON: json.RawMessage{}}},
+		Certificates: map[string]confighash.Certificate{"web": {CommonName: "x", DNSNames: []string{}}},
+	}
+	absent := confighash.Runtime{
+		Files:        map[string]confighash.File{"a": {Kind: "env"}},
+		Certificates: map[string]confighash.Certificate{"web": {CommonName: "x"}},
+	}
+	require.Empty(t, confighash.RuntimeChanges(empty, absent))
+	require.Empty(t, confighash.RuntimeChanges(absent, empty))
+	before, err := empty.Hash()
+	require.NoError(t, err)
+	after, err := absent.Hash()
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
