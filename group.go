@@ -27,9 +27,9 @@ type Group struct {
 // stays in force, and its settings beside the definition take effect. Without
 // one, nothing is created.
 type Unresolved struct {
-	Group             // what is known; at least Key and Removing
-	Known bool        // what stands in Group beside Definition is what is wanted
-	Last  *Definition // in force before this term; nil: not known
+	Group        // what is known; at least Key and Removing
+	Known bool   // what stands in Group beside Definition is what is wanted
+	Last  *Group // in force before this term, whole: only its definition counts if Known; nil: not known
 	Why   string
 }
 

@@ -48,15 +48,18 @@ func beside(spec, old nstance.Group) nstance.Group {
 }
 
 // wishesForLast returns what the groups of which no definition is known in this
-// term were last.
+// term were last, with what is known of them by now.
 func wishesForLast(open []nstance.Unresolved) ([]wish, error) {
 	out := make([]wish, len(open))
 	for i, u := range open {
 		if u.Last == nil {
 			continue
 		}
-		spec := u.Group
-		spec.Definition = *u.Last
+		spec := *u.Last
+		spec.Key, spec.Static, spec.Removing = u.Key, u.Static, u.Removing
+		if u.Known {
+			spec = beside(u.Group, spec)
+		}
 		var err error
 		if out[i], err = wishFor(spec); err != nil {
 			return nil, err
@@ -85,16 +88,16 @@ func (r *Reconciler) closeOthers(open []nstance.Unresolved) {
 	}
 }
 
-// Configured returns the definition that is configured for a group; false: none
-// is known, or there is no such group.
-func (r *Reconciler) Configured(key nstance.GroupKey) (nstance.Definition, bool) {
+// Configured returns a group as it is configured, with the definition that is in
+// force if it is unresolved; false: none is known, or there is no such group.
+func (r *Reconciler) Configured(key nstance.GroupKey) (nstance.Group, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[key]
 	if g == nil || !g.desired {
-		return nstance.Definition{}, false
+		return nstance.Group{}, false
 	}
-	return g.configured.spec.Definition, true
+	return g.configured.spec, true
 }
 
 // described returns what is known of what g should be.

@@ -89,9 +89,28 @@ func TestUnresolvedGroup(t *testing.T) {
 			require.ErrorIs(t, err, nstance.NotFound)
 		})
 	})
+	t.Run("of which nothing makes sense stays as it is under a new leader", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			u := nstance.Unresolved{Group: nstance.Group{Key: web}, Why: "size: -1 is out of range"}
+			last := wanted(3)
+			w.wantOpen(u)
+			w.passes(time.Minute)
+			w.succeeds()
+			u.Last = &last
+			w.wantOpen(u)
+			w.passes(10 * time.Minute)
+			w.agrees(3)
+			require.True(t, w.holds(reconcile.HoldUnresolved))
+			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
+
+			w.want(wanted(2))
+			w.passes(10 * time.Minute)
+			w.agrees(2)
+		})
+	})
 	t.Run("under a new leader", func(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			last := wanted(3).Definition
+			last := wanted(3)
 			w.succeeds()
 			w.wantOpen(open(redefined(1, "v2")))
 			w.passes(10 * time.Minute)

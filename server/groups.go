@@ -29,7 +29,7 @@ type groups struct {
 	mu       sync.Mutex                    // orders publications; held only in memory work
 	read     bool                          // doc says what is durable: before, nothing is wanted
 	problems []string                      // groups that are open, or all
-	open     map[nstance.GroupKey]bool     // those of which it is not known what they are made from
+	open     map[nstance.GroupKey]bool     // those of which it is not known what they are made from: whether the rest is
 	unkept   error                         // why the last attempt to settle failed
 	defs     map[string]nstance.Definition // that entries name, by digest
 
@@ -141,7 +141,7 @@ func (g *groups) noteOpen(open []nstance.Unresolved) {
 	was := g.open
 	g.open, g.problems = map[nstance.GroupKey]bool{}, nil
 	for _, u := range open {
-		g.open[u.Key] = true
+		g.open[u.Key] = u.Known
 		g.problems = append(g.problems, fmt.Sprintf("group %s is left as it is: %s", u.Key, u.Why))
 	}
 	if !maps.Equal(was, g.open) {
@@ -158,7 +158,7 @@ func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.G
 			complete = g.t.resolver.vet
 		}
 		if err := complete(conf, &spec); err != nil {
-			d.Open = append(d.Open, nstance.Unresolved{Group: spec, Known: true, Last: g.last(e), Why: err.Error()})
+			d.Open = append(d.Open, nstance.Unresolved{Group: spec, Known: true, Last: g.madeFrom(spec, e), Why: err.Error()})
 			continue
 		}
 		d.Groups = append(d.Groups, spec)
@@ -166,13 +166,30 @@ func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.G
 	return d
 }
 
-// last returns what an open group was made from when that was remembered. It
-// needs the lock.
-func (g *groups) last(e entry) *nstance.Definition {
-	if def, ok := g.defs[e.Last]; ok {
-		return &def
+// madeFrom returns an open group with what it was made from when that was
+// remembered. It needs the lock.
+func (g *groups) madeFrom(spec nstance.Group, e entry) *nstance.Group {
+	def, ok := g.defs[e.Last]
+	if !ok {
+		return nil
 	}
-	return nil
+	spec.Definition = def
+	return &spec
+}
+
+// was returns what an open group whose wants make no sense was when that was
+// remembered. It needs the lock.
+func (g *groups) was(conf *config.Config, key nstance.GroupKey, e entry) *nstance.Group {
+	def, ok := g.defs[e.Last]
+	if !ok || e.Was == nil {
+		return nil
+	}
+	spec, err := e.Was.group(conf, key, def)
+	if err != nil {
+		return nil
+	}
+	spec.Expiry = nstance.Expiry(conf.Shard.Expiry)
+	return &spec
 }
 
 // impact says what another configuration would cost. It fails with Unavailable
@@ -202,7 +219,7 @@ func (g *groups) lay(conf *config.Config, file groupsFile) (wanted []nstance.Gro
 			return
 		}
 		e, why := file.of(key), fmt.Sprintf("what the API said of it: %v", err)
-		u := nstance.Unresolved{Group: nstance.Group{Key: key, Static: conf.Static(key)}, Last: g.last(e), Why: why}
+		u := nstance.Unresolved{Group: nstance.Group{Key: key, Static: conf.Static(key)}, Last: g.was(conf, key, e), Why: why}
 		if !u.Static && e.Removing != nil { // it goes all the same
 			u.Known, u.Removing, u.DrainTimeout = true, true, conf.Shard.DefaultDrainTimeout
 		}
@@ -317,7 +334,7 @@ func (g *groups) keep(ctx context.Context) error {
 		return err
 	}
 	bases, err := g.bases(ctx, conf, file)
-	var lasts map[nstance.GroupKey]string
+	var lasts map[nstance.GroupKey]*last
 	if err == nil {
 		lasts, err = g.lasts(ctx, conf, file)
 	}
@@ -385,36 +402,41 @@ func (g *groups) bases(ctx context.Context, conf *config.Config, file groupsFile
 	return out, nil
 }
 
-// lasts returns the digests of what the open groups are made from, durable, so
-// that the next leader knows it too.
-func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile) (map[nstance.GroupKey]string, error) {
+// lasts returns what the open groups are, with their definitions durable, so that
+// the next leader knows it too.
+func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile) (map[nstance.GroupKey]*last, error) {
 	g.mu.Lock()
 	open := g.desired(conf, file).Open
 	g.mu.Unlock()
-	out := map[nstance.GroupKey]string{}
+	out := map[nstance.GroupKey]*last{}
 	for _, u := range open {
-		out[u.Key] = file.of(u.Key).Last
-		def, ok := g.t.reconciler.Configured(u.Key)
+		e := file.of(u.Key)
+		l := &last{e.Last, e.Was}
+		out[u.Key] = l
+		spec, ok := g.t.reconciler.Configured(u.Key)
 		if !ok {
 			continue
 		}
 		var err error
-		if out[u.Key], err = g.record(ctx, def, out[u.Key]); err != nil {
+		if l.digest, err = g.record(ctx, spec.Definition, e.Last); err != nil {
 			return nil, err
+		}
+		if l.whole = nil; !u.Known {
+			l.whole = baseOf(spec, l.digest)
 		}
 	}
 	return out, nil
 }
 
 // claim makes sure that the definitions that the file is about to name stay.
-func (g *groups) claim(ctx context.Context, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]string) error {
+func (g *groups) claim(ctx context.Context, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*last) error {
 	var keys []string
 	for _, b := range bases {
 		keys = append(keys, storage.DefinitionKey(b.Definition))
 	}
-	for _, digest := range lasts {
-		if digest != "" {
-			keys = append(keys, storage.DefinitionKey(digest))
+	for _, l := range lasts {
+		if l.digest != "" {
+			keys = append(keys, storage.DefinitionKey(l.digest))
 		}
 	}
 	return g.t.reconciler.Records().Contents().Claim(ctx, keys...)

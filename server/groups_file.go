@@ -21,6 +21,7 @@ type entry struct {
 	Dynamic  bool     `json:"dynamic,omitempty"`  // made through the API, or not configured any more
 	Base     *base    `json:"base,omitempty"`     // what configuration or template made of it last, without Override
 	Last     string   `json:"last,omitempty"`     // digest of what it is made from while it is not known what it should be made from
+	Was      *base    `json:"was,omitempty"`      // what it is while Override makes no sense
 	Removing *removal `json:"removing,omitempty"` // it goes, and its managed members with it
 }
 
@@ -33,6 +34,12 @@ type base struct {
 	DrainTimeout config.Duration `json:"drain_timeout"`
 	Rollout      *config.Pace    `json:"rollout"`
 	Protect      bool            `json:"protect,omitempty"`
+}
+
+// A last is what an open group is.
+type last struct {
+	digest string // of what it is made from
+	whole  *base  // nil: the rest is what is wanted
 }
 
 // A removal says who wants a group to go, and since when.
@@ -75,7 +82,7 @@ func (e entry) definitions() (out []string) {
 	if e.Base != nil {
 		out = append(out, e.Base.Definition)
 	}
-	if e.Last != "" {
+	if e.Last != "" { // which is also that of Was
 		out = append(out, e.Last)
 	}
 	return out
@@ -112,12 +119,12 @@ func (f *groupsFile) put(key nstance.GroupKey, e entry) {
 }
 
 // settle brings the file in step with a configuration.
-func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]string, gone []nstance.GroupKey) {
+func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*last, gone []nstance.GroupKey) {
 	for key, b := range bases {
 		e := f.of(key)
 		switch {
 		case conf.Static(key):
-			e = entry{Override: e.overlay(), Base: b, Last: e.Last}
+			e = entry{Override: e.overlay(), Base: b}
 		case e.exists():
 			e.Base = b
 		default:
@@ -127,7 +134,10 @@ func (f *groupsFile) settle(conf *config.Config, bases map[nstance.GroupKey]*bas
 	}
 	for _, key := range f.keys() {
 		e := f.of(key)
-		e.Last = lasts[key]
+		e.Last, e.Was = "", nil
+		if l := lasts[key]; l != nil {
+			e.Last, e.Was = l.digest, l.whole
+		}
 		e.Dynamic = e.Dynamic || !conf.Static(key) && e.exists() // or else it was configured
 		f.put(key, e)
 	}

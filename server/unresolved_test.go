@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +105,50 @@ func TestAGroupLeftOpen(t *testing.T) {
 	next.adopt(ordinary(1))
 	require.Empty(t, next.group(api, "web").GetHolds())
 	require.Eventually(t, func() bool { return next.groupsFile()["default/web"]["last"] == nil }, eventually, 5*time.Millisecond)
+}
+
+// TestAGroupThatMakesNoSenseAnyMore loses the subnet pool that the API said it
+// should use. It stays as it is, under the next leader too.
+func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
+	store := storage.NewMemory()
+	w := newWorld(t, setup{store: store, shard: pools, size: 0})
+	api := w.admin()
+	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(2), SubnetPool: "open", DrainTimeout: durationpb.New(7 * time.Minute)})
+	require.NoError(t, err)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(3)})
+	require.NoError(t, err)
+	w.counts(api, "batch", 3)
+	hash := w.group(api, "batch").GetInfraHash()
+	text := ordinary(0)
+	w.adopt(text)
+	require.Contains(t, w.held(api, "batch", reconcile.HoldUnresolved).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
+	require.Eventually(t, func() bool { return w.groupsFile()["default/batch"]["was"] != nil }, eventually, 5*time.Millisecond)
+	require.NoError(t, w.stop())
+
+	machines := w.cloud.Machines()
+	asked := w.cloud.Count(simcloud.OpCreate)
+	next := newWorld(t, setup{store: store, over: w.cloud, text: text})
+	next.cloud.Close()
+	next.cloud = w.cloud
+	api = next.admin()
+	next.held(api, "batch", reconcile.HoldUnresolved)
+	i := slices.IndexFunc(machines, func(m nstance.Machine) bool { return m.Group == "batch" })
+	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(machines[i].ID)})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpCreate) > asked }, eventually, 5*time.Millisecond, "who goes is replaced")
+	next.counts(api, "batch", 3)
+	g := next.group(api, "batch")
+	require.Equal(t, hash, g.GetInfraHash())
+	require.Equal(t, 7*time.Minute, g.GetDrainTimeout().AsDuration())
+	for _, m := range slices.Delete(machines, i, i+1) {
+		_, err := w.cloud.Get(t.Context(), m.ID)
+		require.NoError(t, err, "nobody else went")
+	}
+
+	next.adopt(fmt.Sprintf(configuration, pools, 0))
+	require.Empty(t, next.group(api, "batch").GetHolds())
+	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] == nil }, eventually, 5*time.Millisecond)
+	next.counts(api, "batch", 3)
 }
 
 // TestAGroupThatCannotBeMadeYet is listed with what it waits for, takes orders,
