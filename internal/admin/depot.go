@@ -55,6 +55,14 @@ func (d *depot) read(ctx context.Context) (storage.Store, error) {
 	return blob.OpenReadOnly(ctx, d.url)
 }
 
+// openTo is open for a command that writes, else read.
+func (d *depot) openTo(ctx context.Context, write bool) (storage.Store, error) {
+	if write {
+		return d.open(ctx)
+	}
+	return d.read(ctx)
+}
+
 // readOrNothing is read, but takes a directory that holds no store yet for an
 // empty one.
 func (d *depot) readOrNothing(ctx context.Context) (storage.Store, error) {

@@ -37,12 +37,12 @@ type keeper interface {
 }
 
 // keeping runs fn with the server, or with the storage if the command line
-// names one.
-func (p *program) keeping(ctx context.Context, r *remote, d *depot, fn func(keeper) error) error {
+// names one: only to read there unless fn writes.
+func (p *program) keeping(ctx context.Context, r *remote, d *depot, writes bool, fn func(keeper) error) error {
 	if d.url == "" {
 		return r.with(ctx, func(c *client) error { return fn(serverKeeper{c}) })
 	}
-	store, err := d.open(ctx)
+	store, err := d.openTo(ctx, writes)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ any object by its key, such as state/SHARD.json. With --storage only by its key.
 	var d depot
 	d.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.keeping(cmd.Context(), r, &d, func(k keeper) error {
+		return p.keeping(cmd.Context(), r, &d, false, func(k keeper) error {
 			rec, err := k.show(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -168,7 +168,7 @@ nstance-admin orphan.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return p.keeping(ctx, r, &d, func(k keeper) error {
+		return p.keeping(ctx, r, &d, !dryRun, func(k keeper) error {
 			rec, err := k.show(ctx, args[0])
 			if err == nil {
 				err = k.repair(ctx, rec, data, true)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/storage"
 )
 
 func TestRepairAsksForExactlyThat(t *testing.T) {
@@ -40,6 +42,8 @@ func TestRepairWithoutServer(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t)
 	url := "file://" + dir
+	_, err := storage.OpenDir(dir, nil)
+	require.NoError(t, err)
 	key := filepath.Join(dir, "state", "eu1a.json")
 	require.NoError(t, os.MkdirAll(filepath.Dir(key), 0o700))
 	require.NoError(t, os.WriteFile(key, []byte("{"), 0o600))
@@ -57,4 +61,11 @@ func TestRepairWithoutServer(t *testing.T) {
 	require.Contains(t, r.out, `\"epoch\":4`)
 	require.Equal(t, 6, w.run("record", "repair", "state/eu1a.json", "--storage", url, "--remove", "--yes").code, "it can be read now")
 	require.Equal(t, 3, w.run("record", "show", "state/other.json", "--storage", url).code)
+
+	nowhere := filepath.Join(dir, "nowhere")
+	for _, args := range [][]string{{"show"}, {"repair", "--remove", "--dry-run"}} {
+		args = append([]string{"record", args[0], "state/eu1a.json", "--storage", "file://" + nowhere}, args[1:]...)
+		require.Equal(t, 3, w.run(args...).code, args)
+		require.NoDirExists(t, nowhere, "who only looks makes nothing")
+	}
 }

@@ -36,11 +36,7 @@ func (o *rotation) reseal(ctx context.Context) error {
 	if box == nil {
 		return nstance.FieldError("--key-provider", "use env or file", "there is no key to seal with")
 	}
-	open := o.store.open
-	if o.dryRun {
-		open = o.store.read
-	}
-	store, err := open(ctx)
+	store, err := o.store.openTo(ctx, !o.dryRun)
 	if err != nil {
 		return err
 	}
