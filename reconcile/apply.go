@@ -154,7 +154,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 		if frozen && m.step == stepCreate {
 			continue
 		}
-		if (excess > 0 || !g.desired) && r.inherited(m) && (frozen || !r.lapsed(m, now)) { // without wants all of them are too many
+		if (excess > 0 || !g.desired) && r.inherited(m) && !r.lapsed(m, now) { // without wants all of them are too many
 			excess--
 			continue
 		}
