@@ -132,8 +132,8 @@ func (c *Cleaner) Clean(ctx context.Context, retention time.Duration) (map[strin
 	}
 	began := c.opts.Elapsed()
 	var refs references
-	if len(listed)+len(list.Keys) > 0 {
-		if refs, err = readReferences(ctx, c.store); err != nil {
+	if keys := slices.AppendSeq(slices.Clone(listed), maps.Keys(list.Keys)); len(keys) > 0 {
+		if refs, err = readReferences(ctx, c.store, keys); err != nil {
 			return nil, err
 		}
 	}
@@ -178,14 +178,16 @@ func ListPage(ctx context.Context, s Store, prefix, after string, limit int) (pa
 	return page, "", nil
 }
 
-// digestIn returns the digest that a key of contents ends in; empty: it is none,
-// and is never touched.
+// digestIn returns the digest that a key of contents ends in; empty: it is none, or
+// none of a kind that this version knows all about, and is never touched.
 func digestIn(key string) string {
-	_, digest, _ := strings.Cut(key, "/")
-	if len(digest) != digestLen || strings.Trim(digest, "0123456789abcdef") != "" {
-		return ""
+	for _, prefix := range Cleanable() {
+		digest, ok := strings.CutPrefix(key, prefix)
+		if ok && len(digest) == digestLen && strings.Trim(digest, "0123456789abcdef") == "" {
+			return digest
+		}
 	}
-	return digest
+	return ""
 }
 
 // judge decides what becomes of what is on the list or was listed, now that it is
@@ -218,9 +220,6 @@ func (c *Cleaner) judge(list condemned, listed []string, refs references, now, t
 func (c *Cleaner) announce(ctx context.Context, s sentence) (due map[string]string, err error) {
 	round := rand.Text()
 	_, err = c.doc.Update(ctx, func(l *condemned) error {
-		if err := c.opts.Check(); err != nil {
-			return err
-		}
 		due = map[string]string{}
 		if l.Keys == nil {
 			l.Keys = map[string]condemnation{}
@@ -269,7 +268,7 @@ func (c *Cleaner) carryOut(ctx context.Context, due map[string]string, announced
 	if len(due) == 0 {
 		return nil, nil
 	}
-	limited, cancel := context.WithTimeout(ctx, deleteTime)
+	limited, cancel := context.WithTimeout(ctx, deleteTime-(c.opts.Elapsed()-announced))
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -3,8 +3,11 @@ package storage_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -194,6 +197,13 @@ func TestCleanerRemovesWhatNothingNames(t *testing.T) {
 			require.True(t, d.stands(key), key)
 		}
 	})
+	cleaning(t, "not what only a later version knows, which has put it on the list", func(t *testing.T, d depot) {
+		key := "later/" + strings.Repeat("ab", 32)
+		d.write(key, "x")
+		d.write(storage.CondemnedKey, `{"format":"1.0","keys":{"`+key+`":{"id":"x","since":"2000-01-01T00:00:00Z"}}}`)
+		d.passes(3 * ripe)
+		require.True(t, d.stands(key))
+	})
 }
 
 // named returns a document that names digests.
@@ -351,6 +361,18 @@ func TestCleanerRemovesNothingOnAnError(t *testing.T) {
 		d.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Do: func() { wait(20 * time.Second) }, Pass: true})
 		fails(t, d, key)
 	})
+	bubble(t, "and gives up within 20 s of announcing that", func(t *testing.T) {
+		d := depot{t, storagetest.NewFaulty(unanswering{storage.NewMemory()}), nil}
+		d.cleaner = storage.NewCleaner(d, shard, nil)
+		d.unnamed("a")
+		d.pass()
+		wait(ripe)
+		began := time.Now()
+		d.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Do: func() { wait(15 * time.Second) }, Pass: true})
+		_, err := d.cleaner.Clean(t.Context(), retention)
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		require.Equal(t, 20*time.Second, time.Since(began))
+	})
 	bubble(t, "and a deletion that failed is announced anew later", func(t *testing.T) {
 		d, key := full(t)
 		d.Inject(storagetest.Fault{Op: storagetest.Delete, Prefix: key})
@@ -358,6 +380,14 @@ func TestCleanerRemovesNothingOnAnError(t *testing.T) {
 		require.Zero(t, d.pass())
 		require.Equal(t, 1, d.passes(2*ripe+20*time.Minute))
 	})
+}
+
+// unanswering is a store that never answers a deletion.
+type unanswering struct{ storage.Store }
+
+func (unanswering) DeleteIfMatch(ctx context.Context, _ string, _ storage.Version) error {
+	<-ctx.Done()
+	return nstance.Errorf(nstance.Ambiguous, "no answer: %w", ctx.Err())
 }
 
 // TestNothingIsMissing lets somebody name a definition at every point of what a
@@ -475,6 +505,22 @@ func interleave(d depot, n int, act func()) (between func()) {
 			begin()
 		}
 	}
+}
+
+// TestCleanerRemembersOnlyWhatItAskedFor, however much a document says that may
+// be a digest: each position in a long hexadecimal text is the end of one.
+func TestCleanerRemembersOnlyWhatItAskedFor(t *testing.T) {
+	d := newDepot(t)
+	d.unnamed("a")
+	var long [1 << 18]byte
+	_, _ = rand.NewChaCha8([32]byte{}).Read(long[:]) // never fails
+	d.write(storage.StateKey(shard), named(hex.EncodeToString(long[:])))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.Zero(t, d.pass())
+	runtime.ReadMemStats(&after)
+	require.Len(t, d.list(), 1)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
 // TestOneCleaner is about who of many leaders cleans.

@@ -32,7 +32,6 @@ type Contents struct {
 	seen   sightings
 	kept   map[string]bool // they stand, and what is known of the list has had no gap since
 	gaps   int             // in what is known of the list, so far
-
 }
 
 // NewContents returns the contents in a store. Check is asked before each write,

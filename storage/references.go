@@ -20,16 +20,19 @@ func naming() []string { return []string{"state/", "groups/", "accepted/", "reso
 // digestLen is the length of a digest, in hexadecimal characters.
 const digestLen = 64
 
-// references are the digests that anything in a store names, of any shard. What
-// looks like a digest is one, wherever it stands, so that a field which is new,
-// or known to another version only, counts as well.
+// references says of some digests whether anything in a store names them, of any
+// shard. What looks like a digest is one, wherever it stands, so that a field
+// which is new, or known to another version only, counts as well.
 type references map[string]bool
 
-// readReferences reads all that may name contents. Any doubt is an error: what
-// cannot be read, of whatever shard, may name anything, and so may what a newer
-// version has written.
-func readReferences(ctx context.Context, s Store) (references, error) {
+// readReferences reads all that may name contents with these keys. Any doubt is
+// an error: what cannot be read, of whatever shard, may name anything, and so may
+// what a newer version has written.
+func readReferences(ctx context.Context, s Store, keys []string) (references, error) {
 	refs := references{}
+	for _, key := range keys {
+		refs[digestIn(key)] = false
+	}
 	for _, prefix := range naming() {
 		if err := refs.documents(ctx, s, prefix); err != nil {
 			return nil, err
@@ -117,8 +120,12 @@ func (r references) scan(s string) {
 		if run++; !strings.ContainsRune("0123456789abcdefABCDEF", rune(s[i])) {
 			run = 0
 		}
-		if run >= digestLen {
-			r[strings.ToLower(s[i+1-digestLen:i+1])] = true
+		if run < digestLen {
+			continue
+		}
+		digest := strings.ToLower(s[i+1-digestLen : i+1])
+		if _, asked := r[digest]; asked {
+			r[digest] = true
 		}
 	}
 }
