@@ -118,6 +118,9 @@ func (c *cleaner) pass(ctx context.Context) {
 	defer cancel()
 	mine, err := c.contents.Turn(ctx)
 	c.note(storage.CondemnedKey, err)
+	if err == nil && !mine {
+		c.forget()
+	}
 	if err != nil || !mine || !c.clock() {
 		return
 	}
@@ -157,6 +160,13 @@ func (c *cleaner) note(what string, err error) {
 		c.log.Warn("not cleaned", "what", what, "code", nstance.CodeOf(err), "err", err)
 	}
 	c.wrong[what] = err.Error()
+}
+
+// forget has nothing wrong: whoever cleans now says what is.
+func (c *cleaner) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.wrong)
 }
 
 // problems returns what a person should see.

@@ -234,6 +234,16 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 		b.later(time.Minute)
 		require.True(t, b.stands(nonce))
 	})
+	sweeping(t, "and what was wrong is told by whoever cleans now", func(t *testing.T, b *broom) {
+		b.old()
+		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "nonce/"})
+		b.later(time.Minute)
+		require.Len(t, b.problems(), 1)
+		_, err := storage.NewCleaner(b.store, "other", nil).Clean(t.Context(), time.Hour)
+		require.NoError(t, err)
+		b.later(time.Minute)
+		require.Empty(t, b.problems())
+	})
 }
 
 func TestManyExpiredRegistrations(t *testing.T) {
