@@ -197,10 +197,15 @@ func (a *acceptance) tell(typ nstance.EventType, p proposal, why string) {
 const longestRefusal = 4096
 
 // refuse journals that the latest configuration is refused, once; nil: it is
-// not. That one is held, or cannot be fetched at present, is no refusal.
+// not. That one is held is no refusal. That it cannot be fetched at present says
+// nothing of it.
 func (a *acceptance) refuse(err error, why string) {
 	text := ""
-	if err != nil && !errors.Is(err, nstance.Conflict) && !errors.Is(err, nstance.Unavailable) {
+	switch nstance.CodeOf(err) {
+	case "", nstance.Conflict:
+	case nstance.Unavailable, nstance.Throttled, nstance.Ambiguous:
+		return
+	default:
 		text = err.Error()
 		text = strings.ToValidUTF8(text[:min(len(text), longestRefusal)], "")
 	}

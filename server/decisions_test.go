@@ -72,8 +72,12 @@ func TestConfigurationIsJournalled(t *testing.T) {
 	shown := w.status().Events
 	i := slices.IndexFunc(shown, func(e nstance.Event) bool { return e.Type == nstance.EventConfigRefused })
 	require.Equal(t, "an administrator can see why", shown[i].Error, "to whoever comes")
-	w.conf.set("", nstance.Errorf(nstance.Unavailable, "storage is away"))
-	require.Error(t, w.refresh(api), "which is no decision")
+	for _, code := range []nstance.Code{nstance.Unavailable, nstance.Throttled} {
+		w.conf.set("", nstance.Errorf(code, "storage is away"))
+		require.ErrorIs(t, w.refresh(api), code, "which is no decision")
+	}
+	w.conf.set("{", nil)
+	require.ErrorIs(t, w.refresh(api), nstance.Invalid, "still, which is in the journal")
 
 	w.conf.set(limited(t, "2", 4), nil)
 	require.NoError(t, w.refresh(api))
