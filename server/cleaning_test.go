@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // retained is a configuration that keeps what is of no use any more for so long.
@@ -96,17 +97,16 @@ func (w *world) condemned() string {
 
 func TestAWrongClockCleansNothing(t *testing.T) {
 	p := newPast(0)
-	w := newWorld(t, setup{text: retained(1, "1s"), store: dated{storage.NewMemory(), time.Now}, opts: server.Options{Now: p.now}})
+	store := storagetest.NewFaulty(storage.NewMemory())
+	looks := make(chan struct{}, 100)
+	w := newWorld(t, setup{text: retained(1, "1s"), store: dated{store, time.Now}, opts: server.Options{Now: p.now}})
 	w.ready(w.machine(nstance.DefaultTenant))
-	p.pass(-48 * time.Hour)
+	p.pass(48 * time.Hour)
 	w.await(nstance.EventClockWrong, "")
-	nonce, record := w.expired("operator-old", 36*time.Hour)
-	for enough := time.After(3 * time.Second); ; {
-		require.True(t, w.stands(nonce) && w.stands(record))
-		select {
-		case <-enough:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
+	nonce, record := w.expired("operator-old", time.Hour) // too long ago, if that clock were right
+	store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: storage.CondemnedKey, Pass: true, Times: -1, Do: func() { looks <- struct{}{} }})
+	for range 3 { // each pass begins with one: the second has ended then
+		receive(t, looks)
 	}
+	require.True(t, w.stands(nonce) && w.stands(record))
 }
