@@ -44,7 +44,8 @@ func TestProbesOfAMachine(t *testing.T) {
 		{"name": "web", "http": %q, "interval": "1s"},
 		{"name": "port", "tcp": %q, "interval": "1s"}, // the last
 		{"name": "hangs", "command": ["/bin/sh", "-c", "test -e \"$1\" || sleep 1000", "sh", %q], "timeout": "1s", "interval": "1s"},
-	]`, flag, web.URL, listener.Addr(), flag), 0o600))
+		{"name": "slow", "command": ["/bin/sh", "-c", "until test -e \"$1\"; do sleep 0.1; done", "sh", %q], "timeout": "1m", "interval": "1s"},
+	]`, flag, web.URL, listener.Addr(), flag, flag), 0o600))
 	w.bootWith(id, file)
 
 	shown := func(name string, ok bool, message string) {
@@ -52,10 +53,10 @@ func TestProbesOfAMachine(t *testing.T) {
 		require.Eventually(t, func() bool {
 			probes := w.instance(api, id).GetLastReport().GetProbes()
 			i := slices.IndexFunc(probes, func(p *apiv1.ProbeResult) bool { return p.GetName() == name })
-			return len(probes) == 4 && probes[i].GetOk() == ok && probes[i].GetMessage() == message
-		}, eventually, 5*time.Millisecond, "%s: %v", name, w.instance(api, id).GetLastReport())
+			return len(probes) == 5 && probes[i].GetOk() == ok && probes[i].GetMessage() == message
+		}, eventually, 5*time.Millisecond, name)
 	}
-	shown("hangs", false, "no outcome yet") // it holds up no report
+	shown("slow", false, "no outcome yet") // it holds up no report
 	shown("flag", false, "exit status 3: no flag")
 	shown("web", false, "503 Service Unavailable: warming up")
 	shown("port", true, "")
@@ -66,7 +67,7 @@ func TestProbesOfAMachine(t *testing.T) {
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	status.Store(http.StatusOK)
 	w.await(nstance.EventReady, id)
-	for _, name := range []string{"flag", "web", "port", "hangs"} {
+	for _, name := range []string{"flag", "web", "port", "hangs", "slow"} {
 		shown(name, true, "")
 	}
 	require.NotContains(t, w.instance(api, id).GetConditions(), "probes_failing")

@@ -1,0 +1,124 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+func newID(t *testing.T) string {
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(t, err)
+	return string(id)
+}
+
+func TestCreateInstance(t *testing.T) {
+	w := newWorld(t, setup{size: 0, shard: pools})
+	api := w.admin()
+	id := newID(t)
+	req := &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "large", Vars: map[string]string{"colour": "blue"}, Args: `{"boot_delay": "1ms"}`}
+	resp, err := api.CreateInstance(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, resp.GetInstance().GetOnDemand())
+	w.await(nstance.EventCreated, nstance.InstanceID(id))
+	spec, ok := w.cloud.Spec(nstance.InstanceID(id))
+	require.True(t, ok)
+	require.Equal(t, "large", spec.InstanceType)
+	require.JSONEq(t, `{"boot_delay": "1ms"}`, string(spec.Args))
+	w.ready(nstance.InstanceID(id))
+	require.EqualValues(t, 1, w.group(api, "web").GetOnDemand())
+	require.Zero(t, w.group(api, "web").GetReady())
+
+	t.Run("again", func(t *testing.T) {
+		again, err := api.CreateInstance(t.Context(), req)
+		require.NoError(t, err)
+		require.Equal(t, string(nstance.Ready), again.GetInstance().GetState())
+		require.Equal(t, 1, w.machines("default"))
+	})
+	t.Run("many times at once", func(t *testing.T) {
+		fresh := newID(t)
+		var g errgroup.Group
+		for range 8 {
+			g.Go(func() error {
+				_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: fresh, Group: "web"})
+				return err
+			})
+		}
+		require.NoError(t, g.Wait(), "each is told of the same one")
+		w.await(nstance.EventCreated, nstance.InstanceID(fresh))
+		require.Equal(t, 2, w.machines("default"))
+		_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: fresh, NoDrain: true})
+		require.NoError(t, err)
+	})
+	t.Run("refusals", func(t *testing.T) {
+		old, err := nstance.NewInstanceID("web", time.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		kind, err := nstance.NewInstanceID("dbs", time.Now())
+		require.NoError(t, err)
+		for _, c := range []struct {
+			code  nstance.Code
+			field string
+			req   *apiv1.CreateInstanceRequest
+		}{
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web"}},
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Tenant: "blue", Group: "db"}},
+			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: "web", Group: "web"}},
+			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: string(old), Group: "web"}},
+			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: string(kind), Group: "web"}},
+			{nstance.Invalid, "args", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Args: "x"}},
+			{nstance.Invalid, "args.a", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Args: `{"a": "{{"}`}},
+			{nstance.Invalid, "vars", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Vars: map[string]string{"": "x"}}},
+		} {
+			_, err := api.CreateInstance(t.Context(), c.req)
+			refuses(t, err, c.code, c.field)
+		}
+		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "nobody"})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+	})
+	t.Run("a dry run makes nothing", func(t *testing.T) {
+		next := newID(t)
+		dry, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: next, Group: "web", DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, next, dry.GetInstance().GetId())
+		_, err = api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: next})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+	})
+	t.Run("a refused one is failed, and then its story says so", func(t *testing.T) {
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid})
+		bad := newID(t)
+		_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: bad, Group: "web"})
+		require.NoError(t, err)
+		e := w.await(nstance.EventCreateFailed, nstance.InstanceID(bad))
+		require.Equal(t, nstance.Invalid, e.Code)
+		w.await(nstance.EventDeleted, nstance.InstanceID(bad))
+		require.Eventually(t, func() bool {
+			got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: bad})
+			return err == nil && got.GetInstance().GetState() == string(nstance.Failed)
+		}, eventually, time.Millisecond)
+	})
+	t.Run("it survives its group", func(t *testing.T) {
+		_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(0)})
+		require.NoError(t, err)
+		own := newID(t)
+		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: own, Group: "batch"})
+		require.NoError(t, err)
+		_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return !w.listed(api, "batch") }, eventually, time.Millisecond)
+		w.await(nstance.EventCreated, nstance.InstanceID(own))
+		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: own, Group: "batch"})
+		require.NoError(t, err, "what was accepted stands")
+		require.Contains(t, w.groupsFile(), "default/batch", "its definition is kept for it")
+		_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: own, NoDrain: true})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return w.groupsFile()["default/batch"] == nil }, eventually, time.Millisecond)
+	})
+}
