@@ -25,15 +25,9 @@ var interruptionTypes = []nstance.EventType{
 	nstance.EventDeleted,
 }
 
-// A journal is where events are read.
-type journal interface {
-	Sightings(ctx context.Context, f cache.Filter) ([]cache.Sighting, error)
-	Events(ctx context.Context, f cache.Filter) ([]nstance.Event, error)
-}
-
 // interruptions reads the stories of the notices that f chooses, those received
 // last first. However much happened besides, it reads only what tells of them.
-func interruptions(ctx context.Context, j journal, f cache.Filter) ([]*apiv1.Interruption, error) {
+func interruptions(ctx context.Context, j *cache.Cache, f cache.Filter) ([]*apiv1.Interruption, error) {
 	told, err := j.Sightings(ctx, f)
 	if err != nil || len(told) == 0 {
 		return nil, err
@@ -62,7 +56,7 @@ func interruptions(ctx context.Context, j journal, f cache.Filter) ([]*apiv1.Int
 
 // eachEvent calls do with every event that f chooses, oldest first, and holds no
 // more than a page of them.
-func eachEvent(ctx context.Context, j journal, f cache.Filter, do func(nstance.Event)) error {
+func eachEvent(ctx context.Context, j *cache.Cache, f cache.Filter, do func(nstance.Event)) error {
 	for f.Limit = journalPage; ; {
 		events, err := j.Events(ctx, f)
 		if err != nil {
