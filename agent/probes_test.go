@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/registration"
 )
 
 // withProbes writes a file of probes and returns an environment that names it.
@@ -97,4 +98,22 @@ func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
 			require.ErrorContains(t, err, "unset the variable")
 		}
 	})
+}
+
+// TestReportsDoNotWaitLongForProbes is not in a bubble: there, a command that
+// runs holds up the clock.
+func TestReportsDoNotWaitLongForProbes(t *testing.T) {
+	s := newShard(t, registration.Options{})
+	defer s.stop()
+	m := s.machine()
+	m.o.ReportInterval = 100 * time.Millisecond
+	m.o.Probes = []health.Probe{{Name: "slow", Command: []string{"/bin/sleep", "1000"}, Timeout: time.Minute}}
+	_, stop := m.start()
+	defer stop()
+	v := receive(t, s.visits)
+	for range 3 {
+		probe := receive(t, v.up).GetReport().GetProbes()[0]
+		require.False(t, probe.GetOk())
+		require.Equal(t, "no outcome yet", probe.GetMessage())
+	}
 }

@@ -1,0 +1,24 @@
+package agent_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEveryLineOfTheLogNamesTheMachineOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		var text bytes.Buffer
+		m.o.Log = slog.New(slog.NewTextHandler(&text, nil))
+		_, stop := m.start()
+		s.next().until(t, isReport)
+		stop()
+		require.GreaterOrEqual(t, strings.Count(text.String(), "\n"), 2, "registered, and connected")
+		for line := range strings.Lines(text.String()) {
+			require.Equal(t, 1, strings.Count(line, "instance_id="), line)
+		}
+	})
+}
