@@ -64,6 +64,17 @@ func TestOpenReadOnly(t *testing.T) {
 		require.ErrorIs(t, err, nstance.NotFound)
 		require.NoDirExists(t, none)
 	})
+	t.Run("does not finish a store that is being made", func(t *testing.T) {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, ".nstance-store"), nil, 0o600))
+		before := tree(t, dir)
+		s, err := storage.OpenReadOnly(t.Context(), "file://"+dir)
+		require.NoError(t, err)
+		for _, err := range s.List(t.Context(), "", "") {
+			require.NoError(t, err)
+		}
+		require.Equal(t, before, tree(t, dir))
+	})
 	t.Run("refuses what Open refuses", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ".nstance-store"), []byte("nstance-store 2\n"), 0o600))
 		for _, url := range []string{"file://" + dir, "file:///", "ftp://x", "file://host/x"} {
