@@ -142,16 +142,12 @@ func (t *table) founding(f Founding) {
 	t.keys(f.Keys)
 }
 
-// A draft is a vault that notes what is made in it. One that rehearses keeps
-// that to itself, and looks as if it had been stored. It is for one goroutine.
+// A draft is a vault that notes what is made in it. It is for one goroutine.
 type draft struct {
 	registration.Vault
-	rehearses bool
-	ring      *registration.Keyring
-
-	tried     map[string][]byte       // what was to be stored, by name
-	catalogue *registration.Catalogue // of a rehearsal; nil: as in the vault
-	made      []string                // keys in storage, in the order in which they were made
+	ring  *registration.Keyring
+	tried map[string][]byte // what was to be stored, by name
+	made  []string          // keys in storage, in the order in which they were made
 }
 
 // rehearse finds out what establish would make, and changes nothing.
@@ -160,7 +156,7 @@ func (p *program) rehearse(ctx context.Context, at depot, box *secret.Box) (*dra
 	if err != nil {
 		return nil, err
 	}
-	return p.load(ctx, &draft{Vault: vault.New(store, box), rehearses: true})
+	return p.load(ctx, newDryVault(vault.New(store, box)))
 }
 
 // establish makes the cluster's authorities and keys as far as they are missing.
@@ -171,11 +167,11 @@ func (p *program) establish(ctx context.Context, store storage.Store, box *secre
 			return nil, err
 		}
 	}
-	return p.load(ctx, &draft{Vault: vault.New(store, box)})
+	return p.load(ctx, vault.New(store, box))
 }
 
-func (p *program) load(ctx context.Context, d *draft) (_ *draft, err error) {
-	d.tried = map[string][]byte{}
+func (p *program) load(ctx context.Context, v registration.Vault) (_ *draft, err error) {
+	d := &draft{Vault: v, tried: map[string][]byte{}}
 	d.ring, err = registration.OpenKeyring(ctx, d, p.now)
 	return d, err
 }
@@ -197,11 +193,7 @@ func (d *draft) founding(id nstance.ClusterID, dryRun bool) Founding {
 // it next: what is found then is his own only if it is the same.
 func (d *draft) Get(ctx context.Context, name string) ([]byte, error) {
 	data, err := d.Vault.Get(ctx, name)
-	own, tried := d.tried[name]
-	if tried && d.rehearses && errors.Is(err, nstance.NotFound) {
-		data, err = own, nil
-	}
-	if tried && err == nil && bytes.Equal(data, own) {
+	if own, tried := d.tried[name]; tried && err == nil && bytes.Equal(data, own) {
 		d.note(vault.Key(name))
 	}
 	return data, err
@@ -216,37 +208,18 @@ func (d *draft) note(key string) {
 // PutIfAbsent implements registration.Vault.
 func (d *draft) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	d.tried[name] = data
-	if d.rehearses {
-		return nil
-	}
 	return d.Vault.PutIfAbsent(ctx, name, data)
 }
 
-// Catalogue implements registration.Vault.
-func (d *draft) Catalogue(ctx context.Context) (registration.Catalogue, error) {
-	if d.catalogue != nil {
-		return *d.catalogue, nil
-	}
-	return d.Vault.Catalogue(ctx)
-}
-
 // UpdateCatalogue implements registration.Vault.
-func (d *draft) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (c registration.Catalogue, err error) {
+func (d *draft) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
 	changed := false
-	watched := func(c *registration.Catalogue) error {
+	c, err := d.Vault.UpdateCatalogue(ctx, func(c *registration.Catalogue) error {
 		before := *c
 		err := fn(c)
 		changed = err == nil && !reflect.DeepEqual(before, *c)
 		return err
-	}
-	if d.rehearses {
-		if c, err = d.Catalogue(ctx); err == nil {
-			err = watched(&c)
-		}
-		d.catalogue = &c
-	} else {
-		c, err = d.Vault.UpdateCatalogue(ctx, watched)
-	}
+	})
 	if err == nil && changed {
 		d.note(storage.ClusterLeaseKey)
 	}

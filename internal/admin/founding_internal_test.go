@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -48,4 +49,64 @@ func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
 	require.Empty(t, d.made)
 	require.Len(t, storedKeys(d.ring.Set), 3)
 	require.Equal(t, string(registration.PhaseCurrent), storedKeys(d.ring.Set)[0].Phase)
+}
+
+// An overtaken vault is one in which somebody else makes everything before one of
+// the calls.
+type overtaken struct {
+	registration.Vault
+	calls int // before that one
+	other func()
+}
+
+func (o *overtaken) call() {
+	if o.calls--; o.calls == 0 {
+		o.other()
+	}
+}
+
+func (o *overtaken) Get(ctx context.Context, name string) ([]byte, error) {
+	o.call()
+	return o.Vault.Get(ctx, name)
+}
+
+func (o *overtaken) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	o.call()
+	return o.Vault.PutIfAbsent(ctx, name, data)
+}
+
+func (o *overtaken) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+	o.call()
+	return o.Vault.Catalogue(ctx)
+}
+
+func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+	o.call()
+	return o.Vault.UpdateCatalogue(ctx, fn)
+}
+
+// Whenever somebody else makes the keys, what is made, or rehearsed, goes
+// together.
+func TestSomebodyElseMakesTheKeys(t *testing.T) {
+	for name, vaultOver := range map[string]func(*overtaken) registration.Vault{
+		"rehearsed": func(o *overtaken) registration.Vault { return newDryVault(o) },
+		"made":      func(o *overtaken) registration.Vault { return o },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for at := 1; ; at++ {
+				p, v := &program{}, vault.New(storage.NewMemory(), nil)
+				o := &overtaken{Vault: v, calls: at, other: func() {
+					_, err := p.load(t.Context(), v)
+					require.NoError(t, err)
+				}}
+				d, err := p.load(t.Context(), vaultOver(o))
+				require.NoError(t, err, "before call %d", at)
+				require.Len(t, storedKeys(d.ring.Set), 3)
+				if o.calls > 0 {
+					require.Greater(t, at, 7)
+					return
+				}
+			}
+		})
+	}
 }

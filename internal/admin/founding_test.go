@@ -165,9 +165,13 @@ func TestClusterInitAtTheSameTime(t *testing.T) {
 	for range n {
 		go func() { done <- d.cluster("init", "--cluster", "prod", "-o", "json") }()
 	}
-	var all []string
+	var results []result
 	for range n {
-		all = append(all, decoded[admin.Founding](t, <-done).Made...)
+		results = append(results, <-done)
+	}
+	var all []string
+	for _, r := range results {
+		all = append(all, decoded[admin.Founding](t, r).Made...)
 	}
 	require.ElementsMatch(t, everything, all)
 }

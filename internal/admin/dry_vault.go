@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+)
+
+// A dryVault is a vault that keeps to itself what is made in it. It looks at
+// each thing once: what others make meanwhile does not go with its own. It is for
+// one goroutine.
+type dryVault struct {
+	registration.Vault
+	known     map[string]answer
+	catalogue *registration.Catalogue // nil: nobody has asked for it
+}
+
+// An answer is what a vault said about an object.
+type answer struct {
+	data []byte
+	err  error // nil or NotFound
+}
+
+func newDryVault(v registration.Vault) *dryVault {
+	return &dryVault{Vault: v, known: map[string]answer{}}
+}
+
+// Get implements registration.Vault.
+func (r *dryVault) Get(ctx context.Context, name string) ([]byte, error) {
+	a, ok := r.known[name]
+	if !ok {
+		a.data, a.err = r.Vault.Get(ctx, name)
+		if a.err != nil && !errors.Is(a.err, nstance.NotFound) {
+			return nil, a.err
+		}
+		r.known[name] = a
+	}
+	return a.data, a.err
+}
+
+// PutIfAbsent implements registration.Vault.
+func (r *dryVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	_, err := r.Get(ctx, name)
+	switch {
+	case err == nil:
+		return nstance.Errorf(nstance.Conflict, "%s exists", name)
+	case !errors.Is(err, nstance.NotFound):
+		return err
+	}
+	r.known[name] = answer{data: data}
+	return nil
+}
+
+// Catalogue implements registration.Vault.
+func (r *dryVault) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+	if r.catalogue != nil {
+		return *r.catalogue, nil
+	}
+	c, err := r.Vault.Catalogue(ctx)
+	if err == nil {
+		r.catalogue = &c
+	}
+	return c, err
+}
+
+// UpdateCatalogue implements registration.Vault.
+func (r *dryVault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+	c, err := r.Catalogue(ctx)
+	if err == nil {
+		err = fn(&c)
+	}
+	if err == nil {
+		r.catalogue = &c
+	}
+	return c, err
+}
