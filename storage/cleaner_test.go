@@ -325,6 +325,13 @@ func TestCleanerRemovesNothingOnAnError(t *testing.T) {
 			fails(t, d, key)
 		})
 	}
+	bubble(t, "and says what to do", func(t *testing.T) {
+		d, _ := full(t)
+		d.write(storage.StateKey("other"), `{"format":"1.1"}`)
+		_, err := d.cleaner.Clean(t.Context(), retention)
+		require.ErrorContains(t, err, storage.StateKey("other"))
+		require.ErrorContains(t, err, "upgrade this program")
+	})
 	bubble(t, "and begins anew with a list that could not be read", func(t *testing.T) {
 		d, key := full(t)
 		d.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: storage.CondemnedKey})

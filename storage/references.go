@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"github.com/tailscale/hujson"
@@ -157,7 +158,10 @@ func Understood(key, format string) error {
 		return err
 	}
 	if _, minor, _ := parseFormat(format); minor > formatMinor {
-		return nstance.Errorf(nstance.Invalid, "%s: format %q is newer than %s: what it means is not all known", key, format, Format)
+		return &nstance.Error{
+			Code: nstance.Invalid, Remedy: "upgrade this program",
+			Msg: fmt.Sprintf("%s: format %q is newer than %s: what it means is not all known", key, format, Format),
+		}
 	}
 	return nil
 }
