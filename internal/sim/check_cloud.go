@@ -15,6 +15,7 @@ func (c *checker) creating(spec nstance.MachineSpec) {
 	}
 	if ok {
 		c.belongs(spec, rec)
+		c.resolved(spec)
 		c.still(rec)
 	}
 	c.preferred(spec)

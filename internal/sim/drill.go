@@ -31,6 +31,8 @@ func (d *driver) drill() {
 	d.drillLateIntent()
 	d.drillClock(webToo)
 	d.drillCapacity(web)
+	d.drillUnresolved(webToo, true)
+	d.drillUnresolved(web, false)
 }
 
 // drillSilence cuts every agent of a group off. As long as the provider says

@@ -31,8 +31,9 @@ var (
 // A wish is one group as people want it.
 type wish struct {
 	group nstance.Group
-	gone  bool    // it was removed, and nothing is left of it
-	past  []sized // every wish so far, for what may be under way
+	gone  bool      // it was removed, and nothing is left of it
+	open  *openness // nil: it is known what it is to be
+	past  []sized   // every wish so far, for what may be under way
 }
 
 // sized is what the checks need to know of an earlier wish.
@@ -91,10 +92,8 @@ func (w *World) want(key nstance.GroupKey, change func(*nstance.Group)) {
 	surge := g.Rollout.MaxSurge.Of(size)
 	v.past = append(v.past, sized{time.Now(), size, size + max(1, surge), g.DrainTimeout, surge, g.Expiry})
 	w.mu.Unlock()
-	w.check.wanted(key, g.Definition)
-	for _, p := range w.all() {
-		p.told(w.standing())
-	}
+	w.check.wanted(key, w.made(key))
+	w.tell()
 }
 
 // standing returns every group that is wanted, or still on its way out.

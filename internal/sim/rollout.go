@@ -50,9 +50,9 @@ func (a act) rollback() {
 }
 
 func (d *driver) goBack(key nstance.GroupKey) {
-	hash := hashOf(d.wanted(key).Definition)
+	hash := hashOf(d.made(key))
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Rollback(ctx, key, asker, false) })
-	if err == nil && hash == hashOf(d.wanted(key).Definition) {
+	if err == nil && hash == hashOf(d.made(key)) {
 		d.check.back(key, hash)
 	}
 }

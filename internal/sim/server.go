@@ -111,7 +111,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
-		Owner: owner, Groups: p.w.standing(), Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
+		Owner: owner, Groups: p.w.desired(false).Groups, Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
 		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.wall.now, Elapsed: p.clock.Now,
 	})
@@ -121,8 +121,14 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	p.mu.Lock()
 	p.leads, p.drains = r, drains
 	p.mu.Unlock()
-	r.Observe(nstance.Desired{Groups: p.w.standing()}) // they may have changed since
-	_ = r.Run(work)                                    // nil, always
+	r.Observe(p.w.desired(false)) // they may have changed since
+	var reads sync.WaitGroup
+	reads.Go(func() { // what unresolved groups were
+		wait(work, time.Second)
+		p.told(p.w.desired(true))
+	})
+	_ = r.Run(work) // nil, always
+	reads.Wait()
 	p.mu.Lock()
 	p.leads = nil
 	p.mu.Unlock()
@@ -156,12 +162,12 @@ func (w *World) clockOf(r *reconcile.Reconciler) *wall {
 
 // told gives what is wanted to a process that leads, whether or not it can be
 // reached otherwise: people keep telling.
-func (p *process) told(groups []nstance.Group) {
+func (p *process) told(d nstance.Desired) {
 	p.mu.Lock()
 	r := p.leads
 	p.mu.Unlock()
 	if r != nil {
-		r.Observe(nstance.Desired{Groups: groups})
+		r.Observe(d)
 	}
 }
 
