@@ -172,10 +172,14 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 		}
 	}
 	a.mu.Lock()
+	was := a.held
 	a.held = nil
 	again := broken && p.Digest == a.told // where it is not remembered, it is accepted at every look
 	a.told = p.Digest
 	a.mu.Unlock()
+	if was != nil && was.Digest != p.Digest {
+		a.tell(nstance.EventConfigWithdrawn, was.proposal, why)
+	}
 	if !again {
 		a.tell(nstance.EventConfigAccepted, p, why)
 	}
@@ -237,9 +241,10 @@ func (a *acceptance) hold(ctx context.Context, h *held, why string) error {
 	a.mu.Lock()
 	a.held = h
 	a.mu.Unlock()
-	if h == nil {
+	if was != nil {
 		a.tell(nstance.EventConfigWithdrawn, was.proposal, why)
-	} else {
+	}
+	if h != nil {
 		a.tell(nstance.EventConfigHeld, h.proposal, h.Reason+": "+why)
 		a.t.alarm(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
 	}
