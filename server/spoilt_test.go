@@ -146,7 +146,12 @@ func (s *spoiltShard) start(st *site) {
 	st.proxy.Heal()
 	elector, err := lease.New(st.store, zone, &lease.Options{TTL: 2 * time.Second})
 	require.NoError(s, err)
-	st.server, err = server.New(s.Context(), st.store, maker{s.cloud, s}, st.conf.read, &server.Options{Elector: elector})
+	for limit := time.Now().Add(eventually); ; { // a service manager tries again, too
+		st.server, err = server.New(s.Context(), st.store, maker{s.cloud, s}, st.conf.read, &server.Options{Elector: elector})
+		if err == nil || time.Now().After(limit) {
+			break
+		}
+	}
 	require.NoError(s, err)
 	st.run()
 	st.up.Store(true)
