@@ -30,14 +30,7 @@ func (k *talk) taker() *taker { return &taker{talk: k, key: pki.NewKey(), data: 
 // files meanwhile is still to be heard.
 func (k *taker) tell() {
 	k.Helper()
-	number := k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: k.report()}})
-	var others []*apiv1.ConnectResponse
-	for m := k.hear(); m.GetAcknowledgement().GetNumber() != number; m = k.hear() {
-		others = append(others, m)
-	}
-	for _, m := range others {
-		k.heard <- m
-	}
+	k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: k.report()}}))
 }
 
 func (k *taker) report() *apiv1.HealthReport {

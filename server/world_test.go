@@ -391,6 +391,18 @@ func (k *talk) acked(number uint64) {
 	}
 }
 
+// answered is acked, but what is passed over is still to be heard.
+func (k *talk) answered(number uint64) {
+	k.Helper()
+	var others []*apiv1.ConnectResponse
+	for m := k.hear(); m.GetAcknowledgement().GetNumber() != number; m = k.hear() {
+		others = append(others, m)
+	}
+	for _, m := range others {
+		k.heard <- m
+	}
+}
+
 // ends waits for the end of the session and returns why.
 func (k *talk) ends() error {
 	k.Helper()
@@ -401,7 +413,7 @@ func (k *talk) ends() error {
 func (w *world) ready(id nstance.InstanceID) *talk {
 	w.Helper()
 	k := w.agent(id).connect()
-	k.acked(k.report())
+	k.answered(k.report()) // there may be files for it already
 	w.await(nstance.EventReady, id)
 	return k
 }
