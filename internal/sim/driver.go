@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 )
 
 // A driver lets things go wrong by a schedule. The schedule, with everything
@@ -329,6 +330,34 @@ func (d *driver) heal() {
 		d.calm(g.Key)
 	}
 	d.undate()
+}
+
+// attended lets time go by in which people do what a hold asks them for: where
+// so many agents fell silent together that none is replaced, they start them
+// again.
+func (d *driver) attended(long time.Duration) {
+	const look = 5 * time.Minute
+	for ; long > 0; long -= look {
+		d.pass(min(look, long))
+		r, _ := d.leader()
+		if r == nil {
+			continue
+		}
+		for _, g := range r.Groups() {
+			if slices.ContainsFunc(g.Holds, func(h reconcile.HoldView) bool { return h.Kind == reconcile.HoldBreaker }) {
+				d.revive(g.Key)
+			}
+		}
+	}
+}
+
+// revive starts the agents of a group's machines again.
+func (d *driver) revive(key nstance.GroupKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.machines(key) {
+		delete(d.mute, m.ID)
+	}
 }
 
 // calm asks for something of a group that can be had.

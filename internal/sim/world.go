@@ -136,7 +136,7 @@ func Run(cfg Config) Result {
 	d := newDriver(w)
 	d.play()
 	d.heal()
-	w.pass(cfg.Settle)
+	d.attended(cfg.Settle)
 	w.check.settled()
 	d.drill()
 	stop()
