@@ -19,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -463,6 +464,20 @@ func tenanted(t *testing.T) string {
 		"blue": {"templates": ["vm"], "subnet_pools": ["open"], "instance_types": ["small"], "max_instances": 3, "allow_args": ["disk.size"]}
 	},
 	"templates": {"vm2": {"kind": "web", "arch": "amd64"}, `, 1)
+}
+
+// TestLimitsCountWhatMakesNoSense: a group that has lost its subnet pool keeps its
+// members, so they count.
+func TestLimitsCountWhatMakesNoSense(t *testing.T) {
+	w := newWorld(t, setup{text: tenanted(t)})
+	blue := w.client(nstance.RoleOperator, "blue").api()
+	group := &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(2), SubnetPool: "open"}
+	_, err := blue.CreateGroup(t.Context(), group)
+	require.NoError(t, err)
+	w.adopt(strings.NewReplacer(pools, "", `"subnet_pools": ["open"], `, "").Replace(tenanted(t)))
+	w.held(blue, "batch", reconcile.HoldUnresolved)
+	_, err = blue.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "more", Template: "vm", Size: proto.Int32(1)})
+	refuses(t, err, nstance.Quota, "size")
 }
 
 func TestTenantLimits(t *testing.T) {

@@ -222,6 +222,9 @@ func (g *groups) lay(conf *config.Config, file groupsFile) (wanted []nstance.Gro
 		u := nstance.Unresolved{Group: nstance.Group{Key: key, Static: conf.Static(key)}, Last: g.was(conf, key, e), Why: why}
 		if !u.Static && e.Removing != nil { // it goes all the same
 			u.Known, u.Removing, u.DrainTimeout = true, true, conf.Shard.DefaultDrainTimeout
+			if u.Last != nil {
+				u.DrainTimeout = u.Last.DrainTimeout
+			}
 		}
 		open = append(open, u)
 	}
@@ -421,7 +424,7 @@ func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile
 		if l.digest, err = g.record(ctx, spec.Definition, e.Last); err != nil {
 			return nil, err
 		}
-		if l.whole = nil; !u.Known {
+		if l.whole = nil; !u.Known || u.Removing {
 			l.whole = baseOf(spec, l.digest)
 		}
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -183,13 +184,23 @@ func beingRemoved(key nstance.GroupKey) error {
 func (g *groups) sizes(conf *config.Config, f groupsFile, but nstance.GroupKey) (sum int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	wanted, _ := g.lay(conf, f)
+	wanted, open := g.lay(conf, f)
+	for _, u := range open {
+		wanted = append(wanted, g.standing(u.Key, u.Removing))
+	}
 	for _, spec := range wanted {
 		if spec.Key.Tenant == but.Tenant && spec.Key != but && !spec.Removing {
 			sum += spec.Size
 		}
 	}
 	return sum
+}
+
+// standing returns what is known to be in force of a group that makes no sense.
+func (g *groups) standing(key nstance.GroupKey, removing bool) nstance.Group {
+	spec, _ := g.t.reconciler.Configured(key)
+	spec.Key, spec.Removing = key, removing
+	return spec
 }
 
 // change lays o over what the API said of a group before; fields that o leaves
@@ -208,6 +219,9 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 	err = g.edit(ctx, dryRun, func(f *groupsFile) (none nstance.Event, err error) {
 		e := f.of(key)
 		was, err := g.as(conf, key, e)
+		if errors.Is(err, nstance.Invalid) { // it makes no sense any more: this may mend it
+			was, err = g.standing(key, false), nil
+		}
 		if err != nil {
 			return none, err
 		}
@@ -349,7 +363,8 @@ func (g *groups) dismiss(conf *config.Config, key nstance.GroupKey, e *entry, wh
 	spec, err = g.dynamic(conf, key, *e)
 	g.mu.Unlock()
 	if err != nil { // it can go, whatever it should have been
-		spec = nstance.Group{Key: key, Removing: e.Removing != nil, Protect: e.protected()}
+		spec = g.standing(key, e.Removing != nil)
+		spec.Protect = e.protected()
 	}
 	switch {
 	case e.Removing != nil: // already

@@ -145,7 +145,14 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 		require.NoError(t, err, "nobody else went")
 	}
 
-	next.adopt(fmt.Sprintf(configuration, pools, 0))
+	next.adopt(fmt.Sprintf(configuration, strings.ReplaceAll(pools, "open", "other"), 0))
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(4)})
+	refuses(t, err, nstance.Invalid, "subnet_pool")
+	dry, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, 7*time.Minute, dry.GetGroup().GetDrainTimeout().AsDuration())
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("other")})
+	require.NoError(t, err, "what is wrong can be mended")
 	require.Empty(t, next.group(api, "batch").GetHolds())
 	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] == nil }, eventually, 5*time.Millisecond)
 	next.counts(api, "batch", 3)
