@@ -156,6 +156,15 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 	require.Empty(t, next.group(api, "batch").GetHolds())
 	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] == nil }, eventually, 5*time.Millisecond)
 	next.counts(api, "batch", 3)
+
+	next.adopt(text)
+	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] != nil }, eventually, 5*time.Millisecond)
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, Times: -1, Code: nstance.Internal})
+	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
+	require.NoError(t, err)
+	require.True(t, next.group(api, "batch").GetRemoving())
+	require.Equal(t, 7*time.Minute, next.group(api, "batch").GetDrainTimeout().AsDuration(), "those that go have the time that they had")
+	w.cloud.Heal()
 }
 
 // TestAGroupThatCannotBeMadeYet is listed with what it waits for, takes orders,
