@@ -5792,10 +5792,15 @@ func (x *DrainInstanceResponse) GetDrain() *Drain {
 }
 
 type WatchInstanceEventsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AfterSeq      uint64                 `protobuf:"varint,1,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
-	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`       // empty: all
-	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"` // empty: all
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	AfterSeq uint64                 `protobuf:"varint,1,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
+	Group    string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`       // empty: all
+	Instance string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"` // empty: all
+	// While the watch is open, the caller carries out the drains of its tenant
+	// (role admin: of every tenant) whose executor is "operator", and acknowledges
+	// each. Without it the caller only looks. INVALID_ARGUMENT with a group or an
+	// instance.
+	DrainExecutor bool `protobuf:"varint,4,opt,name=drain_executor,json=drainExecutor,proto3" json:"drain_executor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5849,6 +5854,13 @@ func (x *WatchInstanceEventsRequest) GetInstance() string {
 		return x.Instance
 	}
 	return ""
+}
+
+func (x *WatchInstanceEventsRequest) GetDrainExecutor() bool {
+	if x != nil {
+		return x.DrainExecutor
+	}
+	return false
 }
 
 type WatchInstanceEventsResponse struct {
@@ -8869,11 +8881,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"@\n" +
 	"\x15DrainInstanceResponse\x12'\n" +
-	"\x05drain\x18\x01 \x01(\v2\x11.nstance.v1.DrainR\x05drain\"k\n" +
+	"\x05drain\x18\x01 \x01(\v2\x11.nstance.v1.DrainR\x05drain\"\x92\x01\n" +
 	"\x1aWatchInstanceEventsRequest\x12\x1b\n" +
 	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
-	"\binstance\x18\x03 \x01(\tR\binstance\"\xed\x01\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\x12%\n" +
+	"\x0edrain_executor\x18\x04 \x01(\bR\rdrainExecutor\"\xed\x01\n" +
 	"\x1bWatchInstanceEventsResponse\x122\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x14.nstance.v1.InstanceH\x00R\bsnapshot\x12,\n" +
 	"\x06synced\x18\x02 \x01(\v2\x12.nstance.v1.SyncedH\x00R\x06synced\x12)\n" +

@@ -399,7 +399,8 @@ type OperatorServiceClient interface {
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
 	WatchInstanceEvents(ctx context.Context, in *WatchInstanceEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInstanceEventsResponse], error)
-	// AcknowledgeDrained counts only for the drain's current generation.
+	// AcknowledgeDrained counts only for the drain's current generation, and only
+	// while its executor is "operator".
 	AcknowledgeDrained(ctx context.Context, in *AcknowledgeDrainedRequest, opts ...grpc.CallOption) (*AcknowledgeDrainedResponse, error)
 	// Interrupt rehearses a reclaim through the real path. Role admin, or an
 	// operator for its own tenant.
@@ -873,7 +874,8 @@ type OperatorServiceServer interface {
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
 	WatchInstanceEvents(*WatchInstanceEventsRequest, grpc.ServerStreamingServer[WatchInstanceEventsResponse]) error
-	// AcknowledgeDrained counts only for the drain's current generation.
+	// AcknowledgeDrained counts only for the drain's current generation, and only
+	// while its executor is "operator".
 	AcknowledgeDrained(context.Context, *AcknowledgeDrainedRequest) (*AcknowledgeDrainedResponse, error)
 	// Interrupt rehearses a reclaim through the real path. Role admin, or an
 	// operator for its own tenant.
