@@ -2217,6 +2217,7 @@ type Group struct {
 	Preserved     int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
 	Kind          string                 `protobuf:"bytes,32,opt,name=kind,proto3" json:"kind,omitempty"` // that the IDs of its instances begin with
 	Market        *Market                `protobuf:"bytes,33,opt,name=market,proto3" json:"market,omitempty"`
+	Gone          int32                  `protobuf:"varint,34,opt,name=gone,proto3" json:"gone,omitempty"` // members whose machine is gone, in none of the numbers above
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2480,6 +2481,13 @@ func (x *Group) GetMarket() *Market {
 		return x.Market
 	}
 	return nil
+}
+
+func (x *Group) GetGone() int32 {
+	if x != nil {
+		return x.Gone
+	}
+	return 0
 }
 
 // Market is how capacity is bought.
@@ -3626,6 +3634,7 @@ func (x *PauseGroupRequest) GetDryRun() bool {
 type PauseGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was so before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3665,6 +3674,13 @@ func (x *PauseGroupResponse) GetGroup() *Group {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *PauseGroupResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type ResumeGroupRequest struct {
@@ -3730,6 +3746,7 @@ func (x *ResumeGroupRequest) GetDryRun() bool {
 type ResumeGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was so before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3769,6 +3786,13 @@ func (x *ResumeGroupResponse) GetGroup() *Group {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *ResumeGroupResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type RollbackGroupRequest struct {
@@ -4298,6 +4322,7 @@ func (x *Vars) GetValues() map[string]string {
 type UpdateGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was so before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4337,6 +4362,13 @@ func (x *UpdateGroupResponse) GetGroup() *Group {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *UpdateGroupResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // Instance is one instance as the server knows it.
@@ -6268,12 +6300,16 @@ func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
 }
 
 type InterruptRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	Notice        *durationpb.Duration   `protobuf:"bytes,3,opt,name=notice,proto3" json:"notice,omitempty"` // time until the pretended reclaim; default 2m
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	DryRun bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Notice *durationpb.Duration   `protobuf:"bytes,3,opt,name=notice,proto3" json:"notice,omitempty"` // time until the pretended reclaim; default 2m
+	// through_metadata has the provider publish the notice on the machine's own
+	// metadata service, where the agent finds it. Only providers whose metadata
+	// services they run themselves can; others make it FAILED_PRECONDITION.
+	ThroughMetadata bool `protobuf:"varint,4,opt,name=through_metadata,json=throughMetadata,proto3" json:"through_metadata,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *InterruptRequest) Reset() {
@@ -6327,10 +6363,17 @@ func (x *InterruptRequest) GetNotice() *durationpb.Duration {
 	return nil
 }
 
+func (x *InterruptRequest) GetThroughMetadata() bool {
+	if x != nil {
+		return x.ThroughMetadata
+	}
+	return false
+}
+
 type InterruptResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	EventId       string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
-	Plan          []string               `protobuf:"bytes,2,rep,name=plan,proto3" json:"plan,omitempty"` // what would happen, for dry_run
+	EventId       string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"` // empty with through_metadata: the agent names the notice
+	Plan          []string               `protobuf:"bytes,2,rep,name=plan,proto3" json:"plan,omitempty"`                      // what would happen, for dry_run
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6507,6 +6550,102 @@ func (x *GetConfigStatusResponse) GetHeldAt() *timestamppb.Timestamp {
 	return nil
 }
 
+type GetConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConfigRequest) Reset() {
+	*x = GetConfigRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConfigRequest) ProtoMessage() {}
+
+func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
+func (*GetConfigRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+}
+
+type GetConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // where it comes from
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Content       []byte                 `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"` // JSON with comments, as it was written
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConfigResponse) Reset() {
+	*x = GetConfigResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConfigResponse) ProtoMessage() {}
+
+func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
+func (*GetConfigResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *GetConfigResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetConfigResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *GetConfigResponse) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
 type ConfirmConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -6517,7 +6656,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6668,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6681,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -6567,7 +6706,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6579,7 +6718,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6592,7 +6731,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type FreezeRequest struct {
@@ -6607,7 +6746,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6619,7 +6758,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6632,7 +6771,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -6665,13 +6804,14 @@ func (x *FreezeRequest) GetDryRun() bool {
 
 type FreezeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unchanged     bool                   `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was frozen before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6683,7 +6823,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6696,7 +6836,14 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+}
+
+func (x *FreezeResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type ThawRequest struct {
@@ -6710,7 +6857,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6722,7 +6869,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6735,7 +6882,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -6761,13 +6908,14 @@ func (x *ThawRequest) GetDryRun() bool {
 
 type ThawResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unchanged     bool                   `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was not frozen
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6779,7 +6927,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6792,7 +6940,14 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+}
+
+func (x *ThawResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 type GetRecordRequest struct {
@@ -6804,7 +6959,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6816,7 +6971,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6829,7 +6984,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -6851,7 +7006,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6863,7 +7018,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6876,7 +7031,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -6920,7 +7075,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6932,7 +7087,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6945,7 +7100,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -6992,7 +7147,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7004,7 +7159,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7017,7 +7172,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -7035,7 +7190,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7047,7 +7202,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7060,7 +7215,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 type ListKeysResponse struct {
@@ -7072,7 +7227,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7084,7 +7239,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7097,7 +7252,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7125,7 +7280,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7137,7 +7292,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7150,7 +7305,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Key) GetName() string {
@@ -7228,7 +7383,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7240,7 +7395,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7253,7 +7408,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7293,7 +7448,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7305,7 +7460,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7318,7 +7473,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7336,7 +7491,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7348,7 +7503,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7361,7 +7516,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 type ListOperatorsResponse struct {
@@ -7373,7 +7528,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7385,7 +7540,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7398,7 +7553,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -7427,7 +7582,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7439,7 +7594,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7452,7 +7607,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Operator) GetId() string {
@@ -7537,7 +7692,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7549,7 +7704,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7562,7 +7717,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -7601,7 +7756,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7613,7 +7768,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7626,7 +7781,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 type RefreshConfigRequest struct {
@@ -7638,7 +7793,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7650,7 +7805,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7663,7 +7818,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -7683,7 +7838,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7695,7 +7850,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7708,7 +7863,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -7733,7 +7888,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7745,7 +7900,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7758,33 +7913,35 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 type GetShardStatusResponse struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Cluster         string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Shard           string                 `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
-	Leader          bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	Epoch           uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Groups          int32                  `protobuf:"varint,5,opt,name=groups,proto3" json:"groups,omitempty"`
-	Instances       int32                  `protobuf:"varint,6,opt,name=instances,proto3" json:"instances,omitempty"`
-	AgentsConnected int32                  `protobuf:"varint,7,opt,name=agents_connected,json=agentsConnected,proto3" json:"agents_connected,omitempty"`
-	Version         string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
-	TermStartedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=term_started_at,json=termStartedAt,proto3" json:"term_started_at,omitempty"`
-	Problems        []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
-	Frozen          string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
-	FrozenAt        *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
-	Holds           []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"`                                      // of the whole shard
-	LeaderAddress   string                 `protobuf:"bytes,14,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"` // operator API address of the server that leads
-	Standbys        []*Standby             `protobuf:"bytes,15,rep,name=standbys,proto3" json:"standbys,omitempty"`                                // the shard's other servers, as far as the leader hears them
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Cluster          string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Shard            string                 `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	Leader           bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	Epoch            uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Groups           int32                  `protobuf:"varint,5,opt,name=groups,proto3" json:"groups,omitempty"`
+	Instances        int32                  `protobuf:"varint,6,opt,name=instances,proto3" json:"instances,omitempty"`
+	AgentsConnected  int32                  `protobuf:"varint,7,opt,name=agents_connected,json=agentsConnected,proto3" json:"agents_connected,omitempty"`
+	Version          string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	TermStartedAt    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=term_started_at,json=termStartedAt,proto3" json:"term_started_at,omitempty"`
+	Problems         []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
+	Frozen           string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
+	FrozenAt         *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
+	Holds            []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"`                                                // of the whole shard
+	LeaderAddress    string                 `protobuf:"bytes,14,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`           // operator API address of the server that leads
+	Standbys         []*Standby             `protobuf:"bytes,15,rep,name=standbys,proto3" json:"standbys,omitempty"`                                          // the shard's other servers, as far as the leader hears them
+	Attention        []*Attention           `protobuf:"bytes,16,rep,name=attention,proto3" json:"attention,omitempty"`                                        // what needs attention: of the caller's tenant and of the whole shard, of everything for an administrator
+	AttentionOmitted int32                  `protobuf:"varint,17,opt,name=attention_omitted,json=attentionOmitted,proto3" json:"attention_omitted,omitempty"` // how much more there is than one answer holds
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7796,7 +7953,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7809,7 +7966,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -7917,6 +8074,121 @@ func (x *GetShardStatusResponse) GetStandbys() []*Standby {
 	return nil
 }
 
+func (x *GetShardStatusResponse) GetAttention() []*Attention {
+	if x != nil {
+		return x.Attention
+	}
+	return nil
+}
+
+func (x *GetShardStatusResponse) GetAttentionOmitted() int32 {
+	if x != nil {
+		return x.AttentionOmitted
+	}
+	return 0
+}
+
+// Attention is one thing that needs attention.
+type Attention struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // such as short, halted, frozen, orphan or clock
+	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // what needs it: a group, an instance, a record, the shard
+	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`   // of the group or instance; empty: it concerns the shard
+	Group         string                 `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"` // unset: not known
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"` // when it ends or is tried again by itself; unset: it is not, or not known
+	Why           string                 `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	Remedy        string                 `protobuf:"bytes,8,opt,name=remedy,proto3" json:"remedy,omitempty"` // what to do
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attention) Reset() {
+	*x = Attention{}
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attention) ProtoMessage() {}
+
+func (x *Attention) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attention.ProtoReflect.Descriptor instead.
+func (*Attention) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+}
+
+func (x *Attention) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Attention) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Attention) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Attention) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Attention) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Attention) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Attention) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Attention) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
 // Standby is a server that would lead if the present leader did not.
 type Standby struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -7931,7 +8203,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7943,7 +8215,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7956,7 +8228,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Standby) GetServer() string {
@@ -8014,7 +8286,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8026,7 +8298,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8039,7 +8311,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Orphan) GetId() string {
@@ -8127,7 +8399,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8139,7 +8411,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8152,7 +8424,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 type ListOrphansResponse struct {
@@ -8164,7 +8436,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8176,7 +8448,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8189,7 +8461,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -8209,7 +8481,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8221,7 +8493,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8234,7 +8506,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -8260,7 +8532,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8272,7 +8544,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8285,7 +8557,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -8305,7 +8577,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8317,7 +8589,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8330,7 +8602,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -8356,7 +8628,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8368,7 +8640,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8381,7 +8653,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -8557,7 +8829,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bevent_id\x18\x06 \x01(\tR\aeventId\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x1c\n" +
-	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xe6\b\n" +
+	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xfa\b\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -8596,7 +8868,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\ton_demand\x18\x1e \x01(\x05R\bonDemand\x12\x1c\n" +
 	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x12\x12\n" +
 	"\x04kind\x18  \x01(\tR\x04kind\x12*\n" +
-	"\x06market\x18! \x01(\v2\x12.nstance.v1.MarketR\x06market\x1a7\n" +
+	"\x06market\x18! \x01(\v2\x12.nstance.v1.MarketR\x06market\x12\x12\n" +
+	"\x04gone\x18\" \x01(\x05R\x04gone\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
@@ -8697,15 +8970,17 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"=\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"[\n" +
 	"\x12PauseGroupResponse\x12'\n" +
-	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"[\n" +
 	"\x12ResumeGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\">\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\\\n" +
 	"\x13ResumeGroupResponse\x12'\n" +
-	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"q\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"q\n" +
 	"\x14RollbackGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -8748,9 +9023,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2\x1c.nstance.v1.Vars.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\">\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
-	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"\xbf\x06\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xbf\x06\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -8917,11 +9193,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06delete\x18\x04 \x01(\bR\x06delete\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\"\x1c\n" +
-	"\x1aAcknowledgeDrainedResponse\"n\n" +
+	"\x1aAcknowledgeDrainedResponse\"\x99\x01\n" +
 	"\x10InterruptRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x121\n" +
-	"\x06notice\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06notice\"B\n" +
+	"\x06notice\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06notice\x12)\n" +
+	"\x10through_metadata\x18\x04 \x01(\bR\x0fthroughMetadata\"B\n" +
 	"\x11InterruptResponse\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
 	"\x04plan\x18\x02 \x03(\tR\x04plan\"\x18\n" +
@@ -8936,7 +9213,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"heldDigest\x12\x1f\n" +
 	"\vheld_reason\x18\x06 \x01(\tR\n" +
 	"heldReason\x123\n" +
-	"\aheld_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06heldAt\"G\n" +
+	"\aheld_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06heldAt\"\x12\n" +
+	"\x10GetConfigRequest\"Y\n" +
+	"\x11GetConfigResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"G\n" +
 	"\x14ConfirmConfigRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\x17\n" +
@@ -8945,13 +9227,15 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x10\n" +
-	"\x0eFreezeResponse\"T\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\".\n" +
+	"\x0eFreezeResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"T\n" +
 	"\vThawRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x0e\n" +
-	"\fThawResponse\"$\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\",\n" +
+	"\fThawResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"$\n" +
 	"\x10GetRecordRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"i\n" +
 	"\x11GetRecordResponse\x12\x10\n" +
@@ -9016,7 +9300,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x15RefreshConfigResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\bR\achanged\"\x17\n" +
-	"\x15GetShardStatusRequest\"\xa2\x04\n" +
+	"\x15GetShardStatusRequest\"\x84\x05\n" +
 	"\x16GetShardStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\tR\x05shard\x12\x16\n" +
@@ -9033,7 +9317,18 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tfrozen_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\bfrozenAt\x12&\n" +
 	"\x05holds\x18\r \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12%\n" +
 	"\x0eleader_address\x18\x0e \x01(\tR\rleaderAddress\x12/\n" +
-	"\bstandbys\x18\x0f \x03(\v2\x13.nstance.v1.StandbyR\bstandbys\"\xae\x01\n" +
+	"\bstandbys\x18\x0f \x03(\v2\x13.nstance.v1.StandbyR\bstandbys\x123\n" +
+	"\tattention\x18\x10 \x03(\v2\x15.nstance.v1.AttentionR\tattention\x12+\n" +
+	"\x11attention_omitted\x18\x11 \x01(\x05R\x10attentionOmitted\"\xf5\x01\n" +
+	"\tAttention\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x12\x16\n" +
+	"\x06remedy\x18\b \x01(\tR\x06remedy\"\xae\x01\n" +
 	"\aStandby\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -9073,7 +9368,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xcd\x17\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x97\x18\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -9098,7 +9393,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x13WatchInstanceEvents\x12&.nstance.v1.WatchInstanceEventsRequest\x1a'.nstance.v1.WatchInstanceEventsResponse0\x01\x12c\n" +
 	"\x12AcknowledgeDrained\x12%.nstance.v1.AcknowledgeDrainedRequest\x1a&.nstance.v1.AcknowledgeDrainedResponse\x12H\n" +
 	"\tInterrupt\x12\x1c.nstance.v1.InterruptRequest\x1a\x1d.nstance.v1.InterruptResponse\x12Z\n" +
-	"\x0fGetConfigStatus\x12\".nstance.v1.GetConfigStatusRequest\x1a#.nstance.v1.GetConfigStatusResponse\x12T\n" +
+	"\x0fGetConfigStatus\x12\".nstance.v1.GetConfigStatusRequest\x1a#.nstance.v1.GetConfigStatusResponse\x12H\n" +
+	"\tGetConfig\x12\x1c.nstance.v1.GetConfigRequest\x1a\x1d.nstance.v1.GetConfigResponse\x12T\n" +
 	"\rRefreshConfig\x12 .nstance.v1.RefreshConfigRequest\x1a!.nstance.v1.RefreshConfigResponse\x12T\n" +
 	"\rConfirmConfig\x12 .nstance.v1.ConfirmConfigRequest\x1a!.nstance.v1.ConfirmConfigResponse\x12W\n" +
 	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12?\n" +
@@ -9127,7 +9423,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 127)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 130)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -9220,47 +9516,50 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*InterruptResponse)(nil),                       // 88: nstance.v1.InterruptResponse
 	(*GetConfigStatusRequest)(nil),                  // 89: nstance.v1.GetConfigStatusRequest
 	(*GetConfigStatusResponse)(nil),                 // 90: nstance.v1.GetConfigStatusResponse
-	(*ConfirmConfigRequest)(nil),                    // 91: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 92: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 93: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 94: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 95: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 96: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 97: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 98: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 99: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 100: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 101: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 102: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 103: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 104: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 105: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 106: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 107: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 108: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 109: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 110: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 111: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 112: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 113: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 114: nstance.v1.GetShardStatusResponse
-	(*Standby)(nil),                                 // 115: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 116: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 117: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 118: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 119: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 120: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 121: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 122: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 123: nstance.v1.Group.VarsEntry
-	nil,                                             // 124: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 125: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 126: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 127: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 128: google.protobuf.Duration
+	(*GetConfigRequest)(nil),                        // 91: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 92: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 93: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 94: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 95: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 96: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 97: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 98: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 99: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 100: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 101: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 102: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 103: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 104: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 105: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 106: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 107: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 108: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 109: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 110: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 111: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 112: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 113: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 114: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 115: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 116: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 117: nstance.v1.Attention
+	(*Standby)(nil),                                 // 118: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 119: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 120: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 121: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 122: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 123: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 124: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 125: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 126: nstance.v1.Group.VarsEntry
+	nil,                                             // 127: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 128: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 129: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 130: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 131: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	127, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	130, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -9282,35 +9581,35 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	128, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	131, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	128, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	127, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	127, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	128, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	131, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	130, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	130, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	131, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 30: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
 	30,  // 31: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 32: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	127, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	127, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	127, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	123, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	130, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	130, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	130, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	126, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	35,  // 37: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	128, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	131, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 39: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	127, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	130, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	33,  // 41: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	128, // 42: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	128, // 43: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	127, // 44: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	127, // 45: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	131, // 42: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	131, // 43: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	130, // 44: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	130, // 45: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	32,  // 46: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	59,  // 47: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	39,  // 48: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	39,  // 49: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	128, // 50: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	131, // 50: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 51: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	33,  // 52: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	32,  // 53: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
@@ -9319,8 +9618,8 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	43,  // 56: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	11,  // 57: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	32,  // 58: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	124, // 59: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	128, // 60: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	127, // 59: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	131, // 60: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 61: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	33,  // 62: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	32,  // 63: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
@@ -9332,157 +9631,162 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	56,  // 69: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	57,  // 70: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	58,  // 71: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	128, // 72: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	131, // 72: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	35,  // 73: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	125, // 74: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	128, // 74: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	32,  // 75: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	127, // 76: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	127, // 77: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	127, // 78: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	130, // 76: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	130, // 77: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	130, // 78: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	62,  // 79: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	29,  // 80: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	127, // 81: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	130, // 81: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	57,  // 82: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	127, // 83: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	127, // 84: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	130, // 83: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	130, // 84: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	63,  // 85: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	61,  // 86: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	61,  // 87: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
 	84,  // 88: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	126, // 89: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	129, // 89: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	61,  // 90: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	128, // 91: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	131, // 91: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	61,  // 92: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	127, // 93: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	127, // 94: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	130, // 93: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	130, // 94: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
 	84,  // 95: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
 	76,  // 96: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
 	31,  // 97: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	127, // 98: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	127, // 99: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	127, // 100: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	127, // 101: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	127, // 102: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	127, // 103: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	127, // 104: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	130, // 98: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	130, // 99: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	130, // 100: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	130, // 101: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	130, // 102: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	130, // 103: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	130, // 104: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
 	62,  // 105: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
 	61,  // 106: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
 	83,  // 107: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
 	84,  // 108: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
 	11,  // 109: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	127, // 110: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	130, // 110: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
 	62,  // 111: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
 	31,  // 112: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	128, // 113: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	127, // 114: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	127, // 115: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	127, // 116: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	103, // 117: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	127, // 118: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	127, // 119: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	127, // 120: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	127, // 121: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	127, // 122: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	103, // 123: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	108, // 124: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	127, // 125: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	127, // 126: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	127, // 127: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	127, // 128: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	127, // 129: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	131, // 113: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	130, // 114: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	130, // 115: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	130, // 116: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	105, // 117: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	130, // 118: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	130, // 119: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	130, // 120: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	130, // 121: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	130, // 122: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	105, // 123: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	110, // 124: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	130, // 125: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	130, // 126: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	130, // 127: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	130, // 128: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	130, // 129: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
 	35,  // 130: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	115, // 131: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	127, // 132: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	127, // 133: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	127, // 134: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	116, // 135: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	116, // 136: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	116, // 137: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 138: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 139: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 140: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 141: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	36,  // 142: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	40,  // 143: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	44,  // 144: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	38,  // 145: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	46,  // 146: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	48,  // 147: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	50,  // 148: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	52,  // 149: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	54,  // 150: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	64,  // 151: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	66,  // 152: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	68,  // 153: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	77,  // 154: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	79,  // 155: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	70,  // 156: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	72,  // 157: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	74,  // 158: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	81,  // 159: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	85,  // 160: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	87,  // 161: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	89,  // 162: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	111, // 163: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	91,  // 164: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	113, // 165: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	93,  // 166: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	95,  // 167: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	97,  // 168: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	99,  // 169: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	101, // 170: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	104, // 171: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	106, // 172: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	109, // 173: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	117, // 174: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	119, // 175: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	121, // 176: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 177: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 178: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 179: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 180: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 181: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	37,  // 182: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	41,  // 183: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	45,  // 184: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	60,  // 185: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	47,  // 186: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	49,  // 187: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	51,  // 188: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	53,  // 189: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	55,  // 190: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	65,  // 191: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	67,  // 192: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	69,  // 193: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	78,  // 194: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	80,  // 195: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	71,  // 196: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	73,  // 197: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	75,  // 198: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	82,  // 199: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	86,  // 200: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	88,  // 201: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	90,  // 202: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	112, // 203: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	92,  // 204: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	114, // 205: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	94,  // 206: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	96,  // 207: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	98,  // 208: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	100, // 209: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	102, // 210: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	105, // 211: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	107, // 212: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	110, // 213: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	118, // 214: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	120, // 215: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	122, // 216: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 217: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	178, // [178:218] is the sub-list for method output_type
-	138, // [138:178] is the sub-list for method input_type
-	138, // [138:138] is the sub-list for extension type_name
-	138, // [138:138] is the sub-list for extension extendee
-	0,   // [0:138] is the sub-list for field type_name
+	118, // 131: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	117, // 132: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	130, // 133: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	130, // 134: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	130, // 135: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	130, // 136: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	130, // 137: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	119, // 138: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	119, // 139: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	119, // 140: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 141: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 142: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 143: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 144: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	36,  // 145: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	40,  // 146: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	44,  // 147: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	38,  // 148: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	46,  // 149: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	48,  // 150: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	50,  // 151: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	52,  // 152: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	54,  // 153: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	64,  // 154: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	66,  // 155: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	68,  // 156: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	77,  // 157: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	79,  // 158: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	70,  // 159: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	72,  // 160: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	74,  // 161: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	81,  // 162: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	85,  // 163: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	87,  // 164: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	89,  // 165: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	91,  // 166: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	113, // 167: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	93,  // 168: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	115, // 169: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	95,  // 170: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	97,  // 171: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	99,  // 172: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	101, // 173: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	103, // 174: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	106, // 175: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	108, // 176: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	111, // 177: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	120, // 178: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	122, // 179: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	124, // 180: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 181: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 182: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 183: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 184: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 185: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	37,  // 186: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	41,  // 187: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	45,  // 188: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	60,  // 189: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	47,  // 190: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	49,  // 191: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	51,  // 192: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	53,  // 193: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	55,  // 194: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	65,  // 195: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	67,  // 196: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	69,  // 197: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	78,  // 198: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	80,  // 199: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	71,  // 200: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	73,  // 201: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	75,  // 202: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	82,  // 203: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	86,  // 204: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	88,  // 205: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	90,  // 206: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	92,  // 207: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	114, // 208: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	94,  // 209: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	116, // 210: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	96,  // 211: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	98,  // 212: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	100, // 213: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	102, // 214: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	104, // 215: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	107, // 216: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	109, // 217: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	112, // 218: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	121, // 219: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	123, // 220: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	125, // 221: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 222: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	182, // [182:223] is the sub-list for method output_type
+	141, // [141:182] is the sub-list for method input_type
+	141, // [141:141] is the sub-list for extension type_name
+	141, // [141:141] is the sub-list for extension extendee
+	0,   // [0:141] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -9533,7 +9837,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   127,
+			NumMessages:   130,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

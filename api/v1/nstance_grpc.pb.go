@@ -335,6 +335,7 @@ const (
 	OperatorService_AcknowledgeDrained_FullMethodName  = "/nstance.v1.OperatorService/AcknowledgeDrained"
 	OperatorService_Interrupt_FullMethodName           = "/nstance.v1.OperatorService/Interrupt"
 	OperatorService_GetConfigStatus_FullMethodName     = "/nstance.v1.OperatorService/GetConfigStatus"
+	OperatorService_GetConfig_FullMethodName           = "/nstance.v1.OperatorService/GetConfig"
 	OperatorService_RefreshConfig_FullMethodName       = "/nstance.v1.OperatorService/RefreshConfig"
 	OperatorService_ConfirmConfig_FullMethodName       = "/nstance.v1.OperatorService/ConfirmConfig"
 	OperatorService_GetShardStatus_FullMethodName      = "/nstance.v1.OperatorService/GetShardStatus"
@@ -406,6 +407,8 @@ type OperatorServiceClient interface {
 	// operator for its own tenant.
 	Interrupt(ctx context.Context, in *InterruptRequest, opts ...grpc.CallOption) (*InterruptResponse, error)
 	GetConfigStatus(ctx context.Context, in *GetConfigStatusRequest, opts ...grpc.CallOption) (*GetConfigStatusResponse, error)
+	// GetConfig returns the configuration that is in force. Role admin.
+	GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error)
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(ctx context.Context, in *RefreshConfigRequest, opts ...grpc.CallOption) (*RefreshConfigResponse, error)
 	// ConfirmConfig lets a held configuration take effect, named by its digest.
@@ -677,6 +680,16 @@ func (c *operatorServiceClient) GetConfigStatus(ctx context.Context, in *GetConf
 	return out, nil
 }
 
+func (c *operatorServiceClient) GetConfig(ctx context.Context, in *GetConfigRequest, opts ...grpc.CallOption) (*GetConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetConfigResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) RefreshConfig(ctx context.Context, in *RefreshConfigRequest, opts ...grpc.CallOption) (*RefreshConfigResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RefreshConfigResponse)
@@ -881,6 +894,8 @@ type OperatorServiceServer interface {
 	// operator for its own tenant.
 	Interrupt(context.Context, *InterruptRequest) (*InterruptResponse, error)
 	GetConfigStatus(context.Context, *GetConfigStatusRequest) (*GetConfigStatusResponse, error)
+	// GetConfig returns the configuration that is in force. Role admin.
+	GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error)
 	// RefreshConfig reads the configuration again. Role admin.
 	RefreshConfig(context.Context, *RefreshConfigRequest) (*RefreshConfigResponse, error)
 	// ConfirmConfig lets a held configuration take effect, named by its digest.
@@ -986,6 +1001,9 @@ func (UnimplementedOperatorServiceServer) Interrupt(context.Context, *InterruptR
 }
 func (UnimplementedOperatorServiceServer) GetConfigStatus(context.Context, *GetConfigStatusRequest) (*GetConfigStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConfigStatus not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetConfig(context.Context, *GetConfigRequest) (*GetConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConfig not implemented")
 }
 func (UnimplementedOperatorServiceServer) RefreshConfig(context.Context, *RefreshConfigRequest) (*RefreshConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefreshConfig not implemented")
@@ -1417,6 +1435,24 @@ func _OperatorService_GetConfigStatus_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_GetConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetConfig(ctx, req.(*GetConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_RefreshConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RefreshConfigRequest)
 	if err := dec(in); err != nil {
@@ -1769,6 +1805,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetConfigStatus",
 			Handler:    _OperatorService_GetConfigStatus_Handler,
+		},
+		{
+			MethodName: "GetConfig",
+			Handler:    _OperatorService_GetConfig_Handler,
 		},
 		{
 			MethodName: "RefreshConfig",
