@@ -42,6 +42,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_AcknowledgeDrained_FullMethodName:  {nstance.RoleOperator},
 	apiv1.OperatorService_Interrupt_FullMethodName:           {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetConfigStatus_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_GetConfig_FullMethodName:           {nstance.RoleAdmin},
 	apiv1.OperatorService_RefreshConfig_FullMethodName:       {nstance.RoleAdmin},
 	apiv1.OperatorService_ConfirmConfig_FullMethodName:       {nstance.RoleAdmin},
 	apiv1.OperatorService_PreserveInstance_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},

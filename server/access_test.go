@@ -105,6 +105,7 @@ var rows = map[string]row{
 	"OperatorService/WatchInstanceEvents": {about: none, request: func(aim) proto.Message { return &apiv1.WatchInstanceEventsRequest{} }},
 	"OperatorService/Plan":                {about: none, request: func(aim) proto.Message { return &apiv1.PlanRequest{} }},
 	"OperatorService/GetConfigStatus":     {about: none, request: func(aim) proto.Message { return &apiv1.GetConfigStatusRequest{} }},
+	"OperatorService/GetConfig":           {about: none, request: func(aim) proto.Message { return &apiv1.GetConfigRequest{} }},
 	"OperatorService/RefreshConfig":       {about: none, request: func(aim) proto.Message { return &apiv1.RefreshConfigRequest{} }},
 	"OperatorService/ConfirmConfig": {about: none, request: func(aim) proto.Message {
 		return &apiv1.ConfirmConfigRequest{Digest: "sha256:0", DryRun: true}

@@ -206,6 +206,12 @@ func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfig
 	return resp, nil
 }
 
+// GetConfig implements the RPC.
+func (o operatorService) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
+	p := o.s.proposed()
+	return &apiv1.GetConfigResponse{Name: p.Name, Digest: p.Digest, Content: p.Data}, nil
+}
+
 // ConfirmConfig implements the RPC.
 func (o operatorService) ConfirmConfig(ctx context.Context, req *apiv1.ConfirmConfigRequest) (*apiv1.ConfirmConfigResponse, error) {
 	c := callerOf(ctx)
