@@ -1715,8 +1715,9 @@ func (x *Goodbye) GetReason() string {
 type DrainCommand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
-	Deadline      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	Deadline      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"` // by the server's clock, for display; time_left decides
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	TimeLeft      *durationpb.Duration   `protobuf:"bytes,4,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"` // when it was sent; absent: no deadline, or a server that does not say
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1770,6 +1771,13 @@ func (x *DrainCommand) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *DrainCommand) GetTimeLeft() *durationpb.Duration {
+	if x != nil {
+		return x.TimeLeft
+	}
+	return nil
 }
 
 // DrainCancel withdraws a DrainCommand.
@@ -2080,7 +2088,9 @@ func (x *ProbeResult) GetMessage() string {
 	return ""
 }
 
-// Notice is a cloud's announcement about the machine.
+// Notice is a cloud's announcement about the machine. The clocks of machines are
+// not trusted: what an agent sends carries durations beside the times, and the
+// durations decide.
 type Notice struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // reclaim, rebalance, maintenance, stop, terminate
@@ -2091,6 +2101,8 @@ type Notice struct {
 	EventId       string                 `protobuf:"bytes,6,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	DetectedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	Cancelled     bool                   `protobuf:"varint,8,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	SinceDetected *durationpb.Duration   `protobuf:"bytes,9,opt,name=since_detected,json=sinceDetected,proto3" json:"since_detected,omitempty"` // when an agent sent it; absent in answers, and from older agents
+	TimeLeft      *durationpb.Duration   `protobuf:"bytes,10,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`               // likewise, until deadline; negative: it is past
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2179,6 +2191,20 @@ func (x *Notice) GetCancelled() bool {
 		return x.Cancelled
 	}
 	return false
+}
+
+func (x *Notice) GetSinceDetected() *durationpb.Duration {
+	if x != nil {
+		return x.SinceDetected
+	}
+	return nil
+}
+
+func (x *Notice) GetTimeLeft() *durationpb.Duration {
+	if x != nil {
+		return x.TimeLeft
+	}
+	return nil
 }
 
 // Group is a group's desired state and its members by state.
@@ -6069,6 +6095,7 @@ type Event struct {
 	Error         string                 `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
 	Drain         *Drain                 `protobuf:"bytes,11,opt,name=drain,proto3" json:"drain,omitempty"`
 	Notice        *Notice                `protobuf:"bytes,12,opt,name=notice,proto3" json:"notice,omitempty"`
+	Count         uint64                 `protobuf:"varint,13,opt,name=count,proto3" json:"count,omitempty"` // how many alike this one stands for; 0 and 1: itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6185,6 +6212,13 @@ func (x *Event) GetNotice() *Notice {
 		return x.Notice
 	}
 	return nil
+}
+
+func (x *Event) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 type AcknowledgeDrainedRequest struct {
@@ -8780,13 +8814,14 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06GoAway\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\"!\n" +
 	"\aGoodbye\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"~\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xb6\x01\n" +
 	"\fDrainCommand\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x126\n" +
 	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"-\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x126\n" +
+	"\ttime_left\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"-\n" +
 	"\vDrainCancel\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -8818,7 +8853,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xb5\x02\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xaf\x03\n" +
 	"\x06Notice\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x126\n" +
@@ -8829,7 +8864,10 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\bevent_id\x18\x06 \x01(\tR\aeventId\x12;\n" +
 	"\vdetected_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x1c\n" +
-	"\tcancelled\x18\b \x01(\bR\tcancelled\"\xfa\b\n" +
+	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
+	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
+	"\ttime_left\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xfa\b\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -9170,7 +9208,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\arenewal\x18\x04 \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewalB\t\n" +
 	"\amessage\"\x1a\n" +
 	"\x06Synced\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xda\x02\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xf0\x02\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
@@ -9184,7 +9222,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05error\x18\n" +
 	" \x01(\tR\x05error\x12'\n" +
 	"\x05drain\x18\v \x01(\v2\x11.nstance.v1.DrainR\x05drain\x12*\n" +
-	"\x06notice\x18\f \x01(\v2\x12.nstance.v1.NoticeR\x06notice\"\x97\x01\n" +
+	"\x06notice\x18\f \x01(\v2\x12.nstance.v1.NoticeR\x06notice\x12\x14\n" +
+	"\x05count\x18\r \x01(\x04R\x05count\"\x97\x01\n" +
 	"\x19AcknowledgeDrainedRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
@@ -9587,206 +9626,209 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
 	131, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
 	130, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	130, // 28: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	131, // 29: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	31,  // 30: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
-	30,  // 31: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	18,  // 32: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	130, // 33: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	130, // 34: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	130, // 35: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	126, // 36: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	35,  // 37: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	131, // 38: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 39: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	130, // 40: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	33,  // 41: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	131, // 42: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	131, // 43: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	130, // 44: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	130, // 45: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	32,  // 46: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	59,  // 47: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	39,  // 48: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	39,  // 49: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	131, // 50: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 51: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 52: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 53: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	83,  // 54: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	42,  // 55: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	43,  // 56: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 57: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	32,  // 58: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	127, // 59: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	131, // 60: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 61: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 62: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 63: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 64: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 65: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 66: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 67: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	38,  // 68: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	56,  // 69: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	57,  // 70: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	58,  // 71: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	131, // 72: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	35,  // 73: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	128, // 74: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	32,  // 75: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	130, // 76: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	130, // 77: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	130, // 78: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	62,  // 79: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 80: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	130, // 81: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	57,  // 82: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	130, // 83: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	130, // 84: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	63,  // 85: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	61,  // 86: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	61,  // 87: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	84,  // 88: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	129, // 89: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	61,  // 90: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	131, // 91: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	61,  // 92: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	130, // 93: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	130, // 94: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	84,  // 95: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	76,  // 96: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	31,  // 97: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	130, // 98: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	130, // 99: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	130, // 100: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	130, // 101: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	130, // 102: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	130, // 103: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	130, // 104: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	62,  // 105: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	61,  // 106: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	83,  // 107: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	84,  // 108: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 109: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	130, // 110: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	62,  // 111: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	31,  // 112: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	131, // 113: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	130, // 114: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	130, // 115: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	130, // 116: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	105, // 117: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	130, // 118: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	130, // 119: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	130, // 120: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	130, // 121: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	130, // 122: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	105, // 123: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	110, // 124: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	130, // 125: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	130, // 126: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	130, // 127: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	130, // 128: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	130, // 129: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	35,  // 130: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	118, // 131: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	117, // 132: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	130, // 133: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	130, // 134: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	130, // 135: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	130, // 136: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	130, // 137: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	119, // 138: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	119, // 139: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	119, // 140: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 141: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 142: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 143: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 144: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	36,  // 145: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	40,  // 146: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	44,  // 147: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	38,  // 148: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	46,  // 149: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	48,  // 150: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	50,  // 151: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	52,  // 152: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	54,  // 153: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	64,  // 154: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	66,  // 155: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	68,  // 156: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	77,  // 157: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	79,  // 158: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	70,  // 159: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	72,  // 160: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	74,  // 161: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	81,  // 162: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	85,  // 163: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	87,  // 164: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	89,  // 165: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	91,  // 166: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	113, // 167: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	93,  // 168: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	115, // 169: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	95,  // 170: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	97,  // 171: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	99,  // 172: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	101, // 173: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	103, // 174: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	106, // 175: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	108, // 176: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	111, // 177: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	120, // 178: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	122, // 179: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	124, // 180: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 181: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 182: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 183: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 184: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 185: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	37,  // 186: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	41,  // 187: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	45,  // 188: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	60,  // 189: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	47,  // 190: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	49,  // 191: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	51,  // 192: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	53,  // 193: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	55,  // 194: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	65,  // 195: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	67,  // 196: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	69,  // 197: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	78,  // 198: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	80,  // 199: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	71,  // 200: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	73,  // 201: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	75,  // 202: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	82,  // 203: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	86,  // 204: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	88,  // 205: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	90,  // 206: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	92,  // 207: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	114, // 208: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	94,  // 209: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	116, // 210: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	96,  // 211: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	98,  // 212: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	100, // 213: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	102, // 214: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	104, // 215: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	107, // 216: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	109, // 217: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	112, // 218: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	121, // 219: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	123, // 220: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	125, // 221: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 222: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	182, // [182:223] is the sub-list for method output_type
-	141, // [141:182] is the sub-list for method input_type
-	141, // [141:141] is the sub-list for extension type_name
-	141, // [141:141] is the sub-list for extension extendee
-	0,   // [0:141] is the sub-list for field type_name
+	131, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	130, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	131, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	31,  // 31: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
+	30,  // 32: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
+	18,  // 33: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
+	130, // 34: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	130, // 35: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	130, // 36: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	131, // 37: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	131, // 38: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	126, // 39: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	35,  // 40: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	131, // 41: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 42: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	130, // 43: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	33,  // 44: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	131, // 45: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	131, // 46: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	130, // 47: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	130, // 48: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	32,  // 49: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	59,  // 50: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	39,  // 51: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	39,  // 52: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	131, // 53: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 54: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 55: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 56: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	83,  // 57: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	42,  // 58: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	43,  // 59: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 60: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	32,  // 61: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	127, // 62: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	131, // 63: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 64: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 65: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 66: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 67: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 68: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 69: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 70: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	38,  // 71: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	56,  // 72: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	57,  // 73: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	58,  // 74: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	131, // 75: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	35,  // 76: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	128, // 77: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	32,  // 78: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	130, // 79: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	130, // 80: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	130, // 81: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	62,  // 82: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 83: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	130, // 84: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	57,  // 85: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	130, // 86: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	130, // 87: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	63,  // 88: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	61,  // 89: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	61,  // 90: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	84,  // 91: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	129, // 92: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	61,  // 93: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	131, // 94: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	61,  // 95: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	130, // 96: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	130, // 97: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	84,  // 98: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	76,  // 99: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	31,  // 100: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	130, // 101: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	130, // 102: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	130, // 103: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	130, // 104: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	130, // 105: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	130, // 106: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	130, // 107: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	62,  // 108: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	61,  // 109: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	83,  // 110: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	84,  // 111: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 112: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	130, // 113: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	62,  // 114: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	31,  // 115: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	131, // 116: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	130, // 117: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	130, // 118: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	130, // 119: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	105, // 120: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	130, // 121: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	130, // 122: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	130, // 123: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	130, // 124: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	130, // 125: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	105, // 126: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	110, // 127: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	130, // 128: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	130, // 129: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	130, // 130: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	130, // 131: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	130, // 132: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	35,  // 133: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	118, // 134: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	117, // 135: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	130, // 136: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	130, // 137: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	130, // 138: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	130, // 139: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	130, // 140: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	119, // 141: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	119, // 142: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	119, // 143: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 144: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 145: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 146: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 147: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	36,  // 148: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	40,  // 149: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	44,  // 150: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	38,  // 151: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	46,  // 152: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	48,  // 153: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	50,  // 154: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	52,  // 155: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	54,  // 156: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	64,  // 157: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	66,  // 158: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	68,  // 159: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	77,  // 160: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	79,  // 161: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	70,  // 162: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	72,  // 163: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	74,  // 164: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	81,  // 165: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	85,  // 166: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	87,  // 167: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	89,  // 168: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	91,  // 169: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	113, // 170: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	93,  // 171: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	115, // 172: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	95,  // 173: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	97,  // 174: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	99,  // 175: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	101, // 176: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	103, // 177: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	106, // 178: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	108, // 179: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	111, // 180: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	120, // 181: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	122, // 182: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	124, // 183: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 184: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 185: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 186: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 187: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 188: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	37,  // 189: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	41,  // 190: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	45,  // 191: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	60,  // 192: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	47,  // 193: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	49,  // 194: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	51,  // 195: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	53,  // 196: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	55,  // 197: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	65,  // 198: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	67,  // 199: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	69,  // 200: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	78,  // 201: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	80,  // 202: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	71,  // 203: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	73,  // 204: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	75,  // 205: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	82,  // 206: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	86,  // 207: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	88,  // 208: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	90,  // 209: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	92,  // 210: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	114, // 211: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	94,  // 212: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	116, // 213: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	96,  // 214: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	98,  // 215: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	100, // 216: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	102, // 217: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	104, // 218: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	107, // 219: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	109, // 220: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	112, // 221: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	121, // 222: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	123, // 223: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	125, // 224: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 225: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	185, // [185:226] is the sub-list for method output_type
+	144, // [144:185] is the sub-list for method input_type
+	144, // [144:144] is the sub-list for extension type_name
+	144, // [144:144] is the sub-list for extension extendee
+	0,   // [0:144] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
