@@ -1,10 +1,16 @@
 package storage
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+
+	"github.com/tailscale/hujson"
 
 	"github.com/nstance-go/nstance"
 )
@@ -35,6 +41,28 @@ func (h Header) next(epoch uint64) Header {
 		out.Format = h.Format
 	}
 	return out
+}
+
+// ReadHeader returns the header of an object of any kind: a document, one that
+// people write too, a record, a shard's snapshot. Fails with Invalid when there
+// is none.
+func ReadHeader(obj Object) (h Header, err error) {
+	data := io.Reader(bytes.NewReader(obj.Data))
+	switch {
+	case strings.HasSuffix(obj.Key, ".gz"):
+		data, err = gzip.NewReader(data)
+	case strings.HasSuffix(obj.Key, ".jsonc"):
+		var plain []byte
+		plain, err = hujson.Standardize(bytes.Clone(obj.Data))
+		data = bytes.NewReader(plain)
+	}
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(data, maxSnapshot)).Decode(&h) // the first value: a snapshot has more
+	}
+	if err != nil {
+		return h, unreadable(obj.Key, "%w", err)
+	}
+	return h, nil
 }
 
 // header finds the Header that a type embeds.

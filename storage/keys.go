@@ -23,6 +23,12 @@ func AcceptedKey(shard nstance.ShardID) string { return "accepted/" + string(sha
 // SnapshotKey holds the shard's compressed snapshot of its records.
 func SnapshotKey(shard nstance.ShardID) string { return "snapshot/" + string(shard) + ".json.gz" }
 
+// ShardKeys returns the keys of the single objects that only a shard's leader
+// writes, each with its epoch. The instance records do, too.
+func ShardKeys(shard nstance.ShardID) []string {
+	return []string{StateKey(shard), GroupsKey(shard), AcceptedKey(shard), ResolvedKey(shard), SnapshotKey(shard)}
+}
+
 // LeaseKey holds who leads the shard.
 func LeaseKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".json" }
 

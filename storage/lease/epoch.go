@@ -1,15 +1,10 @@
 package lease
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"iter"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -51,9 +46,7 @@ func (e *epochs) highest(ctx context.Context) (uint64, error) {
 
 func (e *epochs) keys(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for _, key := range []string{
-			storage.StateKey(e.shard), storage.GroupsKey(e.shard), storage.SnapshotKey(e.shard), storage.AcceptedKey(e.shard),
-		} {
+		for _, key := range storage.ShardKeys(e.shard) {
 			if !yield(key, nil) {
 				return
 			}
@@ -74,7 +67,7 @@ func (e *epochs) read(ctx context.Context, key string) error {
 	var h storage.Header
 	if err == nil {
 		e.found.Store(true)
-		h, err = header(obj)
+		h, err = storage.ReadHeader(obj)
 	}
 	if errors.Is(err, nstance.Invalid) { // not ours, or damaged: it has no epoch
 		e.log.Warn("epoch not readable", "key", key, "err", err)
@@ -84,26 +77,4 @@ func (e *epochs) read(ctx context.Context, key string) error {
 		e.top.CompareAndSwap(top, h.Epoch)
 	}
 	return err
-}
-
-func header(obj storage.Object) (h storage.Header, err error) {
-	data := obj.Data
-	if strings.HasSuffix(obj.Key, ".gz") {
-		data, err = unzip(data)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &h)
-	}
-	if err != nil {
-		return h, nstance.Errorf(nstance.Invalid, "%s: %w", obj.Key, err)
-	}
-	return h, nil
-}
-
-func unzip(data []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(r, 4*storage.MaxObjectSize))
 }

@@ -1,8 +1,6 @@
 package lease_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -55,6 +53,33 @@ func place(t *testing.T, s storage.Store, format string, args ...any) storage.Ve
 	v, err := s.PutIfAbsent(t.Context(), leaseKey, fmt.Appendf(nil, format, args...))
 	require.NoError(t, err)
 	return v
+}
+
+// removeObject removes what stands under a key.
+func removeObject(t *testing.T, s storage.Store, key string) {
+	t.Helper()
+	obj, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, s.DeleteIfMatch(t.Context(), key, obj.Version))
+}
+
+// saveSnapshot has a leader of that epoch save the snapshot of a shard of three
+// instances, which are gone later.
+func saveSnapshot(t *testing.T, s storage.Store, epoch uint64) {
+	t.Helper()
+	records := storage.NewRecords(s, "z1", &storage.RecordsOptions{Epoch: epoch})
+	for range 3 {
+		id, err := nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+		_, err = records.Create(t.Context(), storage.Instance{ID: id, Tenant: "default", Group: "web"})
+		require.NoError(t, err)
+	}
+	saved, err := records.SaveSnapshot(t.Context())
+	require.NoError(t, err)
+	require.True(t, saved)
+	for _, rec := range records.All() {
+		require.NoError(t, records.Delete(t.Context(), rec.ID))
+	}
 }
 
 // led returns storage with a shard that has been led before.
@@ -238,33 +263,43 @@ func TestMissingLease(t *testing.T) {
 		<-granted
 		require.Equal(t, lease.MaxTTL, time.Since(began))
 	})
-	bubble(t, "continues after the highest epoch in records, snapshot and marks", func(t *testing.T) {
+	bubble(t, "continues after the highest epoch in records, documents, snapshot and marks", func(t *testing.T) {
 		s := storage.NewMemory()
-		put := func(key string, epoch int) {
-			_, err := s.PutIfAbsent(t.Context(), key, fmt.Appendf(nil, `{"format":"1.0","epoch":%d}`, epoch))
+		put := func(key, format string, epoch int) {
+			_, err := s.PutIfAbsent(t.Context(), key, fmt.Appendf(nil, format, epoch))
 			require.NoError(t, err)
 		}
-		take := func(marks uint64) uint64 {
-			l := candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return marks, nil }})
-			epoch := campaign(t, l).Epoch()
-			require.NoError(t, l.Resign(t.Context()))
-			obj, err := s.Get(t.Context(), leaseKey)
-			require.NoError(t, err)
-			require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, obj.Version))
-			return epoch
+		const plain = `{"format":"1.0","epoch":%d}`
+		marks := uint64(0)
+		candidates := map[string]func() lease.Elector{
+			"lease": func() lease.Elector {
+				return candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return marks, nil }})
+			},
+			"single": func() lease.Elector { return lease.NewSingle(s, "z1", nil) },
 		}
-		put("instance/z1/default/web/knd000.json", 41)
-		require.EqualValues(t, 42, take(0))
-		put("state/z1.json", 50)
-		require.EqualValues(t, 51, take(0))
-		var buf bytes.Buffer
-		zip := gzip.NewWriter(&buf)
-		fmt.Fprint(zip, `{"format":"1.0","epoch":60,"records":[]}`)
-		require.NoError(t, zip.Close())
-		_, err := s.PutIfAbsent(t.Context(), "snapshot/z1.json.gz", buf.Bytes())
-		require.NoError(t, err)
-		require.EqualValues(t, 61, take(0))
-		require.EqualValues(t, 71, take(70))
+		follows := func(epoch uint64, names ...string) {
+			t.Helper()
+			for _, name := range names {
+				l := candidates[name]()
+				require.Equal(t, epoch+1, campaign(t, l).Epoch(), name)
+				require.NoError(t, l.Resign(t.Context()))
+				removeObject(t, s, leaseKey)
+			}
+		}
+		put("instance/z1/default/web/knd000.json", plain, 41)
+		follows(41, "lease", "single")
+		put("state/z1.json", plain, 50)
+		follows(50, "lease", "single")
+		saveSnapshot(t, s, 60)
+		follows(60, "lease", "single")
+		put(storage.ResolvedKey("z1"), plain, 62)
+		follows(62, "lease", "single")
+		put("accepted/z1.json", plain, 64)
+		follows(64, "lease", "single")
+		put("groups/z1.jsonc", "// edited by hand\n{\"format\":\"1.0\",\"epoch\":%d,}\n", 66)
+		follows(66, "lease", "single")
+		marks = 70
+		follows(70, "lease")
 	})
 	bubble(t, "is not taken while epochs cannot be read", func(t *testing.T) {
 		for _, fault := range []storagetest.Fault{

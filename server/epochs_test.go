@@ -1,0 +1,50 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// TestEpochsAreFound: whichever of the shard's objects with an epoch is left
+// after the lease is lost, the next term has a higher epoch. Operators and
+// nonces belong to all shards.
+func TestEpochsAreFound(t *testing.T) {
+	const epoch = 7
+	store := storage.NewMemory()
+	_, err := storage.NewDoc[struct{}](store, storage.StateKey(zone), &storage.DocOptions{Epoch: epoch - 1}).Update(t.Context(), func(*struct{}) error { return nil })
+	require.NoError(t, err)
+	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: lease.NewSingle(store, zone, nil)}})
+	w.ready(w.machine("default"))
+	size := int32(2)
+	_, err = w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Size: &size})
+	require.NoError(t, err)
+	require.NoError(t, w.stop())
+
+	found := 0
+	for entry, err := range store.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		if !strings.Contains(entry.Key, string(zone)) || strings.HasPrefix(entry.Key, "lease/") {
+			continue
+		}
+		obj, err := store.Get(t.Context(), entry.Key)
+		require.NoError(t, err)
+		if h, err := storage.ReadHeader(obj); err != nil || h.Epoch != epoch {
+			continue
+		}
+		found++
+		left := storage.NewMemory()
+		_, err = left.PutIfAbsent(t.Context(), obj.Key, obj.Data)
+		require.NoError(t, err)
+		term, err := lease.NewSingle(left, zone, nil).Campaign(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, epoch+1, term.Epoch(), "only %s is left", entry.Key)
+	}
+	require.GreaterOrEqual(t, found, 4, "records, state, groups, accepted configuration")
+}
