@@ -2717,6 +2717,8 @@ func (x *Hold) GetUntil() *timestamppb.Timestamp {
 
 type ListGroupsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"` // groups in one answer, at most; 0: as many as fit
+	Page          string                 `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`    // from the previous answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2751,9 +2753,24 @@ func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
 	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
+func (x *ListGroupsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListGroupsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListGroupsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2793,6 +2810,13 @@ func (x *ListGroupsResponse) GetGroups() []*Group {
 		return x.Groups
 	}
 	return nil
+}
+
+func (x *ListGroupsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
 }
 
 type UpdateGroupRequest struct {
@@ -3987,9 +4011,10 @@ func (x *PlanRequest) GetGroup() *UpdateGroupRequest {
 
 type PlanResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Groups        []*GroupPlan           `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"` // only those that something happens to
-	Held          bool                   `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`    // it changes more than shard.max_change permits without confirmation
-	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // of the configuration
+	Groups        []*GroupPlan           `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`                                     // only those that something happens to
+	Held          bool                   `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`                                        // it changes more than shard.max_change permits without confirmation
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`                                     // of the configuration
+	GroupsOmitted int32                  `protobuf:"varint,4,opt,name=groups_omitted,json=groupsOmitted,proto3" json:"groups_omitted,omitempty"` // that did not fit into the answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4045,22 +4070,30 @@ func (x *PlanResponse) GetDigest() string {
 	return ""
 }
 
+func (x *PlanResponse) GetGroupsOmitted() int32 {
+	if x != nil {
+		return x.GroupsOmitted
+	}
+	return 0
+}
+
 // GroupPlan is what would happen to one group.
 type GroupPlan struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
-	SizeBefore    int32                  `protobuf:"varint,3,opt,name=size_before,json=sizeBefore,proto3" json:"size_before,omitempty"`
-	SizeAfter     int32                  `protobuf:"varint,4,opt,name=size_after,json=sizeAfter,proto3" json:"size_after,omitempty"`
-	Fields        []*FieldChange         `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
-	Instances     []*InstancePlan        `protobuf:"bytes,6,rep,name=instances,proto3" json:"instances,omitempty"`
-	Creates       int32                  `protobuf:"varint,7,opt,name=creates,proto3" json:"creates,omitempty"`
-	Estimate      *durationpb.Duration   `protobuf:"bytes,8,opt,name=estimate,proto3" json:"estimate,omitempty"` // under the group's budgets, from how long launches took or may take
-	Holds         []*Hold                `protobuf:"bytes,9,rep,name=holds,proto3" json:"holds,omitempty"`
-	Change        string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"`                                    // added, changed, or released (no longer configured, lives on as a dynamic group)
-	EstimateBasis string                 `protobuf:"bytes,11,opt,name=estimate_basis,json=estimateBasis,proto3" json:"estimate_basis,omitempty"` // what the estimate rests on
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Tenant           string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group            string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	SizeBefore       int32                  `protobuf:"varint,3,opt,name=size_before,json=sizeBefore,proto3" json:"size_before,omitempty"`
+	SizeAfter        int32                  `protobuf:"varint,4,opt,name=size_after,json=sizeAfter,proto3" json:"size_after,omitempty"`
+	Fields           []*FieldChange         `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
+	Instances        []*InstancePlan        `protobuf:"bytes,6,rep,name=instances,proto3" json:"instances,omitempty"`
+	Creates          int32                  `protobuf:"varint,7,opt,name=creates,proto3" json:"creates,omitempty"`
+	Estimate         *durationpb.Duration   `protobuf:"bytes,8,opt,name=estimate,proto3" json:"estimate,omitempty"` // under the group's budgets, from how long launches took or may take
+	Holds            []*Hold                `protobuf:"bytes,9,rep,name=holds,proto3" json:"holds,omitempty"`
+	Change           string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"`                                              // added, changed, or released (no longer configured, lives on as a dynamic group)
+	EstimateBasis    string                 `protobuf:"bytes,11,opt,name=estimate_basis,json=estimateBasis,proto3" json:"estimate_basis,omitempty"`           // what the estimate rests on
+	InstancesOmitted int32                  `protobuf:"varint,12,opt,name=instances_omitted,json=instancesOmitted,proto3" json:"instances_omitted,omitempty"` // that did not fit into the answer
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GroupPlan) Reset() {
@@ -4168,6 +4201,13 @@ func (x *GroupPlan) GetEstimateBasis() string {
 		return x.EstimateBasis
 	}
 	return ""
+}
+
+func (x *GroupPlan) GetInstancesOmitted() int32 {
+	if x != nil {
+		return x.InstancesOmitted
+	}
+	return 0
 }
 
 // FieldChange is one changed field of a definition.
@@ -4790,7 +4830,9 @@ func (x *Cause) GetMessage() string {
 
 type ListInstancesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"` // empty: all
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`  // empty: all
+	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"` // instances in one answer, at most; 0: as many as fit
+	Page          string                 `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`    // from the previous answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4832,9 +4874,24 @@ func (x *ListInstancesRequest) GetGroup() string {
 	return ""
 }
 
+func (x *ListInstancesRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListInstancesRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListInstancesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Instances     []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	Instances     []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`               // sorted by ID
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4874,6 +4931,13 @@ func (x *ListInstancesResponse) GetInstances() []*Instance {
 		return x.Instances
 	}
 	return nil
+}
+
+func (x *ListInstancesResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
 }
 
 type GetInstanceRequest struct {
@@ -7519,6 +7583,8 @@ func (x *RotateKeyResponse) GetKeys() []*Key {
 
 type ListOperatorsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"` // operators in one answer, at most; 0: as many as fit
+	Page          string                 `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`    // from the previous answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7553,9 +7619,24 @@ func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
 	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
+func (x *ListOperatorsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListOperatorsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListOperatorsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Operators     []*Operator            `protobuf:"bytes,1,rep,name=operators,proto3" json:"operators,omitempty"`
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7595,6 +7676,13 @@ func (x *ListOperatorsResponse) GetOperators() []*Operator {
 		return x.Operators
 	}
 	return nil
+}
+
+func (x *ListOperatorsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
 }
 
 // Operator is one registered operator or administrator.
@@ -8427,6 +8515,8 @@ func (x *Orphan) GetSpared() string {
 
 type ListOrphansRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"` // orphans in one answer, at most; 0: as many as fit
+	Page          string                 `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`    // from the previous answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8461,9 +8551,24 @@ func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
 	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
+func (x *ListOrphansRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListOrphansRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListOrphansResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Orphans       []*Orphan              `protobuf:"bytes,1,rep,name=orphans,proto3" json:"orphans,omitempty"`
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8503,6 +8608,13 @@ func (x *ListOrphansResponse) GetOrphans() []*Orphan {
 		return x.Orphans
 	}
 	return nil
+}
+
+func (x *ListOrphansResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
 }
 
 type AdoptOrphanRequest struct {
@@ -8926,10 +9038,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x13\n" +
-	"\x11ListGroupsRequest\"?\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"=\n" +
+	"\x11ListGroupsRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
-	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\"\xb1\x05\n" +
+	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xb1\x05\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -9028,11 +9143,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
 	"\vPlanRequest\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\fR\x06config\x124\n" +
-	"\x05group\x18\x02 \x01(\v2\x1e.nstance.v1.UpdateGroupRequestR\x05group\"i\n" +
+	"\x05group\x18\x02 \x01(\v2\x1e.nstance.v1.UpdateGroupRequestR\x05group\"\x90\x01\n" +
 	"\fPlanResponse\x12-\n" +
 	"\x06groups\x18\x01 \x03(\v2\x15.nstance.v1.GroupPlanR\x06groups\x12\x12\n" +
 	"\x04held\x18\x02 \x01(\bR\x04held\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\tR\x06digest\"\x9a\x03\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12%\n" +
+	"\x0egroups_omitted\x18\x04 \x01(\x05R\rgroupsOmitted\"\xc7\x03\n" +
 	"\tGroupPlan\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1f\n" +
@@ -9047,7 +9163,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05holds\x18\t \x03(\v2\x10.nstance.v1.HoldR\x05holds\x12\x16\n" +
 	"\x06change\x18\n" +
 	" \x01(\tR\x06change\x12%\n" +
-	"\x0eestimate_basis\x18\v \x01(\tR\restimateBasis\"g\n" +
+	"\x0eestimate_basis\x18\v \x01(\tR\restimateBasis\x12+\n" +
+	"\x11instances_omitted\x18\f \x01(\x05R\x10instancesOmitted\"g\n" +
 	"\vFieldChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
@@ -9114,11 +9231,14 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05Cause\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
 	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\",\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"V\n" +
 	"\x14ListInstancesRequest\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\"K\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\x03 \x01(\tR\x04page\"h\n" +
 	"\x15ListInstancesResponse\x122\n" +
-	"\tinstances\x18\x01 \x03(\v2\x14.nstance.v1.InstanceR\tinstances\"$\n" +
+	"\tinstances\x18\x01 \x03(\v2\x14.nstance.v1.InstanceR\tinstances\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"$\n" +
 	"\x12GetInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
 	"\x13GetInstanceResponse\x120\n" +
@@ -9311,10 +9431,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05force\x18\x03 \x01(\bR\x05force\x12\x17\n" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"8\n" +
 	"\x11RotateKeyResponse\x12#\n" +
-	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"\x16\n" +
-	"\x14ListOperatorsRequest\"K\n" +
+	"\x04keys\x18\x01 \x03(\v2\x0f.nstance.v1.KeyR\x04keys\"@\n" +
+	"\x14ListOperatorsRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\x02 \x01(\tR\x04page\"h\n" +
 	"\x15ListOperatorsResponse\x122\n" +
-	"\toperators\x18\x01 \x03(\v2\x14.nstance.v1.OperatorR\toperators\"\xec\x02\n" +
+	"\toperators\x18\x01 \x03(\v2\x14.nstance.v1.OperatorR\toperators\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xec\x02\n" +
 	"\bOperator\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -9388,10 +9511,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x123\n" +
 	"\aseen_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x12\x16\n" +
-	"\x06spared\x18\v \x01(\tR\x06spared\"\x14\n" +
-	"\x12ListOrphansRequest\"C\n" +
+	"\x06spared\x18\v \x01(\tR\x06spared\">\n" +
+	"\x12ListOrphansRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\x02 \x01(\tR\x04page\"`\n" +
 	"\x13ListOrphansResponse\x12,\n" +
-	"\aorphans\x18\x01 \x03(\v2\x12.nstance.v1.OrphanR\aorphans\"=\n" +
+	"\aorphans\x18\x01 \x03(\v2\x12.nstance.v1.OrphanR\aorphans\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"=\n" +
 	"\x12AdoptOrphanRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"A\n" +
