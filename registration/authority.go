@@ -28,8 +28,11 @@ const (
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	// backdate is how far before its issue a certificate becomes valid, so that
-	// a client whose clock is a little behind can use it at once.
-	backdate         = time.Minute
+	// a server whose clock is a little behind accepts it at once.
+	backdate = time.Minute
+	// serverBackdate is the same for what clients check: authorities and servers.
+	// Clients' clocks are less reliable than servers'.
+	serverBackdate   = time.Hour
 	authoritySubject = "nstance " // followed by the authority's name
 )
 
@@ -131,7 +134,7 @@ func certifyAuthority(name string, key ed25519.PrivateKey, now time.Time) ([]byt
 	tmpl := &x509.Certificate{
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: authoritySubject + name},
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now.Add(-serverBackdate),
 		NotAfter:              now.Add(authorityLifetime),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		IsCA:                  true,
@@ -226,7 +229,7 @@ type Template struct {
 }
 
 // Issue signs a certificate with a fresh random serial of 128 bits, valid from
-// one minute before Now. It fails with Invalid for a template that this
+// one minute before Now, a server's from one hour before. It fails with Invalid for a template that this
 // authority must not sign.
 func (a *Authority) Issue(t Template) (KeyRecord, error) { return a.issue(a.now.Load().current, t) }
 
@@ -305,6 +308,7 @@ func (t Template) certificate() (*x509.Certificate, error) {
 		// Servers of a shard call each other. No other listener takes the role.
 		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 		cert.DNSNames = []string{pki.ServerName(t.Shard, t.Cluster)}
+		cert.NotBefore = now.Add(-serverBackdate)
 	default:
 		cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}

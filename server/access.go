@@ -81,8 +81,8 @@ func (c caller) sees(tenant nstance.TenantID) bool {
 }
 
 // admit identifies the caller by its verified certificate, and refuses it
-// unless its role may call method, its certificate still stands and this
-// server leads.
+// unless its role may call method, its certificate still stands and has not
+// expired, and this server leads.
 func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
 	id, err := peerIdentity(ctx)
 	if err != nil {
@@ -90,6 +90,9 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 	}
 	if !slices.Contains(access[method], id.Role) {
 		return nil, forbidden(method, id.Role)
+	}
+	if err := s.unexpired(id); err != nil {
+		return nil, err
 	}
 	t, err := s.leading()
 	if err != nil {
@@ -147,7 +150,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	}
 	serve := func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }
 	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
-		return wire.Status(c.guarded(ss, serve))
+		return wire.Status(c.guarded(ss, func(ctx context.Context) error { return s.untilExpiry(ctx, c.Identity, serve) }))
 	}
 	return wire.Status(serve(ctx)) // the session sees to it
 }

@@ -291,5 +291,5 @@ func (s *Server) peerStream(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return wire.Status(err)
 	}
-	return wire.Status(next(srv, ss))
+	return wire.Status(s.untilExpiry(ss.Context(), id, func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }))
 }

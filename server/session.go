@@ -93,6 +93,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 			s.hangUp()
 		}
 	})
+	defer c.term.server.onExpiry(c.Identity, s.finish)()
 	s.welcome()
 	if err = c.term.sessions.begin(s); err == nil {
 		c.term.tuner.begun(s)

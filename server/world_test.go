@@ -276,7 +276,7 @@ func (w *world) client(role nstance.Role, tenant nstance.TenantID) *holder {
 	w.Helper()
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: role, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
-		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-24 * time.Hour), Expiry: time.Now().Add(time.Hour),
 	})
 	require.NoError(w, err)
 	h := w.holder()
