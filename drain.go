@@ -43,11 +43,12 @@ const (
 // An Executor is who empties the instance.
 type Executor string
 
-// The executors, chosen durably when the drain starts.
+// The executors. One is chosen durably when the drain starts, and another one,
+// durably too, when it has gone or cannot drain.
 const (
-	ExecutorOperator Executor = "operator" // watches the tenant's drains
+	ExecutorOperator Executor = "operator" // said that it carries out the tenant's drains
 	ExecutorAgent    Executor = "agent"    // runs its hook on the machine itself
-	ExecutorNone     Executor = "none"     // nobody: the deadline decides
+	ExecutorNone     Executor = "none"     // the deadline decides
 )
 
 // An Ack says how a drain ended. It counts only for the current generation.
@@ -90,6 +91,7 @@ const (
 	DrainSynced       DrainEventType = "synced"
 	DrainRequested    DrainEventType = "requested"
 	DrainTightened    DrainEventType = "tightened"
+	DrainReassigned   DrainEventType = "reassigned" // another executor carries it out from now on
 	DrainAcknowledged DrainEventType = "acknowledged"
 	DrainCancelled    DrainEventType = "cancelled"
 	DrainEnded        DrainEventType = "ended" // the instance is being deleted

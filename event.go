@@ -40,6 +40,7 @@ const (
 	EventMachineGone          EventType = "machine_gone"
 	EventDrainStarted         EventType = "drain_started"
 	EventDrainTightened       EventType = "drain_tightened"
+	EventDrainReassigned      EventType = "drain_reassigned" // its executor has gone or cannot drain: another one carries it out
 	EventDrainCancelled       EventType = "drain_cancelled"
 	EventDrainAcknowledged    EventType = "drain_acknowledged"
 	EventDrainCutShort        EventType = "drain_cut_short" // the deadline came first
@@ -88,7 +89,7 @@ func EventTypes() []EventType {
 	return []EventType{
 		EventGroupReady, EventNoticePublished, EventNoticeDetected, EventNoticeReceived, EventNoticeIgnored, EventCreateRequested,
 		EventReplacementRequested, EventCreated, EventCreateFailed, EventRegistered, EventReady, EventUnhealthy, EventMachineGone,
-		EventDrainStarted, EventDrainTightened, EventDrainCancelled, EventDrainAcknowledged, EventDrainCutShort, EventDeleteRequested,
+		EventDrainStarted, EventDrainTightened, EventDrainReassigned, EventDrainCancelled, EventDrainAcknowledged, EventDrainCutShort, EventDeleteRequested,
 		EventGroupRemoved, EventDeleted, EventRolloutHalted, EventRolloutPaused, EventRolloutResumed, EventRolledBack,
 		EventRollbackEnded, EventFrozen, EventThawed, EventFilesApplied, EventFilesFailed, EventRecordUnreadable, EventPreserved,
 		EventRecordRepaired, EventOrphanSeen, EventOrphanAdopted, EventAlarm, EventClockWrong, EventClockRight, EventKeysRotated,

@@ -59,6 +59,10 @@ type (
 	// Drained carries an accepted acknowledgement.
 	Drained struct{ Ack Ack }
 
+	// ExecutorsChanged says that an operator that carries out a tenant's drains
+	// (empty: every tenant's) has come or gone.
+	ExecutorsChanged struct{ Tenant TenantID }
+
 	// Seen carries the provider's present answer about a machine. A machine
 	// that the provider definitely does not know is Missing.
 	Seen struct{ Machine Machine }
@@ -67,15 +71,16 @@ type (
 	Missing struct{ ID InstanceID }
 )
 
-func (Desired) fact()      {}
-func (Removed) fact()      {}
-func (Balancing) fact()    {}
-func (Registered) fact()   {}
-func (Reported) fact()     {}
-func (Filed) fact()        {}
-func (Noticed) fact()      {}
-func (Connected) fact()    {}
-func (Disconnected) fact() {}
-func (Drained) fact()      {}
-func (Seen) fact()         {}
-func (Missing) fact()      {}
+func (Desired) fact()          {}
+func (Removed) fact()          {}
+func (Balancing) fact()        {}
+func (Registered) fact()       {}
+func (Reported) fact()         {}
+func (Filed) fact()            {}
+func (Noticed) fact()          {}
+func (Connected) fact()        {}
+func (Disconnected) fact()     {}
+func (Drained) fact()          {}
+func (ExecutorsChanged) fact() {}
+func (Seen) fact()             {}
+func (Missing) fact()          {}

@@ -63,11 +63,14 @@ type Reconciler interface {
 }
 
 // A DrainCoordinator brings those who must empty a machine together with those
-// who wait for it. It decides nothing and makes nothing durable.
+// who wait for it. It decides nothing and makes nothing durable. To watch drains
+// is not to carry them out: a drain names its executor, and only that one
+// acknowledges it.
 type DrainCoordinator interface {
 	// Start announces a drain. Starting the same generation again is
-	// idempotent, and an earlier deadline tightens the one announced; a later
-	// one is ignored. Fails with Conflict for an older generation.
+	// idempotent, an earlier deadline tightens the one announced, a later one
+	// is ignored, and another executor replaces the one announced. Fails with
+	// Conflict for an older generation.
 	Start(ctx context.Context, d Drain) error
 
 	// Acknowledge reports an outcome. Fails with NotFound when the instance is
@@ -84,7 +87,8 @@ type DrainCoordinator interface {
 	// Watch yields the drains of a tenant (empty: of all): a snapshot, then
 	// events in order, or only the events after the given one if they are
 	// still known. A watcher that does not keep up ends with Unavailable and
-	// may resume. It yields until ctx ends.
+	// may resume. It yields until ctx ends. A watcher only looks: drains of other
+	// executors are among what it sees.
 	Watch(ctx context.Context, tenant TenantID, after Seq) iter.Seq2[DrainEvent, error]
 }
 

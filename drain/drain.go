@@ -39,20 +39,26 @@ type Options struct {
 	// lost it learns of it. It is called without a lock held and may call the
 	// Coordinator; it must not block.
 	OnAck func(nstance.Ack)
+
+	// OnExecutors is called when the first executor of a tenant (empty: of all
+	// of them) has come, and when the last has gone. It is called without a lock
+	// held and may call the Coordinator; it must not block.
+	OnExecutors func(nstance.TenantID)
 }
 
 // A Coordinator is an nstance.DrainCoordinator in memory. Its methods do no
 // I/O, never block on a watcher, and are safe for concurrent use. Create it
 // with New.
 type Coordinator struct {
-	log   *slog.Logger
-	onAck func(nstance.Ack)
-	feed  *feed.Feed[nstance.DrainEvent]
+	log         *slog.Logger
+	onAck       func(nstance.Ack)
+	onExecutors func(nstance.TenantID)
+	feed        *feed.Feed[nstance.DrainEvent]
 
 	mu        sync.Mutex // also orders the feed against drains
 	drains    map[nstance.InstanceID]*entry
 	retired   retired
-	attending map[nstance.TenantID]int
+	executors map[nstance.TenantID]int // operators, by the tenant whose drains they carry out; empty: every tenant's
 }
 
 // An entry is one drain under way. What it holds is replaced, never changed in
@@ -76,23 +82,27 @@ func New(opts *Options) *Coordinator {
 	if o.OnAck == nil {
 		o.OnAck = func(nstance.Ack) {}
 	}
+	if o.OnExecutors == nil {
+		o.OnExecutors = func(nstance.TenantID) {}
+	}
 	if o.Backlog <= 0 {
 		o.Backlog = feed.DefaultBacklog
 	}
 	return &Coordinator{
-		log:       o.Log,
-		onAck:     o.OnAck,
-		feed:      feed.New[nstance.DrainEvent](o.Backlog),
-		drains:    map[nstance.InstanceID]*entry{},
-		retired:   retired{limit: o.Backlog, upTo: map[nstance.InstanceID]uint64{}},
-		attending: map[nstance.TenantID]int{},
+		log:         o.Log,
+		onAck:       o.OnAck,
+		onExecutors: o.OnExecutors,
+		feed:        feed.New[nstance.DrainEvent](o.Backlog),
+		drains:      map[nstance.InstanceID]*entry{},
+		retired:     retired{limit: o.Backlog, upTo: map[nstance.InstanceID]uint64{}},
+		executors:   map[nstance.TenantID]int{},
 	}
 }
 
 // Start announces a drain, or tightens it: within one generation the deadline
-// only comes earlier and voluntary only becomes involuntary, while causes are
-// replaced by the latest and the executor stays the first. Watchers hear of a
-// repeated Start only if it changed something. A newer generation replaces an
+// only comes earlier and voluntary only becomes involuntary, while causes and,
+// unless the drain is over, the executor are replaced by the latest. Watchers
+// hear of a repeated Start only if it changed something. A newer generation replaces an
 // older one that was neither cancelled nor ended. Fails with Conflict for a
 // generation older than the one announced, or one that is over, and with
 // Invalid for a drain without instance, generation or deadline.
@@ -122,9 +132,12 @@ func (c *Coordinator) start(d nstance.Drain) (told *nstance.DrainEvent, standing
 		c.drains[d.Instance] = &entry{drain: d}
 		return c.tell(nstance.DrainRequested, d, nil), nil, nil
 	}
-	if next, changed := tighten(e.drain, d); changed {
+	if e.ack != nil && final(*e.ack) {
+		d.Executor = e.drain.Executor // which has carried it out
+	}
+	if next, change := tighten(e.drain, d); change != "" {
 		e.drain = next
-		told = c.tell(nstance.DrainTightened, next, nil)
+		told = c.tell(change, next, nil)
 	}
 	return told, e.ack, nil
 }
@@ -151,19 +164,22 @@ func admit(d nstance.Drain) (nstance.Drain, error) {
 }
 
 // tighten returns have as narrowed by want, a repeat of the same generation,
-// and whether that is a change.
-func tighten(have, want nstance.Drain) (next nstance.Drain, changed bool) {
+// and what kind of change that is; empty: none.
+func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.DrainEventType) {
 	next = have
 	if want.Deadline.Before(have.Deadline) {
-		next.Deadline, changed = want.Deadline, true
+		next.Deadline, change = want.Deadline, nstance.DrainTightened
 	}
 	if have.Voluntary && !want.Voluntary {
-		next.Voluntary, changed = false, true
+		next.Voluntary, change = false, nstance.DrainTightened
 	}
 	if !slices.Equal(have.Causes, want.Causes) {
-		next.Causes, changed = want.Causes, true
+		next.Causes, change = want.Causes, nstance.DrainTightened
 	}
-	return next, changed
+	if have.Executor != want.Executor {
+		next.Executor, change = want.Executor, nstance.DrainReassigned
+	}
+	return next, change
 }
 
 // Acknowledge takes note of an outcome. The first Drained, or the first Failed

@@ -127,14 +127,36 @@ func TestStart(t *testing.T) {
 		require.Equal(t, at, now(t, c))
 		require.Equal(t, []nstance.Drain{doomed}, c.Active())
 	})
-	t.Run("takes the latest causes and keeps the executor", func(t *testing.T) {
+	t.Run("takes the latest causes", func(t *testing.T) {
 		c, _ := started(t, aDrain(1))
 		other := aDrain(1)
 		other.Causes = append(other.Causes, nstance.Cause{Kind: nstance.CauseNotice, EventID: "e1"})
-		other.Executor = nstance.ExecutorAgent
 		require.NoError(t, c.Start(t.Context(), other))
 		require.Equal(t, other.Causes, c.Active()[0].Causes)
-		require.Equal(t, nstance.ExecutorOperator, c.Active()[0].Executor)
+	})
+	t.Run("goes to another executor, which is the only one that acknowledges from then on", func(t *testing.T) {
+		c, r := started(t, aDrain(1))
+		at := now(t, c)
+		other := aDrain(1)
+		other.Executor = nstance.ExecutorAgent
+		require.NoError(t, c.Start(t.Context(), other))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainReassigned, Drain: other}}, told(t, c, at, 1))
+		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Denied)
+		require.Empty(t, r.acks)
+		ack := anAck(1)
+		ack.By = nstance.ExecutorAgent
+		require.NoError(t, c.Acknowledge(t.Context(), ack))
+		require.Equal(t, []nstance.Ack{ack}, r.acks)
+	})
+	t.Run("stays with the executor that has carried it out", func(t *testing.T) {
+		c, r := started(t, aDrain(1))
+		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+		other := aDrain(1)
+		other.Executor = nstance.ExecutorAgent
+		at := now(t, c)
+		require.NoError(t, c.Start(t.Context(), other))
+		require.Equal(t, at, now(t, c))
+		require.Equal(t, []nstance.Ack{anAck(1), anAck(1)}, r.acks)
 	})
 	t.Run("a newer generation replaces an older one, with its own deadline", func(t *testing.T) {
 		c, _ := started(t, aDrain(1))
@@ -375,21 +397,36 @@ func TestWhatIsOverIsForgottenInTheEnd(t *testing.T) {
 	}
 }
 
-func TestAttendanceIsCounted(t *testing.T) {
-	c := drain.New(nil)
-	require.False(t, c.Attended("default"))
-	first, second := c.Attend("default"), c.Attend("default")
-	first()
-	first()
-	require.True(t, c.Attended("default"), "the second is still there, however often the first leaves")
-	require.False(t, c.Attended("other"))
-	second()
-	require.False(t, c.Attended("default"))
+func TestExecutorsAreCounted(t *testing.T) {
+	var changes []nstance.TenantID
+	c := drain.New(&drain.Options{OnExecutors: func(tenant nstance.TenantID) { changes = append(changes, tenant) }})
+	require.False(t, c.HasExecutor("default"))
+	removeFirst, removeSecond := c.AddExecutor("default"), c.AddExecutor("default")
+	removeFirst()
+	removeFirst()
+	require.True(t, c.HasExecutor("default"), "the second is still there, however often the first leaves")
+	require.False(t, c.HasExecutor("other"))
+	require.Equal(t, []nstance.TenantID{"default"}, changes, "the first has come")
+	removeSecond()
+	require.False(t, c.HasExecutor("default"))
+	require.Equal(t, []nstance.TenantID{"default", "default"}, changes, "the last has gone")
 
-	leave := c.Attend("")
-	require.True(t, c.Attended("other"), "who watches all attends to each")
-	leave()
-	require.False(t, c.Attended("other"))
+	remove := c.AddExecutor("")
+	require.True(t, c.HasExecutor("other"), "it drains for every tenant")
+	remove()
+	require.False(t, c.HasExecutor("other"))
+	require.Equal(t, []nstance.TenantID{"default", "default", "", ""}, changes)
+}
+
+func TestWatchingIsNotDraining(t *testing.T) {
+	c, _ := started(t, aDrain(1))
+	for e, err := range c.Watch(t.Context(), "default", 0) {
+		require.NoError(t, err)
+		require.False(t, c.HasExecutor("default"))
+		if e.Type == nstance.DrainSynced {
+			break
+		}
+	}
 }
 
 func TestLogNamesInstanceAndOutcome(t *testing.T) {

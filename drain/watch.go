@@ -94,28 +94,29 @@ func (c *Coordinator) active() []nstance.Drain {
 	return all
 }
 
-// Attend notes that an operator watches the tenant's drains, or everybody's if
-// tenant is empty, until leave is called. Attendance is counted, so several may
-// attend; leave may be called more than once.
-func (c *Coordinator) Attend(tenant nstance.TenantID) (leave func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.attending[tenant]++
-	return sync.OnceFunc(func() { c.left(tenant) })
+// AddExecutor says that an operator carries out the tenant's drains, or those of
+// every tenant if that is empty, until remove is called. Executors are counted,
+// so there may be several; remove may be called more than once.
+func (c *Coordinator) AddExecutor(tenant nstance.TenantID) (remove func()) {
+	c.countExecutors(tenant, 1)
+	return sync.OnceFunc(func() { c.countExecutors(tenant, -1) })
 }
 
-func (c *Coordinator) left(tenant nstance.TenantID) {
+func (c *Coordinator) countExecutors(tenant nstance.TenantID, by int) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.attending[tenant]--; c.attending[tenant] == 0 {
-		delete(c.attending, tenant)
+	was := c.executors[tenant]
+	if c.executors[tenant] = was + by; was+by == 0 {
+		delete(c.executors, tenant)
+	}
+	c.mu.Unlock()
+	if was == 0 || was+by == 0 {
+		c.onExecutors(tenant)
 	}
 }
 
-// Attended reports whether somebody attends to the tenant's drains now. It is
-// how the executor of a new drain is chosen.
-func (c *Coordinator) Attended(tenant nstance.TenantID) bool {
+// HasExecutor reports whether an operator carries out the tenant's drains now.
+func (c *Coordinator) HasExecutor(tenant nstance.TenantID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.attending[tenant] > 0 || c.attending[""] > 0
+	return c.executors[tenant] > 0 || c.executors[""] > 0
 }

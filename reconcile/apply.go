@@ -33,8 +33,9 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	g.holds = r.holdViews(g, w.holds, now)
 	r.sayHolds(g, r.openHolds(g, g.holds), now)
 	r.noteStanding(g)
+	next := earliest(w.next, r.reassignDrains(g, now))
 	r.resume(g, now)
-	return w.next
+	return next
 }
 
 // choose makes a pending member, which counts from now on.
@@ -72,7 +73,7 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 	case StartDrain:
 		m.state, m.step = nstance.Draining, stepDrain
 		m.drain, m.drainBy = r.newDrain(m, a, now), a.Deadline
-		m.drainOver = false
+		m.drainOver, m.formerExecutor, m.operatorGoneAt = false, "", time.Time{}
 		r.sayWhy(m, a)
 	case Tighten:
 		d := *m.drain
@@ -104,21 +105,6 @@ func (r *Reconciler) newDrain(m *member, a Action, now time.Time) *nstance.Drain
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
 		Causes: a.Causes, Voluntary: a.Voluntary, Executor: r.executor(m),
 	}
-}
-
-// executor chooses who empties m: the operator that watches its tenant, else
-// the agent's own hook, else nobody.
-func (r *Reconciler) executor(m *member) nstance.Executor {
-	attended, ok := r.opts.Drains.(interface {
-		Attended(nstance.TenantID) bool
-	})
-	switch {
-	case ok && attended.Attended(m.rec.Tenant):
-		return nstance.ExecutorOperator
-	case m.report.CanDrain, m.reportAt.IsZero(): // who has not said whether he can may be able to
-		return nstance.ExecutorAgent
-	}
-	return nstance.ExecutorNone
 }
 
 // sayWhy journals the causes that were found by looking rather than told, and

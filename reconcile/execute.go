@@ -90,6 +90,7 @@ func (r *Reconciler) believe(m *member) {
 	m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
 	m.planned++
 	m.drain, m.drainBy, m.drainOver = m.rec.Drain, time.Time{}, false
+	m.formerExecutor, m.operatorGoneAt = "", time.Time{}
 	r.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
@@ -370,23 +371,24 @@ func keepTrying(err error) error {
 // startDrain makes the drain that was planned durable, then announces it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, notices := m.drain, slices.Clone(m.notices)
+	planned, former, notices := m.drain, m.formerExecutor, slices.Clone(m.notices)
 	r.mu.Unlock()
 	if planned == nil {
 		return nil
 	}
 	var d nstance.Drain
-	fresh, known := true, false
+	var said nstance.EventType
+	known := false
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
-		d = within(*planned, rec)
-		fresh, known = rec.Drain == nil, reflect.DeepEqual(rec.Drain, &d)
-		if known {
+		d = within(*planned, former, rec)
+		if known = reflect.DeepEqual(rec.Drain, &d); known {
 			return nil // of an earlier term: only to be announced again
 		}
-		if fresh && hasNotice(d.Causes) {
+		said = drainEvent(rec.Drain, &d)
+		if rec.Drain == nil && hasNotice(d.Causes) {
 			rec.Reclaims++
 		}
 		rec.Drain, rec.Generation, rec.Notices = &d, d.Generation, notices
@@ -404,35 +406,46 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	}
 	r.mu.Unlock()
 	if !known {
-		r.sayDrain(m, &d, fresh)
+		r.sayDrain(m, &d, said)
 	}
 	return r.opts.Drains.Start(ctx, d)
 }
 
 // within fits a drain into what the record says. One that stands there, be it
 // by a former leader's late write, goes on: its deadline only comes earlier. And
-// no generation that has been cancelled comes again.
-func within(d nstance.Drain, rec *storage.Instance) nstance.Drain {
+// no generation that has been cancelled comes again. Its executor is the one on
+// record, unless that is the former one, from which the drain is taken.
+func within(d nstance.Drain, former nstance.Executor, rec *storage.Instance) nstance.Drain {
 	old := rec.Drain
 	if old == nil {
 		d.Generation = max(d.Generation, rec.Generation+1)
 		return d
 	}
-	d.Generation, d.StartedAt, d.Executor = old.Generation, old.StartedAt, old.Executor
+	d.Generation, d.StartedAt = old.Generation, old.StartedAt
+	if former == "" || old.Executor != former {
+		d.Executor = old.Executor
+	}
 	if old.Deadline.Before(d.Deadline) {
 		d.Deadline = old.Deadline
 	}
 	return d
 }
 
-func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, fresh bool) {
+// drainEvent names the change from a recorded drain to another.
+func drainEvent(was, is *nstance.Drain) nstance.EventType {
+	switch {
+	case was == nil:
+		return nstance.EventDrainStarted
+	case was.Executor != is.Executor:
+		return nstance.EventDrainReassigned
+	}
+	return nstance.EventDrainTightened
+}
+
+func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, what nstance.EventType) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	typ := nstance.EventDrainTightened
-	if fresh {
-		typ = nstance.EventDrainStarted
-	}
-	r.say(m, nstance.Event{Type: typ, Drain: d})
+	r.say(m, nstance.Event{Type: what, Drain: d})
 }
 
 func hasNotice(causes []nstance.Cause) bool {

@@ -51,6 +51,8 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.ID, func(m *member) { r.noticed(m, f.Notice, f.Ack) })
 	case nstance.Drained:
 		r.withMember(f.Ack.Instance, func(m *member) { r.drained(m, f.Ack) })
+	case nstance.ExecutorsChanged:
+		r.executorsChanged(f.Tenant)
 	case nstance.Seen:
 		r.seen(f.Machine, now)
 	case nstance.Missing:

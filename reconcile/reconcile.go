@@ -47,9 +47,10 @@ type Options struct {
 	Check     func() error           // says whether the term still stands; asked before every mutation; nil: always
 	Bootstrap Bootstrap              // nil: user data and arguments as the definition has them
 
-	// Drains announces drains and takes acknowledgements. Whoever makes one
-	// routes its accepted acknowledgements to Observe as Drained facts. Nil:
-	// nobody drains, and deadlines decide.
+	// Drains announces drains and takes acknowledgements. What makes one routes
+	// its accepted acknowledgements to Observe as Drained facts, and what its
+	// OnExecutors says as ExecutorsChanged. A coordinator without the method
+	// HasExecutor has no operator that drains. Nil: deadlines decide.
 	Drains nstance.DrainCoordinator
 
 	// Changed is told of each group whose view has changed, and of each that is

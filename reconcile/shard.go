@@ -65,18 +65,20 @@ type member struct {
 	everReady  bool // in this term
 	graceUntil time.Time
 
-	notices   []nstance.Notice
-	stale     []string            // event IDs of notices that the cloud did not follow up
-	acks      map[string][]func() // by event ID: owed once the consequence is durable
-	requested *nstance.Cause
-	preserve  *storage.Preserve // as asked for; durable unless that is under way
-	lapsed    bool              // it was preserved for as long as was asked for
-	noDrain   bool
-	contested bool           // its machine carries other marks, and that was said
-	drain     *nstance.Drain // as planned; durable once step is done
-	drainBy   time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
-	drainOver bool
-	why       []nstance.Cause // of the delete
+	notices        []nstance.Notice
+	stale          []string            // event IDs of notices that the cloud did not follow up
+	acks           map[string][]func() // by event ID: owed once the consequence is durable
+	requested      *nstance.Cause
+	preserve       *storage.Preserve // as asked for; durable unless that is under way
+	lapsed         bool              // it was preserved for as long as was asked for
+	noDrain        bool
+	contested      bool           // its machine carries other marks, and that was said
+	drain          *nstance.Drain // as planned; durable once step is done
+	drainBy        time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
+	drainOver      bool
+	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
+	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
+	why            []nstance.Cause  // of the delete
 
 	order // of what was made by request
 

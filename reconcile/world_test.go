@@ -115,7 +115,10 @@ func (w *world) lead(groups ...nstance.Group) {
 		w.wrap(o)
 	}
 	var r *reconcile.Reconciler
-	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
+	drains := drain.New(&drain.Options{
+		OnAck:       func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) },
+		OnExecutors: func(tenant nstance.TenantID) { r.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
+	})
 	opts := &reconcile.Options{
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
 		Journal: func(e nstance.Event) { w.heard(o, func() { w.events = append(w.events, e) }) },

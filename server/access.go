@@ -39,7 +39,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_DeleteInstance_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_DrainInstance_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_WatchInstanceEvents_FullMethodName: {nstance.RoleOperator, nstance.RoleAdmin},
-	apiv1.OperatorService_AcknowledgeDrained_FullMethodName:  {nstance.RoleOperator},
+	apiv1.OperatorService_AcknowledgeDrained_FullMethodName:  {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_Interrupt_FullMethodName:           {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetConfigStatus_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetConfig_FullMethodName:           {nstance.RoleAdmin},

@@ -343,8 +343,9 @@ func TestAccess(t *testing.T) {
 	t.Run("who is denied reads which role it takes", func(t *testing.T) {
 		_, err := w.client(nstance.RoleOperator, "default").api().Freeze(t.Context(), &apiv1.FreezeRequest{})
 		require.EqualError(t, wire.ErrorOf(err), "role operator may not call Freeze (it takes an identity of role admin)")
-		_, err = w.admin().AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{})
-		require.ErrorContains(t, wire.ErrorOf(err), "of role operator)")
+		admin := w.client(nstance.RoleAdmin, "default")
+		err = server.Admit(w.server, admin.cert.Certificate[0], apiv1.AgentService_RenewCertificate_FullMethodName)
+		require.ErrorContains(t, err, "of role agent)")
 	})
 	t.Run("requests have a limit", func(t *testing.T) {
 		_, err := w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{

@@ -36,6 +36,12 @@ func Render(s *Server, rec *storage.Instance, def nstance.Definition) ([]byte, e
 	return out.UserData, err
 }
 
+// HasExecutor reports whether an operator carries out the tenant's drains.
+func HasExecutor(s *Server, tenant nstance.TenantID) bool {
+	t, err := s.leading()
+	return err == nil && t.drains.HasExecutor(tenant)
+}
+
 // NewPatient is how every port listens.
 func NewPatient(lis net.Listener, log *slog.Logger) net.Listener { return newPatient(lis, log) }
 

@@ -235,7 +235,7 @@ func TestMetricsOfDrainsAndHolds(t *testing.T) {
 	}
 	_, err := operator.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "busy"})
 	require.NoError(t, err)
-	w.watch(operator, &apiv1.WatchInstanceEventsRequest{}).snapshot() // who watches drains
+	w.watch(operator, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()
 	_, err = operator.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(ids[0])})
 	require.NoError(t, err)
 	_, err = operator.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{

@@ -245,12 +245,23 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	return resp, nil
 }
 
-// WatchInstanceEvents implements the RPC. While an operator watches all of its
-// tenant's instances, it is the one who drains them.
+// drainTenant is whose drains the caller carries out if it says that it does.
+func (c caller) drainTenant() nstance.TenantID {
+	if c.Role == nstance.RoleAdmin {
+		return ""
+	}
+	return c.Tenant
+}
+
+// WatchInstanceEvents implements the RPC. A watcher only looks, unless its
+// request says that it carries out drains.
 func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, stream grpc.ServerStreamingServer[apiv1.WatchInstanceEventsResponse]) error {
 	ctx, c := stream.Context(), callerOf(stream.Context())
-	if c.Role == nstance.RoleOperator && req.GetGroup() == "" && req.GetInstance() == "" {
-		defer c.term.drains.Attend(c.Tenant)()
+	if req.GetDrainExecutor() {
+		if req.GetGroup() != "" || req.GetInstance() != "" {
+			return nstance.FieldError("drain_executor", "watch without group and instance", "an executor must see every drain")
+		}
+		defer c.term.drains.AddExecutor(c.drainTenant())()
 	}
 	wanted := func(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) bool {
 		return c.sees(tenant) && (req.GetGroup() == "" || string(group) == req.GetGroup()) &&

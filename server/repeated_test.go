@@ -18,7 +18,7 @@ import (
 func TestOrdersMayBeRepeated(t *testing.T) {
 	w := newWorld(t, setup{size: 4})
 	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
-	w.watch(operator, &apiv1.WatchInstanceEventsRequest{}).snapshot() // who watches drains
+	w.watch(operator, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()
 	api := w.admin()
 	var ids []string
 	require.Eventually(t, func() bool {

@@ -63,7 +63,10 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.conf = s.config()
-	t.drains = drain.New(&drain.Options{Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) }})
+	t.drains = drain.New(&drain.Options{
+		Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) },
+		OnExecutors: func(tenant nstance.TenantID) { t.reconciler.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
+	})
 	var err error
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
@@ -247,7 +250,7 @@ func (t *term) relay(e nstance.DrainEvent) {
 		return
 	}
 	switch e.Type {
-	case nstance.DrainSnapshot, nstance.DrainRequested, nstance.DrainTightened:
+	case nstance.DrainSnapshot, nstance.DrainRequested, nstance.DrainTightened, nstance.DrainReassigned:
 		s.command(e.Drain)
 	case nstance.DrainCancelled:
 		s.cancelDrain(e.Drain.Generation)

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server"
 )
 
 // A watching is one WatchInstanceEvents call.
@@ -18,6 +19,7 @@ type watching struct {
 	*testing.T
 	stream grpc.ServerStreamingClient[apiv1.WatchInstanceEventsResponse]
 	seq    uint64 // of the last message
+	stop   context.CancelFunc
 }
 
 func (w *world) watch(api apiv1.OperatorServiceClient, req *apiv1.WatchInstanceEventsRequest) *watching {
@@ -26,7 +28,7 @@ func (w *world) watch(api apiv1.OperatorServiceClient, req *apiv1.WatchInstanceE
 	w.Cleanup(cancel)
 	stream, err := api.WatchInstanceEvents(ctx, req)
 	require.NoError(w, err)
-	return &watching{T: w.T, stream: stream}
+	return &watching{T: w.T, stream: stream, stop: cancel}
 }
 
 // snapshot reads up to the end of the snapshot and returns the instances in it.
@@ -68,6 +70,16 @@ func (g *watching) until(typ nstance.EventType) *apiv1.Event {
 	g.Helper()
 	for {
 		if e := g.event(); e.GetType() == string(typ) {
+			return e
+		}
+	}
+}
+
+// of returns the first event of a type about an instance.
+func (g *watching) of(typ nstance.EventType, id nstance.InstanceID) *apiv1.Event {
+	g.Helper()
+	for {
+		if e := g.until(typ); e.GetInstance() == string(id) {
 			return e
 		}
 	}
@@ -130,11 +142,11 @@ func TestWatch(t *testing.T) {
 }
 
 func TestWhoDrains(t *testing.T) {
-	w := newWorld(t, setup{size: 3})
+	w := newWorld(t, setup{size: 6})
 	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
-	drain := func(id string) *apiv1.Drain {
+	drain := func(id nstance.InstanceID) *apiv1.Drain {
 		t.Helper()
-		resp, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: id})
+		resp, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
 		require.NoError(t, err)
 		return resp.GetDrain()
 	}
@@ -146,32 +158,69 @@ func TestWhoDrains(t *testing.T) {
 				ids = append(ids, m.ID)
 			}
 		}
-		return len(ids) == 3
+		return len(ids) == 6
 	}, eventually, time.Millisecond)
+	var talks []*talk
 	for _, id := range ids {
 		w.await(nstance.EventCreated, id)
-		w.ready(id)
+		talks = append(talks, w.ready(id))
 	}
 
-	t.Run("an operator that watches one group sees too little to be trusted with drains", func(t *testing.T) {
-		group := w.watch(api, &apiv1.WatchInstanceEventsRequest{Group: "web"})
-		group.snapshot()
-		require.Equal(t, string(nstance.ExecutorAgent), drain(string(ids[0])).GetExecutor())
-	})
-	t.Run("an administrator is no drainer", func(t *testing.T) {
-		w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{}).snapshot()
-		require.Equal(t, string(nstance.ExecutorAgent), drain(string(ids[1])).GetExecutor())
-	})
-	t.Run("an operator that watches its tenant drains, and acknowledges", func(t *testing.T) {
+	t.Run("an operator that only watches is no executor", func(t *testing.T) {
 		w.watch(api, &apiv1.WatchInstanceEventsRequest{}).snapshot()
-		d := drain(string(ids[2]))
+		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[0]).GetExecutor())
+	})
+	t.Run("an administrator that only watches is none either", func(t *testing.T) {
+		w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{}).snapshot()
+		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[1]).GetExecutor())
+	})
+	t.Run("an operator of another tenant is none", func(t *testing.T) {
+		other := w.client(nstance.RoleOperator, "blue").api()
+		w.watch(other, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()
+		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[2]).GetExecutor())
+	})
+	t.Run("an executor must see every drain", func(t *testing.T) {
+		for _, req := range []*apiv1.WatchInstanceEventsRequest{
+			{DrainExecutor: true, Group: "web"}, {DrainExecutor: true, Instance: string(ids[0])},
+		} {
+			err := w.watch(api, req).ends()
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "drain_executor")
+		}
+	})
+	for i, as := range map[int]struct {
+		name string
+		api  apiv1.OperatorServiceClient
+	}{3: {"operator", api}, 4: {"administrator", w.admin()}} {
+		t.Run("an "+as.name+" that says so is the executor, and acknowledges", func(t *testing.T) {
+			watch := w.watch(as.api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
+			watch.snapshot()
+			drain(ids[i])
+			d := watch.of(nstance.EventDrainStarted, ids[i]).GetDrain()
+			require.Equal(t, string(nstance.ExecutorOperator), d.GetExecutor())
+			ack := &apiv1.AcknowledgeDrainedRequest{Id: string(ids[i]), Generation: d.GetGeneration() + 1, Outcome: "drained"}
+			_, err := as.api.AcknowledgeDrained(t.Context(), ack)
+			require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict, "another generation")
+			ack.Generation--
+			_, err = as.api.AcknowledgeDrained(t.Context(), ack)
+			require.NoError(t, err)
+			w.await(nstance.EventDeleted, ids[i])
+			watch.stop()
+			require.Eventually(t, func() bool { return !server.HasExecutor(w.server, nstance.DefaultTenant) }, eventually, time.Millisecond)
+		})
+	}
+	t.Run("an executor that comes late takes over where nothing drains", func(t *testing.T) {
+		k := talks[5]
+		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}}))
+		require.Equal(t, string(nstance.ExecutorNone), drain(ids[5]).GetExecutor(), "its agent has no hook")
+		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
+		watch.snapshot()
+		d := watch.of(nstance.EventDrainReassigned, ids[5]).GetDrain()
 		require.Equal(t, string(nstance.ExecutorOperator), d.GetExecutor())
-		ack := &apiv1.AcknowledgeDrainedRequest{Id: string(ids[2]), Generation: d.GetGeneration() + 1, Outcome: "drained"}
-		_, err := api.AcknowledgeDrained(t.Context(), ack)
-		require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict, "another generation")
-		ack.Generation--
-		_, err = api.AcknowledgeDrained(t.Context(), ack)
-		require.NoError(t, err)
-		w.await(nstance.EventDeleted, ids[2])
+		require.Eventually(t, func() bool { // the journal is written a moment before the drain is announced
+			_, err := api.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{Id: string(ids[5]), Generation: d.GetGeneration(), Outcome: "drained"})
+			return err == nil
+		}, eventually, time.Millisecond)
+		w.await(nstance.EventDeleted, ids[5])
 	})
 }

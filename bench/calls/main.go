@@ -110,8 +110,7 @@ func (r report) show(file string) error {
 	return figures.Save(file, r)
 }
 
-// An operator ends instances. It watches its tenant, so that drains are its own
-// to acknowledge.
+// An operator ends instances. It is the executor of its tenant's drains.
 type operator struct {
 	api   apiv1.OperatorServiceClient
 	watch apiv1.OperatorService_WatchInstanceEventsClient
@@ -128,7 +127,7 @@ func newOperator(ctx context.Context, r *rig.Rig) (*operator, error) {
 		return nil, err
 	}
 	o := &operator{api: apiv1.NewOperatorServiceClient(conn), close: func() { _ = conn.Close() }}
-	if o.watch, err = o.api.WatchInstanceEvents(ctx, &apiv1.WatchInstanceEventsRequest{}); err == nil {
+	if o.watch, err = o.api.WatchInstanceEvents(ctx, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}); err == nil {
 		err = o.await(func(m *apiv1.WatchInstanceEventsResponse) bool { return m.GetSynced() != nil })
 	}
 	if err != nil {

@@ -75,8 +75,8 @@ func run(ctx context.Context, out io.Writer) error {
 	defer wg.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	leave := drains.Attend(web.Key.Tenant) // before Run: from now on drains are ours to carry out
-	defer leave()
+	remove := drains.AddExecutor(web.Key.Tenant) // before Run: from now on drains are ours to carry out
+	defer remove()
 	wg.Go(func() { empty(ctx, drains) })
 	wg.Go(func() { _ = fleet.Run(ctx) }) // nil, when ctx ends
 	return play(ctx, s, cloud, fleet)

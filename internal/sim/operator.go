@@ -21,8 +21,8 @@ const (
 	manners
 )
 
-// An operator is the one of a tenant: while it watches, drains are its to
-// acknowledge.
+// An operator is the one of a tenant: while it watches, it is the executor of
+// that tenant's drains.
 type operator struct {
 	w      *World
 	tenant nstance.TenantID
@@ -83,8 +83,8 @@ func (o *operator) follow(ctx context.Context, drains *drain.Coordinator, watche
 		return
 	}
 	watching, stop := context.WithCancel(ctx)
-	attended := drains.Attend(o.tenant)
-	o.leave = func() { attended(); stop() }
+	remove := drains.AddExecutor(o.tenant)
+	o.leave = func() { remove(); stop() }
 	watches.Go(func() {
 		for e, err := range drains.Watch(watching, o.tenant, 0) {
 			if err != nil {
@@ -93,7 +93,7 @@ func (o *operator) follow(ctx context.Context, drains *drain.Coordinator, watche
 			if e.Drain.Instance != "" && e.Drain.Group.Tenant != o.tenant {
 				o.w.check.violated("tenant", "the operator of %s hears of %s of %s", o.tenant, e.Drain.Instance, e.Drain.Group)
 			}
-			if e.Type == nstance.DrainSnapshot || e.Type == nstance.DrainRequested {
+			if e.Type == nstance.DrainSnapshot || e.Type == nstance.DrainRequested || e.Type == nstance.DrainReassigned {
 				o.begin(ctx, e.Drain, watches)
 			}
 		}

@@ -1,0 +1,88 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// executorGrace is how long a drain waits for its operator once that has gone:
+// it may only be connecting again.
+const executorGrace = 10 * time.Second
+
+// An executorRegistry knows whether an operator carries out the drains of a
+// tenant. A drain coordinator may be one; without it no operator does.
+type executorRegistry interface {
+	HasExecutor(tenant nstance.TenantID) bool
+}
+
+// operatorDrains reports whether an operator carries out m's drain, if asked.
+func (r *Reconciler) operatorDrains(m *member) bool {
+	executors, ok := r.opts.Drains.(executorRegistry)
+	return ok && executors.HasExecutor(m.rec.Tenant)
+}
+
+// agentDrains reports whether m's agent has a hook. An agent that has not
+// reported yet may have one.
+func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
+
+// executor chooses who empties m: an operator that said that it drains, else the
+// agent's own hook, else nothing, and the deadline decides.
+func (r *Reconciler) executor(m *member) nstance.Executor {
+	switch {
+	case r.operatorDrains(m):
+		return nstance.ExecutorOperator
+	case m.agentDrains():
+		return nstance.ExecutorAgent
+	}
+	return nstance.ExecutorNone
+}
+
+// executorsChanged plans the groups whose drains another executor may take over.
+func (r *Reconciler) executorsChanged(tenant nstance.TenantID) {
+	for key := range r.groups {
+		if tenant == "" || key.Tenant == tenant {
+			r.queue.add(key, false)
+		}
+	}
+}
+
+// reassignDrains gives each drain whose executor is not there to one that is,
+// and returns when to look again. It needs the lock.
+func (r *Reconciler) reassignDrains(g *group, now time.Time) (next time.Time) {
+	for _, m := range g.members {
+		if m.state != nstance.Draining || m.drain == nil || m.drainOver {
+			continue
+		}
+		next = earliest(next, r.reassignDrain(m, now))
+	}
+	return next
+}
+
+// reassignDrain does so for one member.
+func (r *Reconciler) reassignDrain(m *member, now time.Time) (next time.Time) {
+	if m.drain.Executor == nstance.ExecutorOperator && r.operatorDrains(m) {
+		m.operatorGoneAt = time.Time{}
+		return time.Time{}
+	}
+	if m.drain.Executor == nstance.ExecutorAgent && m.agentDrains() {
+		return time.Time{}
+	}
+	if m.drain.Executor == nstance.ExecutorOperator {
+		if m.operatorGoneAt.IsZero() {
+			m.operatorGoneAt = now
+		}
+		if giveUp := m.operatorGoneAt.Add(executorGrace); now.Before(giveUp) {
+			return giveUp
+		}
+	}
+	to := r.executor(m)
+	if to == m.drain.Executor {
+		return time.Time{}
+	}
+	d := *m.drain
+	m.formerExecutor, d.Executor = m.drain.Executor, to
+	m.drain, m.step, m.retryAt, m.attempts = &d, stepDrain, time.Time{}, 0
+	m.planned++
+	return time.Time{}
+}
