@@ -26,13 +26,19 @@ import (
 //
 // A write goes to a temporary file, which is synced and then renamed under a
 // lock that all processes share; then the folder is synced. Whatever dies, the
-// key holds the old object or the new one. Readers take no lock. Files are
-// made with mode 0600, folders with 0700. The directory must be on a local
-// file system, or one on which flock works between all users of it.
+// key holds the old object or the new one. Get takes no lock. List takes it while
+// it reads the names in one folder: some file systems, tmpfs among them, show a
+// reader neither the old nor the new entry of a file that is being replaced.
+// Files are made with mode 0600, folders with 0700.
+//
+// The directory must be on a local disk of the machine on which all processes
+// run that use it. Network file systems such as NFS and SMB do not qualify: their
+// locks, renames and syncs promise less.
 type Dir struct {
 	root string
-	turn chan struct{}           // holds one token: one writer of this process asks for the file lock at a time
+	turn chan struct{}           // holds one token: one call of this process asks for the file lock at a time
 	step func(step string) error // seam of the crash tests; nil outside them
+	sync func(*os.File) error    // seam of the power cut tests; nil: (*os.File).Sync
 }
 
 var _ Store = (*Dir)(nil)
@@ -89,7 +95,7 @@ func (d *Dir) open(existing bool) error {
 	if info, err := os.Stat(d.root); err == nil && !info.IsDir() {
 		return nstance.FieldError("storage.path", "name a directory", "%s is not a directory", d.root)
 	}
-	if err := os.MkdirAll(filepath.Join(d.root, tempName), 0o700); err != nil {
+	if err := d.makeDirs(filepath.Join(d.root, tempName)); err != nil {
 		return dirError("open", d.root, err)
 	}
 	f, err := os.OpenFile(d.marker(), os.O_RDWR|os.O_CREATE, 0o600)
@@ -136,17 +142,20 @@ func (d *Dir) known(text []byte) error {
 func (d *Dir) mark() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	unlock, err := d.lock(ctx)
+	unlock, err := d.lock(ctx, toWrite)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	text, err := os.ReadFile(d.marker())
-	switch {
-	case err != nil:
+	if err == nil && len(text) == 0 {
+		text = []byte(markerText)
+		if err = d.writeFile(d.marker(), text, os.O_WRONLY); err == nil {
+			err = d.syncDir(d.root)
+		}
+	}
+	if err != nil {
 		return dirError("open", d.root, err)
-	case len(text) == 0:
-		return dirError("open", d.root, writeFile(d.marker(), []byte(markerText), os.O_WRONLY))
 	}
 	return d.known(text)
 }

@@ -39,7 +39,7 @@ type walk struct {
 
 // folder lists what is below a folder, whose name is empty or ends in a slash.
 func (w *walk) folder(name string) error {
-	entries, err := w.d.entries(name)
+	entries, err := w.d.entries(w.ctx, name)
 	if err != nil {
 		return err
 	}
@@ -87,8 +87,13 @@ type dirEntry struct {
 	isDir bool
 }
 
-func (d *Dir) entries(folder string) ([]dirEntry, error) {
+func (d *Dir) entries(ctx context.Context, folder string) ([]dirEntry, error) {
+	unlock, err := d.lock(ctx, toList) // nothing is renamed meanwhile
+	if err != nil {
+		return nil, err
+	}
 	found, err := os.ReadDir(d.path(folder))
+	unlock()
 	if errors.Is(err, fs.ErrNotExist) && folder != "" {
 		return nil, d.alive()
 	}

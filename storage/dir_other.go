@@ -9,7 +9,7 @@ import (
 )
 
 // tryLock refuses: a store whose lock does not hold would lose writes.
-func tryLock(*os.File) (bool, error) {
+func tryLock(*os.File, bool) (bool, error) {
 	return false, fmt.Errorf("the directory store needs flock, which is missing on this system: %w", errors.ErrUnsupported)
 }
 

@@ -27,6 +27,20 @@ func TestDir(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store { return openDir(t, t.TempDir()) })
 }
 
+// TestDirInSharedMemory: what tmpfs shows of a folder may lack files that are
+// being renamed.
+func TestDirInSharedMemory(t *testing.T) {
+	if _, err := os.Stat("/dev/shm"); err != nil {
+		t.Skip("this system has no /dev/shm")
+	}
+	storagetest.Run(t, func(t *testing.T) storage.Store {
+		root, err := os.MkdirTemp("/dev/shm", "nstance-test-")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
+		return openDir(t, root)
+	})
+}
+
 func TestOpenDir(t *testing.T) {
 	t.Run("makes the directory and opens it again", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a", "b")
@@ -242,6 +256,11 @@ func TestDirLockHonoursContext(t *testing.T) {
 	for name, d := range map[string]*storage.Dir{"the same store": a, "another one": b} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		_, err := d.PutIfAbsent(ctx, "b", []byte("x"))
+		cancel()
+		require.ErrorIs(t, err, nstance.Unavailable, name)
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
+		ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+		err = listError(ctx, d)
 		cancel()
 		require.ErrorIs(t, err, nstance.Unavailable, name)
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)

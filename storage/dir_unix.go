@@ -9,12 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes the file's lock if nobody has it. The lock belongs to this
-// open file, so it holds against other goroutines too, and ends when the file
-// is closed or its process dies (flock(2)).
-func tryLock(f *os.File) (bool, error) {
+// tryLock takes the file's lock, alone or beside others that share it, if it can
+// be had at once. The lock belongs to this open file, so it holds against other
+// goroutines too, and ends when the file is closed or its process dies (flock(2)).
+func tryLock(f *os.File, alone bool) (bool, error) {
+	how := unix.LOCK_SH
+	if alone {
+		how = unix.LOCK_EX
+	}
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return true, nil

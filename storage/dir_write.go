@@ -38,7 +38,7 @@ func (d *Dir) put(ctx context.Context, key string, data []byte, may condition) (
 
 // replace renames temp to key's file, if may permits it.
 func (d *Dir) replace(ctx context.Context, key, temp string, may condition) error {
-	unlock, err := d.lock(ctx)
+	unlock, err := d.lock(ctx, toWrite)
 	if err != nil {
 		return err
 	}
@@ -47,11 +47,14 @@ func (d *Dir) replace(ctx context.Context, key, temp string, may condition) erro
 		return err
 	}
 	path := d.path(key)
-	if err := makeDirs(filepath.Dir(path)); err != nil {
+	if err := d.makeDirs(filepath.Dir(path)); err != nil {
 		return dirError("put", path, err)
 	}
 	if err := d.at("rename"); err != nil {
 		return dirError("put", path, err)
+	}
+	if err := stopped(ctx, "put", key); err != nil {
+		return err
 	}
 	return dirError("put", path, os.Rename(temp, path))
 }
@@ -68,7 +71,7 @@ func (d *Dir) DeleteIfMatch(ctx context.Context, key string, v Version) error {
 }
 
 func (d *Dir) remove(ctx context.Context, key string, v Version) error {
-	unlock, err := d.lock(ctx)
+	unlock, err := d.lock(ctx, toWrite)
 	if err != nil {
 		return err
 	}
@@ -77,6 +80,12 @@ func (d *Dir) remove(ctx context.Context, key string, v Version) error {
 		return mayDelete(key, v, have, exists)
 	})
 	if err != nil {
+		return err
+	}
+	if err := d.at("remove"); err != nil {
+		return dirError("delete", d.path(key), err)
+	}
+	if err := stopped(ctx, "delete", key); err != nil {
 		return err
 	}
 	return dirError("delete", d.path(key), os.Remove(d.path(key)))
@@ -96,7 +105,7 @@ func (d *Dir) check(key string, may condition) error {
 func (d *Dir) settle(op, key string) error {
 	err := d.at("settle")
 	if err == nil {
-		err = syncDir(filepath.Dir(d.path(key)))
+		err = d.syncDir(filepath.Dir(d.path(key)))
 	}
 	if err != nil {
 		return nstance.Errorf(nstance.Ambiguous, "%s %s: done, but perhaps not durably: %w", op, key, err)
@@ -109,7 +118,7 @@ func (d *Dir) writeTemp(data []byte) (path string, v Version, err error) {
 	token := newToken()
 	path = filepath.Join(d.root, tempName, token)
 	raw := append(append(append(make([]byte, 0, headerLen+len(data)), headerStart...), token...), '\n')
-	err = writeFile(path, append(raw, data...), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	err = d.writeFile(path, append(raw, data...), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err == nil {
 		err = d.at("temp")
 	}
@@ -128,23 +137,23 @@ func (d *Dir) at(step string) error {
 }
 
 // writeFile writes and syncs a file. A short write is an error.
-func writeFile(path string, data []byte, flag int) error {
+func (d *Dir) writeFile(path string, data []byte, flag int) error {
 	f, err := os.OpenFile(path, flag, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Sync()
+		err = d.flush(f)
 	}
 	return errors.Join(err, f.Close())
 }
 
 // makeDirs makes a folder and its parents, each durably in its own parent.
-func makeDirs(path string) error {
+func (d *Dir) makeDirs(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeDirs(filepath.Dir(path)); err != nil {
+		if err := d.makeDirs(filepath.Dir(path)); err != nil {
 			return err
 		}
 		err = os.Mkdir(path, 0o700)
@@ -155,26 +164,41 @@ func makeDirs(path string) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return d.syncDir(filepath.Dir(path))
 }
 
-func syncDir(path string) error {
+func (d *Dir) syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(d.flush(f), f.Close())
 }
 
-// lock waits for the right to change the directory. It tries again and again
-// instead of waiting in the system, because a wait there cannot be ended.
-func (d *Dir) lock(ctx context.Context) (unlock func(), err error) {
+// flush has the system write a file or folder to the disk.
+func (d *Dir) flush(f *os.File) error {
+	if d.sync != nil {
+		return d.sync(f)
+	}
+	return f.Sync()
+}
+
+// What the lock is needed for.
+const (
+	toWrite = os.O_RDWR
+	toList  = os.O_RDONLY // shared with other processes that list
+)
+
+// lock waits for the right to change the directory, or to see its names. It tries
+// again and again instead of waiting in the system, because a wait there cannot
+// be ended. The lock is never taken once ctx has ended.
+func (d *Dir) lock(ctx context.Context, purpose int) (unlock func(), err error) {
 	select {
 	case d.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, stopped(ctx, "lock", d.root)
 	}
-	f, err := d.flock(ctx)
+	f, err := d.flock(ctx, purpose)
 	if err != nil {
 		<-d.turn
 		return nil, err
@@ -182,8 +206,8 @@ func (d *Dir) lock(ctx context.Context) (unlock func(), err error) {
 	return func() { _ = f.Close(); <-d.turn }, nil // closing releases the lock
 }
 
-func (d *Dir) flock(ctx context.Context) (*os.File, error) {
-	f, err := os.OpenFile(d.marker(), os.O_RDWR, 0)
+func (d *Dir) flock(ctx context.Context, purpose int) (*os.File, error) {
+	f, err := os.OpenFile(d.marker(), purpose, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = d.alive()
 	}
@@ -196,10 +220,12 @@ func (d *Dir) flock(ctx context.Context) (*os.File, error) {
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
-			_ = f.Close()
-			return nil, stopped(ctx, "lock", d.root)
 		}
-		held, err := tryLock(f)
+		if err := stopped(ctx, "lock", d.root); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		held, err := tryLock(f, purpose == toWrite)
 		if err != nil {
 			_ = f.Close()
 			return nil, dirError("lock", d.root, err)

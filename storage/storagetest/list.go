@@ -106,6 +106,52 @@ func listEntries(t *testing.T, s storage.Store) {
 	require.Equal(t, []storage.Entry{{Key: "a/1", Version: v1, Size: 6}, {Key: "a/2", Version: v2}}, got)
 }
 
+// listRewritten lists again and again while every key is replaced.
+func listRewritten(t *testing.T, s storage.Store) {
+	const writers, rounds = 4, 5
+	var keys []string
+	for i := range 300 {
+		keys = append(keys, fmt.Sprintf("instance/z1/default/web/%03d.json", i))
+	}
+	many(t, s, keys)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	written := make(chan struct{}, writers)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for part := range slices.Chunk(keys, len(keys)/writers) {
+		wg.Go(func() {
+			defer func() { written <- struct{}{} }()
+			for n := range rounds {
+				for _, key := range part {
+					if err := replace(ctx, s, key, fmt.Appendf(nil, "%s %d", key, n)); err != nil {
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			}
+		})
+	}
+	for done := 0; done < writers; {
+		require.Equal(t, keys, list(t, s, "instance/z1/", ""))
+		select {
+		case <-written:
+			done++
+		default:
+		}
+	}
+}
+
+func replace(ctx context.Context, s storage.Store, key string, data []byte) error {
+	obj, err := s.Get(ctx, key)
+	if err == nil {
+		_, err = s.PutIfMatch(ctx, key, data, obj.Version)
+	}
+	return err
+}
+
 func listBreak(t *testing.T, s storage.Store) {
 	many(t, s, []string{"a/1", "a/2", "a/3"})
 	seq := s.List(t.Context(), "a/", "")

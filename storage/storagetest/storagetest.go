@@ -50,6 +50,7 @@ var checks = []struct {
 	{"list yields every key in order", listAll},
 	{"list keeps to prefix and after", listPart},
 	{"list shows sizes and the present versions", listEntries},
+	{"list shows every key that is being replaced", listRewritten},
 	{"list can be left and repeated", listBreak},
 	{"list ends with its context", listCancelled},
 	{"the probe accepts it", func(t *testing.T, s storage.Store) { require.NoError(t, storage.Probe(t.Context(), s)) }},
