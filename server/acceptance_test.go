@@ -84,10 +84,16 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		require.Equal(t, before, now.GetDigest())
 		require.NotEmpty(t, now.GetHeldDigest())
 		require.NotNil(t, now.GetHeldAt())
+		require.Contains(t, now.GetHeldReason(), "3 and replace 0 of 5 members")
 		require.Empty(t, now.GetRejectedError())
 		require.EqualValues(t, 4, w.group(api, "web").GetSize())
 		require.Contains(t, strings.Join(w.status().Problems, "\n"), "is held until it is confirmed")
 		require.Equal(t, now.GetHeldDigest(), w.accepted().Held.Digest)
+	})
+	t.Run("operators see that one is held, not how many members the shard has", func(t *testing.T) {
+		now := w.configStatus(w.client(nstance.RoleOperator, "blue").api())
+		require.Equal(t, w.configStatus(api).GetHeldDigest(), now.GetHeldDigest())
+		require.Equal(t, "an administrator can see why", now.GetHeldReason())
 	})
 	t.Run("what is held survives, and so does what is in force", func(t *testing.T) {
 		held := w.configStatus(api).GetHeldDigest()

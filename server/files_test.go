@@ -412,13 +412,28 @@ func TestFilesOfOneMachine(t *testing.T) {
 }
 
 func TestFilesOfAnotherGroupAreNotPushed(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	web, db := w.ready(w.machine(nstance.DefaultTenant)).taker(), w.ready(w.machine("blue")).taker()
-	text := fmt.Sprintf(configuration, "", 1)
-	w.reload(strings.Replace(text, `"size": 1}},`, `"size": 1, "vars": {"x": "y"}}},`, 1))
-	web.hash = "v1:sha256:" + strings.Repeat("0", 64) // it has heard of hashes
-	web.tell()
+	text := func(colour string) string {
+		group := `"web": {"template": "vm", "size": 1}`
+		other := `"db": {"template": "vm", "size": 1, "vars": {"colour": "brown"}}`
+		return replace(t, served(1, "", `"colour": "`+colour+`"`, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""), group, group+", "+other)
+	}
+	w := newWorld(t, setup{text: text("red")})
+	takers := map[nstance.GroupID]*taker{}
+	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 2 }, eventually, time.Millisecond)
+	for _, m := range w.cloud.Machines() {
+		k := w.ready(m.ID).taker()
+		k.takes()
+		takers[m.Group] = k
+	}
+	web, db := takers["web"], takers["db"]
+	web.has("red")
+	db.has("brown")
+	web.quiet()
+	db.quiet()
+
+	w.reload(text("blue"))
 	web.takes()
+	web.has("blue")
 	web.quiet()
 	db.quiet()
 }

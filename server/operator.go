@@ -187,21 +187,25 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 }
 
 // GetConfigStatus implements the RPC. What is wrong with a configuration names
-// groups of any tenant, so only an administrator is told.
+// groups of any tenant, and why it is held counts members of all tenants: only an
+// administrator is told.
 func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfigStatusRequest) (*apiv1.GetConfigStatusResponse, error) {
-	admin := callerOf(ctx).Role == nstance.RoleAdmin
-	waiting := callerOf(ctx).term.accepts.waiting()
+	c := callerOf(ctx)
+	forAdmin := func(reason string) string {
+		if c.Role != nstance.RoleAdmin {
+			return "an administrator can see why"
+		}
+		return reason
+	}
+	waiting := c.term.accepts.waiting()
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
 	resp := &apiv1.GetConfigStatusResponse{Digest: o.s.conf.Digest(), LoadedAt: wire.Time(o.s.confAt)}
 	if waiting != nil {
-		resp.HeldDigest, resp.HeldAt, resp.HeldReason = waiting.Digest, wire.Time(waiting.At), waiting.Reason
+		resp.HeldDigest, resp.HeldAt, resp.HeldReason = waiting.Digest, wire.Time(waiting.At), forAdmin(waiting.Reason)
 	}
 	if o.s.refused.err != nil {
-		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), "an administrator can see why"
-		if admin {
-			resp.RejectedError = o.s.refused.err.Error()
-		}
+		resp.RejectedAt, resp.RejectedError = wire.Time(o.s.refused.at), forAdmin(o.s.refused.err.Error())
 	}
 	return resp, nil
 }

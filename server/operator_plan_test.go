@@ -176,9 +176,9 @@ func TestPlan(t *testing.T) {
 func (w *world) unmoved(text string) {
 	w.Helper()
 	api := w.admin()
-	require.Eventually(w, func() bool { // those that were made before text was in force have gone
+	require.Eventually(w, func() bool { // all is looked up, and members made before that have gone
 		g := w.group(api, "web")
-		return g.GetBooting() == 1 && g.GetStale()+g.GetLeaving() == 0 && w.machines(nstance.DefaultTenant) == 1
+		return len(g.GetHolds()) == 0 && g.GetBooting() == 1 && g.GetStale()+g.GetLeaving() == 0 && w.machines(nstance.DefaultTenant) == 1
 	}, eventually, time.Millisecond)
 	require.Empty(w, w.plan(api, text).GetGroups())
 	resp, err := api.Plan(w.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)}})
@@ -193,7 +193,8 @@ func (w *world) unmoved(text string) {
 
 func TestPlanOfWhatIsLookedUp(t *testing.T) {
 	t.Run("images", func(t *testing.T) {
-		w := newWorld(t, setup{})
+		slowly := simcloud.Options{Latency: simcloud.Constant(50 * time.Millisecond)} // the plan does not come before the image
+		w := newWorld(t, setup{cloud: slowly})
 		w.cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1"})
 		text := provisioned(1, `"image": "base", "track": ["image"], `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)
 		w.adopt(text)

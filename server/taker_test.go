@@ -123,6 +123,13 @@ func (k *taker) quiet() {
 	}
 }
 
+// has checks the content of the machine's only file.
+func (k *taker) has(content string) {
+	k.Helper()
+	require.Len(k, k.have, 1)
+	require.Equal(k, content, string(k.data[k.have[0].Digest]))
+}
+
 // leaf returns the certificate in a set's first file.
 func (k *taker) leaf(begin *apiv1.FilesBegin) *x509.Certificate {
 	k.Helper()
