@@ -99,6 +99,16 @@ func TestAWSSession(t *testing.T) {
 		require.ErrorContains(t, err, "HttpPutResponseHopLimit")
 		require.Zero(t, s.Requests(imds.AWSLifeCycle))
 	})
+	t.Run("a refused connection is an error that speaks of no hop limit", func(t *testing.T) {
+		gone := httptest.NewServer(aws())
+		gone.Close()
+		d, err := spot.NewAWS(&spot.Options{BaseURL: gone.URL})
+		require.NoError(t, err)
+		_, err = d.Interruptible(t.Context())
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorContains(t, err, "connection refused")
+		require.NotContains(t, err.Error(), "HopLimit")
+	})
 	bubble(t, "tokens that become required are found out", func(t *testing.T) {
 		old := imds.New(&imds.Options{Spot: true, NoTokens: true})
 		var now http.Handler = old

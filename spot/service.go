@@ -34,7 +34,10 @@ type answer struct {
 }
 
 // A silence is the cause of an error that came without any answer.
-type silence struct{ reason string }
+type silence struct {
+	reason   string
+	timedOut bool
+}
 
 func (s *silence) Error() string { return s.reason }
 
@@ -59,7 +62,11 @@ func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	case errors.Is(err, nstance.Internal):
 		return answer{}, err
 	}
-	return answer{}, nstance.Errorf(nstance.Unavailable, "%s: %w", req.URL.Path, &silence{reason(err, r.timeout)})
+	cause := &silence{reason: reason(err), timedOut: isTimeout(err)}
+	if cause.timedOut {
+		cause.reason = fmt.Sprintf("no answer within %v", r.timeout)
+	}
+	return answer{}, nstance.Errorf(nstance.Unavailable, "%s: %w", req.URL.Path, cause)
 }
 
 func (o *Options) exchange(req *http.Request) (answer, error) {
@@ -78,12 +85,14 @@ func (o *Options) exchange(req *http.Request) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, body}, nil
 }
 
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
+}
+
 // reason is the core of a transport error, without the addresses and ports
 // that make each repetition look new.
-func reason(err error, timeout time.Duration) string {
-	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return fmt.Sprintf("no answer within %v", timeout)
-	}
+func reason(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}

@@ -109,11 +109,12 @@ func (s *session) renew(ctx context.Context) error {
 	return nil
 }
 
-// hopLimit adds the usual remedy to a silent PUT: its answer is sent with a
-// hop limit of 1, too low for a container behind a bridge.
+// hopLimit adds the usual remedy to a PUT that times out: its answer is sent with
+// a hop limit of 1, too low for a container behind a bridge. A refused or broken
+// connection has another cause.
 func hopLimit(err error) error {
 	e, ok := errors.AsType[*nstance.Error](err)
-	if _, silent := errors.AsType[*silence](err); !ok || !silent {
+	if s, silent := errors.AsType[*silence](err); !ok || !silent || !s.timedOut {
 		return err
 	}
 	hinted := *e
