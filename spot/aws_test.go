@@ -1,9 +1,11 @@
 package spot_test
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,24 @@ import (
 	"github.com/nstance-go/nstance/spot"
 	"github.com/nstance-go/nstance/spot/spottest"
 )
+
+// A slowRefusal is a service whose first refusal is delivered late.
+type slowRefusal struct {
+	http.Handler
+	refusals  atomic.Int64
+	delivered chan struct{}
+}
+
+func (s *slowRefusal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer := httptest.NewRecorder()
+	s.Handler.ServeHTTP(answer, r)
+	if answer.Code == http.StatusUnauthorized && s.refusals.Add(1) == 1 {
+		<-s.delivered
+	}
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes())
+}
 
 func TestAWSSession(t *testing.T) {
 	bubble(t, "one token serves all reads and is renewed before it ends", func(t *testing.T) {
@@ -47,6 +67,26 @@ func TestAWSSession(t *testing.T) {
 			require.True(t, yes)
 		}
 		require.Equal(t, 3+2, s.Requests(imds.AWSLifeCycle), "the first read had no old token")
+	})
+	bubble(t, "two reads refused for the same token cost one new token", func(t *testing.T) {
+		s := aws()
+		slow := &slowRefusal{Handler: s, delivered: make(chan struct{})}
+		d := newAWS(t, slow)
+		_, err := d.Interruptible(t.Context())
+		require.NoError(t, err)
+		s.ExpireTokens()
+		late := make(chan error, 1)
+		go func() {
+			_, err := d.Interruptible(t.Context())
+			late <- err
+		}()
+		synctest.Wait() // it is refused, and does not know yet
+		_, err = d.Interruptible(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, s.Requests(imds.AWSToken))
+		close(slow.delivered)
+		require.NoError(t, <-late)
+		require.Equal(t, 2, s.Requests(imds.AWSToken))
 	})
 	bubble(t, "a refusal is repeated once, not for ever", func(t *testing.T) {
 		s := aws()
