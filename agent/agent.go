@@ -54,7 +54,7 @@ func New(o *Options) (*Agent, error) {
 		dial = dialAny
 	}
 	a := &Agent{o: o, mail: newMailbox(), vitals: vitals}
-	a.certs = &registrant{id: o.InstanceID, vault: vault{o.IdentityDir, o.IdentityMode}, dial: dial}
+	a.certs = &registrant{id: o.InstanceID, vault: vault{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
 	a.files = newFiler(o, a.certs.vault.record)
 	return a, nil

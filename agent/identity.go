@@ -64,6 +64,16 @@ func (id *identity) tls() *tls.Config { return pki.ClientTLS(id.roots, id.pair, 
 type vault struct {
 	dir  string
 	mode fs.FileMode // of all files but keys
+
+	step func() error // called before each change of the directory, for crash tests; nil: nothing
+}
+
+// next is called before each change of the directory.
+func (v vault) next() error {
+	if v.step == nil {
+		return nil
+	}
+	return v.step()
 }
 
 func (v vault) path(elem ...string) string { return filepath.Join(append([]string{v.dir}, elem...)...) }
@@ -196,6 +206,9 @@ func fileError(err error) error {
 }
 
 func (v vault) write(path string, data []byte) error {
+	if err := v.next(); err != nil {
+		return err
+	}
 	if err := pki.WriteFile(path, data); err != nil {
 		return err
 	}

@@ -131,6 +131,9 @@ func (v vault) use(n int) error {
 		if _, err := os.Lstat(v.path(version(old))); err != nil {
 			return nil //nolint:nilerr // what is not there, and whatever is older, has been removed before
 		}
+		if err := v.next(); err != nil {
+			return err
+		}
 		if err := os.RemoveAll(v.path(version(old))); err != nil {
 			return fileError(err)
 		}
@@ -147,8 +150,14 @@ func (v vault) link(target, name string) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fileError(err)
 	}
+	if err := v.next(); err != nil {
+		return err
+	}
 	if err := os.Symlink(target, tmp); err != nil {
 		return fileError(err)
+	}
+	if err := v.next(); err != nil {
+		return err
 	}
 	if err := os.Rename(tmp, v.path(name)); err != nil {
 		return fileError(err)

@@ -2,6 +2,8 @@ package agent // the directory's layout is private; what holds at each place to 
 
 import (
 	"crypto/ed25519"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,7 +29,7 @@ func newMint(t *testing.T) *mint {
 	t.Helper()
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	m := &mint{t, authority, vault{filepath.Join(t.TempDir(), "identity"), 0o600}}
+	m := &mint{t, authority, vault{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o700))
 	require.NoError(t, m.v.settle(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
 	return m
@@ -143,53 +145,66 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestDyingWhileInstalling stops before each step of install.
+// TestDyingWhileInstalling ends install before each of its changes, as a crash
+// would, and looks at what the next process finds.
 func TestDyingWhileInstalling(t *testing.T) {
-	prepare := func(t *testing.T) (*mint, string, nstance.Credential) {
-		m := newMint(t)
-		first := m.credential()
-		require.NoError(t, m.v.install(first))
-		return m, first.Serial, m.credential()
-	}
-	finish := func(t *testing.T, m *mint) {
-		next := m.credential()
-		require.NoError(t, m.v.install(next))
-		require.Equal(t, next.Serial, m.serial())
-	}
+	crash := errors.New("crash")
+	for before := range 4 { // certificates installed before: of the third, an old one is removed
+		installed := false // whether the new certificate is found
+		for n, crashed := 0, true; crashed; n++ {
+			t.Run(fmt.Sprintf("certificate %d at step %d", before+1, n), func(t *testing.T) {
+				m := newMint(t)
+				old := ""
+				for range before {
+					c := m.credential()
+					require.NoError(t, m.v.install(c))
+					old = c.Serial
+				}
+				c := m.credential()
+				left := n
+				m.v.step = func() error {
+					if left == 0 {
+						return crash
+					}
+					left--
+					return nil
+				}
+				err := m.v.install(c)
+				m.v.step = nil
+				if crashed = err != nil; crashed {
+					require.ErrorIs(t, err, crash)
+				}
 
-	t.Run("before anything: the old pair", func(t *testing.T) {
-		m, old, _ := prepare(t)
-		require.Equal(t, old, m.serial())
-		finish(t, m)
-	})
-	t.Run("after the roots: the old pair", func(t *testing.T) {
-		m, old, c := prepare(t)
-		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileRoots), c.Roots...))
-		require.Equal(t, old, m.serial())
-		finish(t, m)
-	})
-	t.Run("after the certificate, before the link: the new pair", func(t *testing.T) {
-		m, _, c := prepare(t)
-		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileRoots), c.Roots...))
-		require.NoError(t, pki.SaveCertificates(m.v.path("v2", fileCert), c.Chain...))
-		require.Equal(t, c.Serial, m.serial())
-		finish(t, m)
-	})
-	t.Run("after the first link ever, before the well-known names: they are made", func(t *testing.T) {
-		m := newMint(t)
-		c := m.credential()
-		require.NoError(t, pki.SaveCertificates(m.v.path("v1", fileRoots), c.Roots...))
-		require.NoError(t, pki.SaveCertificates(m.v.path("v1", fileCert), c.Chain...))
-		require.NoError(t, m.v.link("v1", linkCurrent))
-		require.Equal(t, c.Serial, m.serial())
-		require.FileExists(t, m.v.path("key.pem"))
-		finish(t, m)
-	})
-	t.Run("with a link half made: it is made again", func(t *testing.T) {
-		m, _, _ := prepare(t)
-		require.NoError(t, os.Symlink("v7", m.v.path("."+linkCurrent+".next")))
-		finish(t, m)
-	})
+				id, err := m.v.load()
+				switch {
+				case err == nil && pki.SerialOf(id.pair.Leaf) == c.Serial:
+					installed = true
+				case before == 0:
+					require.ErrorIs(t, err, nstance.NotFound)
+				default:
+					require.NoError(t, err)
+					require.Equal(t, old, pki.SerialOf(id.pair.Leaf))
+				}
+				require.True(t, crashed || installed)
+				if installed {
+					require.Equal(t, c.Serial, m.serial(), "what was found once is found again")
+				}
+				if err == nil {
+					require.True(t, id.roots.Equal(m.authority.Pool()))
+					shown, err := pki.LoadPair(m.v.path("cert.pem"), m.v.path("key.pem"))
+					require.NoError(t, err)
+					require.Equal(t, id.pair.Certificate, shown.Certificate, "the well-known names show it")
+				}
+
+				next := m.credential()
+				require.NoError(t, m.v.install(next))
+				require.Equal(t, next.Serial, m.serial())
+				names, err := filepath.Glob(m.v.path("v*"))
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(names), 2)
+			})
+		}
+	}
 }
 
 func TestSpentNonce(t *testing.T) {

@@ -30,7 +30,7 @@ func TestMakePrevious(t *testing.T) {
 	}
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	m := &mint{t, authority, vault{previous, 0o600}}
+	m := &mint{t, authority, vault{dir: previous, mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o755))
 	nonce := jwt(goodPayload)
 	require.NoError(t, m.v.write(m.v.path(fileNonce), []byte(nonce+"\n")))
@@ -46,7 +46,7 @@ func TestMakePrevious(t *testing.T) {
 }
 
 func TestPrevious(t *testing.T) {
-	v := vault{filepath.Join(t.TempDir(), "identity"), 0o600}
+	v := vault{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}
 	require.NoError(t, os.CopyFS(v.dir, os.DirFS(previous)))
 	id, err := v.load()
 	require.NoError(t, err)
