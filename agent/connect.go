@@ -118,7 +118,7 @@ func (a *Agent) hold(ctx context.Context, addr string, id *identity, welcomed fu
 	defer conn.Close() // the session is over, well or not
 	s := &stream{
 		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains, files: a.files,
-		renew: a.certs.renew, renewAt: id.renewAt(),
+		renew: a.certs.renew, pace: &a.certs.pace, renewAt: a.certs.pace.due(id, time.Now()),
 		report: a.report, interval: a.o.ReportInterval,
 		welcomed: welcomed, log: a.o.Log.With("addr", addr),
 	}

@@ -51,13 +51,6 @@ type identity struct {
 
 func (id *identity) expired(now time.Time) bool { return !now.Before(id.pair.Leaf.NotAfter) }
 
-// renewAt is two thirds of the way through the certificate's life: a third of
-// it is left for finding a server that answers.
-func (id *identity) renewAt() time.Time {
-	life := id.pair.Leaf.NotAfter.Sub(id.pair.Leaf.NotBefore)
-	return id.pair.Leaf.NotBefore.Add(life * 2 / 3)
-}
-
 func (id *identity) tls() *tls.Config { return pki.ClientTLS(id.roots, id.pair, id.Shard, id.Cluster) }
 
 // A vault is the identity directory. One agent at a time uses it.

@@ -37,6 +37,7 @@ const (
 type registrant struct {
 	id    nstance.InstanceID
 	vault vault
+	pace  renewalPace
 	dial  func(ctx context.Context, addr string) (net.Conn, error)
 }
 
@@ -162,7 +163,11 @@ func (r *registrant) accept(key ed25519.PrivateKey, c nstance.Credential) error 
 	if who.Subject != string(r.id) || who.Role != nstance.RoleAgent {
 		return nstance.Errorf(nstance.Internal, "the server sent a certificate for %s %q", who.Role, who.Subject)
 	}
-	return r.vault.install(c)
+	if err := r.vault.install(c); err != nil {
+		return err
+	}
+	r.pace.receive()
+	return nil
 }
 
 // hostname returns the machine's name, or "" where it has none: it is for

@@ -21,8 +21,6 @@ const (
 	welcomeTimeout = 10 * time.Second
 	// goodbyeTimeout bounds the end of a session, goodbye and all.
 	goodbyeTimeout = time.Second
-	// renewRetry is the longest pause between attempts to renew.
-	renewRetry = time.Minute
 	// maxHurry bounds the time that a server may give for renewing.
 	maxHurry = time.Hour
 )
@@ -44,7 +42,8 @@ type stream struct {
 	drains   *drainer
 	files    *filer
 	renew    func(ctx context.Context, conn grpc.ClientConnInterface) error
-	renewAt  time.Time
+	pace     *renewalPace
+	renewAt  time.Time                                // unless the server asks sooner
 	report   func(ctx context.Context) nstance.Report // without notices; as soon as ctx ends with what is known
 	interval time.Duration                            // between reports, unless the server says
 	welcomed func()                                   // called once, when the server has accepted the agent
@@ -274,10 +273,7 @@ func (s *stream) drain(c *apiv1.DrainCommand) nstance.Drain {
 func (s *stream) keepCertificate(life context.Context) {
 	timer := time.NewTimer(time.Until(s.renewAt))
 	defer timer.Stop()
-	for failures := 0; ; failures++ {
-		if !s.waitToRenew(life, timer) {
-			return
-		}
+	for s.waitToRenew(life, timer) {
 		err := s.renew(life, s.conn)
 		if err == nil {
 			s.stop(errRenewed)
@@ -286,7 +282,7 @@ func (s *stream) keepCertificate(life context.Context) {
 		if life.Err() == nil {
 			s.log.Warn("certificate not renewed", "code", nstance.CodeOf(err), "err", err)
 		}
-		timer.Reset(firstBackoff + backoff(failures, renewRetry))
+		timer.Reset(s.pace.fail())
 	}
 }
 
@@ -301,8 +297,8 @@ func (s *stream) waitToRenew(life context.Context, timer *time.Timer) bool {
 			return false
 		case within := <-hurry:
 			hurry = nil // once is enough
-			if soon := rand.N(min(max(within, 1), maxHurry)); time.Now().Add(soon).Before(s.renewAt) {
-				timer.Reset(soon)
+			if soon := s.pace.hurried(time.Now().Add(rand.N(min(max(within, 1), maxHurry)))); soon.Before(s.renewAt) {
+				timer.Reset(time.Until(soon))
 			}
 		case <-timer.C:
 			return true

@@ -166,7 +166,7 @@ func TestIssueRefuses(t *testing.T) {
 		"an address that is none":      {func(m *registration.Template) { m.Role, m.Addresses = "", make([]netip.Addr, 1) }, registration.Workload, nstance.Invalid},
 		"a server without shard":       {func(m *registration.Template) { m.Role = nstance.RoleServer }, registration.Identity, nstance.Invalid},
 		"after the authority's end":    {func(m *registration.Template) { m.Now = epoch.AddDate(11, 0, 0) }, registration.Identity, nstance.Internal},
-		"before the authority's start": {func(m *registration.Template) { m.Now = epoch.Add(-time.Hour) }, registration.Identity, nstance.Internal},
+		"before the authority's start": {func(m *registration.Template) { m.Now = epoch.Add(-2 * time.Hour) }, registration.Identity, nstance.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmpl := agentTemplate()

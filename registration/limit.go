@@ -3,6 +3,7 @@ package registration
 import (
 	"hash/maphash"
 	"net/netip"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -41,13 +42,17 @@ func (l Limit) validate(field string) error {
 func (l Limit) limiter() *rate.Limiter { return rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst) }
 
 type limits struct {
-	seed   maphash.Seed
-	each   []*rate.Limiter
-	global *rate.Limiter
+	seed    maphash.Seed
+	each    []*rate.Limiter
+	global  *rate.Limiter
+	holders holderLimits
 }
 
-func newLimits(each, global Limit) *limits {
-	l := &limits{seed: maphash.MakeSeed(), each: make([]*rate.Limiter, buckets), global: global.limiter()}
+func newLimits(each, global, holder Limit) *limits {
+	l := &limits{
+		seed: maphash.MakeSeed(), each: make([]*rate.Limiter, buckets), global: global.limiter(),
+		holders: holderLimits{limit: holder, of: map[string]*rate.Limiter{}},
+	}
 	for i := range l.each {
 		l.each[i] = each.limiter()
 	}
@@ -70,13 +75,50 @@ func (l *limits) source(addr netip.Addr, now time.Time) error {
 	return nil
 }
 
-// subject admits or refuses a renewal. Its source has been authenticated, so
-// that strangers' registrations do not count against it.
+// subject admits or refuses a renewal.
 func (l *limits) subject(id nstance.Identity, now time.Time) error {
-	if !l.of(string(id.Tenant)+"/"+id.Subject).AllowN(now, 1) {
+	if !l.holders.allow(string(id.Role)+"/"+string(id.Tenant)+"/"+id.Subject, now) {
 		return throttled("too many renewals by %s", id.Subject)
 	}
 	return nil
+}
+
+// holderLimits has a bucket for each holder that has renewed lately. A holder
+// has been authenticated, so there are no more of them than records, and one
+// does not count against another.
+type holderLimits struct {
+	limit Limit
+
+	mu      sync.Mutex
+	of      map[string]*rate.Limiter
+	sweepAt int // size at which full buckets are removed
+}
+
+// leastSweep is the number of buckets below which none is removed.
+const leastSweep = 1024
+
+func (h *holderLimits) allow(holder string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	bucket := h.of[holder]
+	if bucket == nil {
+		if len(h.of) >= max(h.sweepAt, leastSweep) {
+			h.sweep(now)
+		}
+		bucket = h.limit.limiter()
+		h.of[holder] = bucket
+	}
+	return bucket.AllowN(now, 1)
+}
+
+// sweep removes the buckets that are full again: a new one is equal to them.
+func (h *holderLimits) sweep(now time.Time) {
+	for holder, bucket := range h.of {
+		if bucket.TokensAt(now) >= float64(h.limit.Burst) {
+			delete(h.of, holder)
+		}
+	}
+	h.sweepAt = 2 * len(h.of)
 }
 
 func (l *limits) of(key string) *rate.Limiter { return l.each[maphash.String(l.seed, key)%buckets] }

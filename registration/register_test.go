@@ -386,14 +386,36 @@ func TestLimits(t *testing.T) {
 		require.ErrorIs(t, register(w, source), nstance.Throttled)
 	})
 	t.Run("of renewals by one holder", func(t *testing.T) {
-		w := newWorld(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 2}})
-		_, nonce := w.instance()
-		who := w.mustRegister(nonce, pki.NewKey())
-		for range 2 {
-			w.mustRenew(who, pki.NewKey())
+		w := newWorld(t, nil)
+		_, who := w.agent()
+		renewed := func(times int) (n int) {
+			for range times {
+				_, err := w.renew(who, pki.NewKey())
+				if err == nil {
+					n++
+					continue
+				}
+				require.ErrorIs(t, err, nstance.Throttled)
+			}
+			return n
 		}
-		_, err := w.renew(who, pki.NewKey())
-		require.ErrorIs(t, err, nstance.Throttled)
+		require.Equal(t, 5, renewed(100), "at once")
+		w.pass(time.Minute)
+		require.Equal(t, 1, renewed(100), "a minute later")
+		writes := w.store.writes
+		require.Zero(t, renewed(100))
+		require.Equal(t, writes, w.store.writes, "a refusal costs no write")
+	})
+	t.Run("of renewals, sparing every other holder", func(t *testing.T) {
+		all := registration.Limit{PerSecond: 1e6, Burst: 1e6}
+		w := newWorld(t, &registration.Options{PerSource: all, Global: all, PerHolder: registration.Limit{PerSecond: 1, Burst: 1}})
+		for range 3 { // holders are forgotten meanwhile, and renew again
+			for range 1200 {
+				_, who := w.agent()
+				w.mustRenew(who, pki.NewKey())
+			}
+			w.pass(time.Hour)
+		}
 	})
 }
 
@@ -410,16 +432,17 @@ func TestNewRefuses(t *testing.T) {
 		records   registration.Records
 		change    func(*registration.Options)
 	}{
-		"no authority":           {nil, keys.Nonces, newStore(), nil},
-		"the workload authority": {keys.Workload, keys.Nonces, newStore(), nil},
-		"no nonce keys":          {keys.Identity, nil, newStore(), nil},
-		"no records":             {keys.Identity, keys.Nonces, nil, nil},
-		"no cluster":             {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Cluster = "" }},
-		"no shard":               {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Shard = "" }},
-		"a negative lifetime":    {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.AgentLifetime = -1 }},
-		"a tiny lifetime":        {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.OperatorLifetime = time.Second }},
-		"a negative limit":       {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Global.Burst = -1 }},
-		"a negative rate":        {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource.PerSecond = -1 }},
+		"no authority":                {nil, keys.Nonces, newStore(), nil},
+		"the workload authority":      {keys.Workload, keys.Nonces, newStore(), nil},
+		"no nonce keys":               {keys.Identity, nil, newStore(), nil},
+		"no records":                  {keys.Identity, keys.Nonces, nil, nil},
+		"no cluster":                  {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Cluster = "" }},
+		"no shard":                    {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Shard = "" }},
+		"a negative lifetime":         {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.AgentLifetime = -1 }},
+		"a tiny lifetime":             {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.OperatorLifetime = time.Second }},
+		"a negative limit":            {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Global.Burst = -1 }},
+		"a negative rate of renewals": {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerHolder.PerSecond = -1 }},
+		"a negative rate":             {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource.PerSecond = -1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := good()

@@ -28,10 +28,11 @@ type Options struct {
 	OperatorLifetime time.Duration // of operators' and administrators'; default 24h
 
 	// PerSource limits registrations from one address (by default 50 a second,
-	// 200 at once, since a fleet may sit behind one), and renewals by one
-	// holder. Global limits registrations altogether (1,000 a second, 2,000 at
-	// once).
+	// 200 at once, since a fleet may sit behind one). Global limits registrations
+	// altogether (1,000 a second, 2,000 at once).
 	PerSource, Global Limit
+	// PerHolder limits renewals by one holder (by default one a minute, 5 at once).
+	PerHolder Limit
 
 	// Alarm is told when a nonce or a certificate turns out to be in two hands.
 	// It must not block. Nil logs.
@@ -53,6 +54,7 @@ func (o *Options) withDefaults() (Options, error) {
 	out.AgentLifetime = orDefault(out.AgentLifetime, 24*time.Hour)
 	out.OperatorLifetime = orDefault(out.OperatorLifetime, 24*time.Hour)
 	out.PerSource = out.PerSource.or(Limit{PerSecond: 50, Burst: 200})
+	out.PerHolder = out.PerHolder.or(Limit{PerSecond: 1.0 / 60, Burst: 5})
 	out.Global = out.Global.or(Limit{PerSecond: 1000, Burst: 2000})
 	if out.Now == nil {
 		out.Now = time.Now
@@ -92,6 +94,9 @@ func (o *Options) validate() error {
 	if err := o.PerSource.validate("per_source"); err != nil {
 		return err
 	}
+	if err := o.PerHolder.validate("per_holder"); err != nil {
+		return err
+	}
 	return o.Global.validate("global")
 }
 
@@ -120,7 +125,7 @@ func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options
 	if err != nil {
 		return nil, err
 	}
-	return &Registrar{authority: authority, nonces: nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global)}, nil
+	return &Registrar{authority: authority, nonces: nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global, o.PerHolder)}, nil
 }
 
 // An applicant is a request whose nonce and key have proved genuine.

@@ -95,6 +95,26 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
+// An agent whose clock is hours ahead may believe at each moment that it must
+// renew.
+func TestRenewalsOfOneHolderAreLimited(t *testing.T) {
+	w := newWorld(t, setup{size: 2})
+	machine := w.machine(nstance.DefaultTenant)
+	h, other := w.agent(machine), w.agent(w.nextMachine(nstance.DefaultTenant, machine))
+	agents := apiv1.NewAgentServiceClient(h.dial(w.server.Addresses().Agent))
+	renewed := 0
+	for range 100 {
+		_, err := agents.RenewCertificate(t.Context(), &apiv1.RenewCertificateRequest{Csr: h.csr(pki.NewKey())})
+		if err == nil {
+			renewed++
+			continue
+		}
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Throttled)
+	}
+	require.LessOrEqual(t, renewed, 6)
+	other.renewed()
+}
+
 // record reads an instance's record as storage has it.
 func (w *world) record(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) storage.Instance {
 	w.Helper()
