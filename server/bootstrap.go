@@ -5,10 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"text/template"
+	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/files"
@@ -21,7 +22,7 @@ type bootstrap struct{ s *Server }
 // Render implements reconcile.Bootstrap. The nonce's claims come from the
 // record alone and its signature is deterministic, so equal records give equal
 // bytes.
-func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
+func (b bootstrap) Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
 	nonce, err := b.nonce(rec, def)
 	if err != nil {
 		return reconcile.Rendered{}, err
@@ -31,17 +32,17 @@ func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.
 		return reconcile.Rendered{}, err
 	}
 	data := b.data(rec, def)
-	args, err := renderArgs(def.Args, data)
+	args, err := renderArgs(ctx, def.Args, data)
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
 	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
-	userData, err := render("userdata.content", content, data)
+	userData, err := renderText(ctx, "userdata.content", content, data)
 	return reconcile.Rendered{UserData: userData, Args: args}, err
 }
 
 // renderArgs renders every string within args.
-func renderArgs(args json.RawMessage, data files.Boot) (json.RawMessage, error) {
+func renderArgs(ctx context.Context, args json.RawMessage, data files.Boot) (json.RawMessage, error) {
 	if len(args) == 0 || !bytes.Contains(args, []byte("{{")) {
 		return args, nil
 	}
@@ -51,28 +52,28 @@ func renderArgs(args json.RawMessage, data files.Boot) (json.RawMessage, error) 
 	if err := d.Decode(&v); err != nil {
 		return nil, nstance.FieldError("args", "correct the template", "%v", err)
 	}
-	v, err := renderIn("args", v, data)
+	v, err := renderIn(ctx, "args", v, data)
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(v)
 }
 
-func renderIn(path string, v any, data files.Boot) (any, error) {
+func renderIn(ctx context.Context, path string, v any, data files.Boot) (any, error) {
 	var err error
 	switch v := v.(type) {
 	case string:
-		out, err := render(path, v, data)
+		out, err := renderText(ctx, path, v, data)
 		return string(out), err
 	case map[string]any:
 		for k := range v {
-			if v[k], err = renderIn(path+"."+k, v[k], data); err != nil {
+			if v[k], err = renderIn(ctx, path+"."+k, v[k], data); err != nil {
 				return nil, err
 			}
 		}
 	case []any:
 		for i := range v {
-			if v[i], err = renderIn(path, v[i], data); err != nil {
+			if v[i], err = renderIn(ctx, path, v[i], data); err != nil {
 				return nil, err
 			}
 		}
@@ -131,14 +132,17 @@ func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boo
 	}}
 }
 
-func render(field, content string, data files.Boot) ([]byte, error) {
-	t, err := template.New(field).Funcs(files.Functions()).Option("missingkey=error").Parse(content)
+func renderText(ctx context.Context, field, content string, data files.Boot) ([]byte, error) {
+	t, err := render.Parse(content)
 	if err != nil {
 		return nil, nstance.FieldError(field, "correct the template", "%v", err)
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, data); err != nil {
-		return nil, nstance.FieldError(field, "correct the template, or define the variable", "%v", err)
+	out, err := t.Render(ctx, data)
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.Is(err, nstance.Unavailable):
+		return nil, fmt.Errorf("%s: %w", field, err)
 	}
-	return out.Bytes(), nil
+	return nil, nstance.FieldError(field, "correct the template, or define the variable", "%v", err)
 }

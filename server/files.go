@@ -287,7 +287,7 @@ func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definiti
 	if old != nil {
 		before = old.Kit
 	}
-	made := &madeKit{files.Prepare(ctx, hash, d, k.common(), k.sources, files.Functions(), before), d, time.Now()}
+	made := &madeKit{files.Prepare(ctx, hash, d, k.common(), k.sources, before), d, time.Now()}
 	if old != nil && made.Same(before) && !made.Troubled() {
 		made.Kit = before // so that sessions see that nothing has changed
 	}

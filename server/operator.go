@@ -97,7 +97,7 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 	case err == nil:
 		resp.Instance = instanceMessage(v)
 		if fields, derr := c.term.reconciler.Drift(ctx, id); derr == nil { // its definition being out of reach must not hide the rest
-			resp.Instance.Drift = changeMessages(fields)
+			resp.Instance.Drift = c.changeMessages(fields)
 		}
 	case len(events) > 0:
 		e := events[len(events)-1]

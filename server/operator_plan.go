@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,11 +26,16 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	switch {
 	case req.GetGroup() != nil && len(req.GetConfig()) > 0:
 		return nil, nstance.FieldError("group", "plan with one at a time", "a configuration is given as well")
+	case len(req.GetConfig()) > 0 && c.Role != nstance.RoleAdmin:
+		return nil, &nstance.Error{
+			Code: nstance.Denied, Field: "config", Msg: "only administrators send whole configurations",
+			Remedy: "plan a change of a group, or leave it out to plan what a refresh would do",
+		}
 	case req.GetGroup() != nil:
 		return c.planGroup(ctx, req.GetGroup())
 	}
 	conf, err := o.s.proposal(ctx, req.GetConfig())
-	if err != nil && c.Role != nstance.RoleAdmin && len(req.GetConfig()) == 0 {
+	if err != nil && c.Role != nstance.RoleAdmin {
 		err = nstance.Errorf(nstance.CodeOf(err), "the configuration would be refused: an administrator can see why")
 	}
 	if err != nil {
@@ -44,7 +50,7 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	resp := &apiv1.PlanResponse{Digest: conf.Digest(), Held: excess != ""}
 	for _, p := range plans {
 		if c.sees(p.Key.Tenant) {
-			resp.Groups = append(resp.Groups, planMessage(p))
+			resp.Groups = append(resp.Groups, c.planMessage(p))
 		}
 	}
 	return resp, err
@@ -65,7 +71,7 @@ func typesOf(conf *config.Config) (names []string) {
 // a refresh would read. It fails as a refresh with it would.
 func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config, err error) {
 	if len(data) > 0 {
-		conf, err = config.Parse("proposed configuration", data)
+		conf, err = config.ParseContext(ctx, "proposed configuration", data)
 	} else {
 		conf, _, err = s.read(ctx)
 	}
@@ -102,7 +108,7 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	plans, err := c.term.groups.whatIfOne(spec, config.TemplateName(req.GetTemplate()))
 	resp := &apiv1.PlanResponse{Digest: c.term.server.config().Digest()}
 	for _, p := range plans {
-		resp.Groups = append(resp.Groups, planMessage(p))
+		resp.Groups = append(resp.Groups, c.planMessage(p))
 	}
 	return resp, err
 }
@@ -120,10 +126,10 @@ func (g *groups) whatIfOne(spec nstance.Group, template config.TemplateName) ([]
 	return g.t.reconciler.WhatIf(g.complete(g.t.server.config(), file, []nstance.Group{spec}), false)
 }
 
-func planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
+func (c caller) planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
 	m := &apiv1.GroupPlan{
 		Tenant: string(p.Key.Tenant), Group: string(p.Key.Group), SizeBefore: int32(p.SizeBefore), SizeAfter: int32(p.SizeAfter),
-		Fields: changeMessages(p.Fields), Creates: int32(p.Creates), Change: p.Change, EstimateBasis: p.EstimateBasis,
+		Fields: c.changeMessages(p.Fields), Creates: int32(p.Creates), Change: p.Change, EstimateBasis: p.EstimateBasis,
 	}
 	if p.Estimate > 0 {
 		m.Estimate = durationpb.New(p.Estimate)
@@ -137,10 +143,29 @@ func planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
 	return m
 }
 
-func changeMessages(fields []reconcile.FieldChange) []*apiv1.FieldChange {
+// changeMessages returns the changed fields of a definition. To operators, values
+// of settings that only the configuration has are not shown.
+func (c caller) changeMessages(fields []reconcile.FieldChange) []*apiv1.FieldChange {
 	var out []*apiv1.FieldChange
 	for _, f := range fields {
+		if c.Role != nstance.RoleAdmin && !tenantSets(f.Path) {
+			f.Before, f.After = hiddenValue(f.Before), hiddenValue(f.After)
+		}
 		out = append(out, &apiv1.FieldChange{Path: f.Path, Before: wire.Text(f.Before), After: wire.Text(f.After), Effect: string(f.Effect)})
 	}
 	return out
+}
+
+// tenantSets reports whether a field of a definition is one that the API can set.
+func tenantSets(path string) bool {
+	top, _, _ := strings.Cut(path, ".")
+	return slices.Contains([]string{"size", "template", "instance_types", "subnet_pool", "load_balancers", "vars", "args", "market"}, top)
+}
+
+// hiddenValue stands for a value that only administrators may see.
+func hiddenValue(v string) string {
+	if v == "" {
+		return ""
+	}
+	return "(set by the configuration)"
 }

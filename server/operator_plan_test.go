@@ -148,7 +148,10 @@ func TestPlan(t *testing.T) {
 	t.Run("an operator is told of his own groups", func(t *testing.T) {
 		blue := w.client(nstance.RoleOperator, "blue").api()
 		text := replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "new {{.Nonce}}"`)
-		resp, err := blue.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+		_, err := blue.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
+		refuses(t, err, nstance.Denied, "config")
+		w.conf.set(text, nil)
+		resp, err := blue.Plan(t.Context(), &apiv1.PlanRequest{})
 		require.NoError(t, err)
 		require.Len(t, resp.GetGroups(), 1)
 		require.Equal(t, "blue", resp.GetGroups()[0].GetTenant())

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 // A decoder turns the tree of a file into typed values, and remembers where
 // each came from so that later checks can point at it.
 type decoder struct {
+	ctx      context.Context // ends the rendering of templates
 	name     string
 	src      []byte
 	at       map[string]int // offset of the value at each path

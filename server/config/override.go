@@ -3,10 +3,10 @@ package config
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -335,30 +335,29 @@ func ParseArgs(args json.RawMessage) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return canonical, renderableIn("args", decodeArgs(canonical))
+	return canonical, noTemplates("args", decodeArgs(canonical))
 }
 
-// renderableIn checks every string below v.
-func renderableIn(path string, v any) error {
+// noTemplates refuses strings below v that would be rendered: what comes through
+// the API is data.
+func noTemplates(path string, v any) error {
 	switch v := v.(type) {
 	case map[string]any:
 		for _, key := range sortedKeys(v) {
-			if err := renderableIn(join(path, key), v[key]); err != nil {
+			if err := noTemplates(join(path, key), v[key]); err != nil {
 				return err
 			}
 		}
 	case []any:
 		for i := range v {
-			if err := renderableIn(index(path, i), v[i]); err != nil {
+			if err := noTemplates(index(path, i), v[i]); err != nil {
 				return err
 			}
 		}
 	case string:
-		err := renderable(v, seenByBoot)
-		if e, ok := errors.AsType[*nstance.Error](err); ok {
-			e.Field = path
+		if strings.Contains(v, "{{") {
+			return nstance.FieldError(path, "write the value itself, or use a template of the configuration", "looks like a template: only those of the configuration are rendered")
 		}
-		return err
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -52,7 +53,13 @@ func Load(path string) (*Config, error) {
 // Invalid, the path of the setting in Field, file, line and column in Msg, and
 // what to do about it in Remedy. Columns count bytes, from 1.
 func Parse(name string, data []byte) (*Config, error) {
-	d := &decoder{name: name, src: data, at: map[string]int{}}
+	return ParseContext(context.Background(), name, data)
+}
+
+// ParseContext is Parse, which renders every template of every group. It fails
+// with Unavailable once ctx has ended.
+func ParseContext(ctx context.Context, name string, data []byte) (*Config, error) {
+	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}}
 	c := &Config{}
 	if root, ok := d.syntax(); ok {
 		d.unique("", root)
@@ -63,6 +70,9 @@ func Parse(name string, data []byte) (*Config, error) {
 		if len(d.problems) == 0 {
 			d.check(c)
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, nstance.Errorf(nstance.Unavailable, "%s: reading ended: %w", name, err)
 	}
 	if err := d.err(); err != nil {
 		return nil, err

@@ -2,16 +2,15 @@ package config
 
 import (
 	"errors"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"text/template"
 	"text/template/parse"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/server/files"
 )
 
@@ -35,32 +34,22 @@ func CheckUserData(field, text string) error {
 // that the fields which it names are among those of data. Variables are looked
 // for where it is known whose they are.
 func renderable(text string, data reflect.Type) error {
-	t, err := parsed(text)
+	t, err := render.Parse(text)
 	if err != nil {
 		wrong := strings.TrimPrefix(err.Error(), "template: text:")
 		if _, name, ok := strings.Cut(wrong, "function "); ok {
 			name = strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`)
-			return nstance.FieldError("", nearest.Remedy(name, functionNames()), "template line %s", wrong)
+			return nstance.FieldError("", nearest.Remedy(name, render.Functions()), "template line %s", wrong)
 		}
 		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
 	}
-	if t.Tree == nil {
+	tree := t.Tree()
+	if tree == nil {
 		return nil
 	}
-	c := fieldCheck{data: data, tree: t.Tree}
-	c.list(t.Root, true)
+	c := fieldCheck{data: data, tree: tree}
+	c.list(tree.Root, true)
 	return c.err
-}
-
-func parsed(text string) (*template.Template, error) {
-	return template.New("text").Funcs(files.Functions()).Option("missingkey=error").Parse(text)
-}
-
-func functionNames() []string {
-	names := slices.Collect(maps.Keys(files.Functions()))
-	names = append(names, "and", "or", "not", "len", "index", "slice", "print", "printf", "println", "html", "js", "urlquery", "eq", "ne", "lt", "le", "gt", "ge", "call")
-	slices.Sort(names)
-	return names
 }
 
 // A fieldCheck finds the first path in a template that leads nowhere.
@@ -174,7 +163,7 @@ func sample(def nstance.Definition, vars map[string]string) files.Boot {
 // A trial renders the templates of groups with samples.
 type trial struct {
 	*decoder
-	known map[string]*template.Template // by text; all of them can be parsed
+	known map[string]*render.Template // by text; all of them can be parsed
 	said  map[string]bool
 }
 
@@ -228,13 +217,19 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) {
 	t, ok := r.known[text]
 	if !ok {
 		var err error
-		if t, err = parsed(text); err != nil {
+		if t, err = render.Parse(text); err != nil {
 			return // has been said
 		}
 		r.known[text] = t
 	}
-	err := t.Execute(io.Discard, data)
-	if err == nil || strings.Contains(err.Error(), "error calling") { // which another value may mend
+	_, err := t.Render(r.ctx, data)
+	switch {
+	case err == nil || r.ctx.Err() != nil:
+		return
+	case errors.Is(err, render.ErrLimit), errors.Is(err, nstance.Unavailable):
+		r.once(path, "make the template do less", "%v", err)
+		return
+	case strings.Contains(err.Error(), "error calling"): // which another value may mend
 		return
 	}
 	wrong := strings.TrimPrefix(err.Error(), "template: text:")
@@ -262,8 +257,11 @@ func (r trial) once(path, remedy, format string, args ...any) {
 
 // tryAll renders the templates of every group.
 func (d *decoder) tryAll(c *Config) {
-	r := trial{d, map[string]*template.Template{}, map[string]bool{}}
+	r := trial{d, map[string]*render.Template{}, map[string]bool{}}
 	for _, g := range c.groups {
+		if d.ctx.Err() != nil {
+			return
+		}
 		r.try(join(join("groups", string(g.Key.Tenant)), string(g.Key.Group)), g)
 	}
 }

@@ -44,6 +44,9 @@ func TestTemplatesAreTried(t *testing.T) {
 		"a template that is not there":   {`{{template "x"}}`, "", "", 1, `templates.vm.userdata.content: c:4:27: template line 1:11:`},
 		"too few arguments":              {`{{base64}}`, "", "", 1, "wrong number of args for base64"},
 		"what another value may mend":    {`{{slice .Vars.colour 10}}`, "", "", 1, ""},
+		"a range without end":            {`{{range 150000000}}{{end}}`, "", "", 1, "templates.vm.userdata.content: c:4:27: takes more than 50000 steps"},
+		"wide fields":                    {`{{range 400}}{{printf "%1000000d" 1}}{{end}}`, "", "", 1, "a width or precision is larger than 256"},
+		"a range without end in args":    {"-", "{{range 150000000}}{{end}}", "", 1, "templates.vm.args.name: c:5:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse("c", fmt.Appendf(nil, rendering, c.boot, c.args, c.file, c.size))
@@ -54,8 +57,8 @@ func TestTemplatesAreTried(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 		})
 	}
-	_, err := config.ParseArgs([]byte(`{"name": "{{.Instence.ID}}"}`))
-	require.ErrorContains(t, err, `args.name: template line 1:11: there is no .Instence (did you mean "Instance"?)`)
+	_, err := config.ParseArgs([]byte(`{"name": ["a", "{{.Instance.ID}}"]}`))
+	require.ErrorContains(t, err, "args.name[1]: looks like a template")
 	require.ErrorContains(t, config.CheckUserData("userdata.content", "{{.Instence.ID}}"), "userdata.content")
 	require.NoError(t, config.CheckUserData("userdata.content", everything))
 }

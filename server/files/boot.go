@@ -1,11 +1,5 @@
 package files
 
-import (
-	"encoding/base64"
-	"encoding/json"
-	"text/template"
-)
-
 // Seen is what templates of files see.
 type Seen struct {
 	Instance Instance
@@ -22,15 +16,4 @@ type Seen struct {
 type Boot struct {
 	Seen
 	Nonce string // for user data only: arguments end up in logs and consoles
-}
-
-// Functions are those that templates may use beside the built-in ones.
-func Functions() template.FuncMap {
-	return template.FuncMap{
-		"json": func(v any) (string, error) {
-			b, err := json.Marshal(v)
-			return string(b), err
-		},
-		"base64": func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
-	}
 }

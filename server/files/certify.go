@@ -50,7 +50,7 @@ func (k *Kit) certify(ctx context.Context, name string, m *Machine, key Key, by 
 	if key.Public == nil {
 		return nil, nstance.Errorf(nstance.Unavailable, "the machine has made no key yet")
 	}
-	want, err := k.template(name, m, key.Public, now)
+	want, err := k.template(ctx, name, m, key.Public, now)
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +65,15 @@ func (k *Kit) certify(ctx context.Context, name string, m *Machine, key Key, by 
 }
 
 // template says what to certify.
-func (k *Kit) template(name string, m *Machine, key ed25519.PublicKey, now time.Time) (t registration.Template, err error) {
+func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519.PublicKey, now time.Time) (t registration.Template, err error) {
 	c := k.def.Certificates[name]
 	v := &view{common: &k.common, vars: k.def.Vars, machine: m}
 	t = registration.Template{Tenant: m.Tenant, Key: key, Lifetime: c.Validity, Now: now, Uses: uses(c)}
-	if t.Subject, err = k.text.render(c.CommonName, v); err != nil {
+	if t.Subject, err = k.text.render(ctx, c.CommonName, v); err != nil {
 		return t, err
 	}
 	for _, text := range c.DNSNames {
-		dns, err := k.text.render(text, v)
+		dns, err := k.text.render(ctx, text, v)
 		if err != nil {
 			return t, err
 		}

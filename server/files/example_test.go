@@ -17,7 +17,7 @@ func Example() {
 			"name":    {Kind: nstance.FileString, Content: "{{.Instance.ID}}\n"},
 		},
 	}
-	kit := files.Prepare(context.Background(), "v1:sha256:00", definition, files.Common{}, files.Sources{}, nil, nil)
+	kit := files.Prepare(context.Background(), "v1:sha256:00", definition, files.Common{}, files.Sources{}, nil)
 	set := kit.Set(context.Background(), files.Machine{Instance: files.Instance{ID: "web1"}}, nil, nil, time.Now())
 	for _, f := range set.Files {
 		content, _ := set.Content(f.Digest)

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"text/template"
 
 	"github.com/nstance-go/nstance"
 )
@@ -50,9 +49,9 @@ func pieceOf(data []byte, err error) piece {
 // before is the kit that it takes the place of, nil for none: what a source no
 // longer answers for is taken from there. It never fails; what cannot be made is
 // said file by file.
-func Prepare(ctx context.Context, hash string, d nstance.Definition, common Common, src Sources, funcs template.FuncMap, before *Kit) *Kit {
+func Prepare(ctx context.Context, hash string, d nstance.Definition, common Common, src Sources, before *Kit) *Kit {
 	k := &Kit{
-		hash: hash, def: d, common: common, text: newRenderer(funcs),
+		hash: hash, def: d, common: common, text: newRenderer(),
 		paths: slices.Sorted(maps.Keys(d.Files)), alike: map[string]piece{},
 	}
 	texts(d, k.text.parse)
@@ -67,7 +66,7 @@ func Prepare(ctx context.Context, hash string, d nstance.Definition, common Comm
 			continue
 		}
 		v := &view{common: &k.common, vars: d.Vars}
-		made := pieceOf(k.content(f, v))
+		made := pieceOf(k.content(ctx, f, v))
 		if v.own {
 			k.own = append(k.own, path)
 			continue
@@ -79,15 +78,15 @@ func Prepare(ctx context.Context, hash string, d nstance.Definition, common Comm
 }
 
 // content makes the content of a file of any kind but certificate.
-func (k *Kit) content(f nstance.File, v *view) ([]byte, error) {
+func (k *Kit) content(ctx context.Context, f nstance.File, v *view) ([]byte, error) {
 	switch f.Kind {
 	case nstance.FileString:
-		text, err := k.text.render(f.Content, v)
+		text, err := k.text.render(ctx, f.Content, v)
 		return []byte(text), err
 	case nstance.FileEnv:
-		return k.text.env(f.Env, v)
+		return k.text.env(ctx, f.Env, v)
 	case nstance.FileJSON:
-		return k.text.json(f.JSON, v)
+		return k.text.json(ctx, f.JSON, v)
 	case nstance.FileSecret, nstance.FileStorage:
 		id, _, _ := origin(f, Sources{})
 		got := k.sources[id]

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"text/template"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -40,15 +39,13 @@ func (s *shelf) Get(_ context.Context, name string) ([]byte, error) {
 	return []byte(data), nil
 }
 
-var funcs = template.FuncMap{"json": func(v any) (string, error) { b, err := json.Marshal(v); return string(b), err }}
-
 var common = files.Common{
 	Cluster: files.Cluster{ID: "prod", CACert: "PEM"}, Server: files.Server{Shard: "a", AgentAddr: "a:1"},
 	Provider: files.Provider{Kind: "aws", Region: "eu"},
 }
 
 func prepare(d nstance.Definition, src files.Sources, before *files.Kit) *files.Kit {
-	return files.Prepare(context.Background(), "h1", d, common, src, funcs, before)
+	return files.Prepare(context.Background(), "h1", d, common, src, before)
 }
 
 // ca is an authority that counts.
@@ -104,7 +101,7 @@ func TestRendering(t *testing.T) {
 		"a missing variable":       {file: nstance.File{Kind: "string", Content: "{{.Vars.b}}"}, error: `no entry for key "b"`},
 		"a nonce":                  {file: nstance.File{Kind: "string", Content: "{{.Nonce}}"}, error: "Nonce"},
 		"a function of nobody":     {file: nstance.File{Kind: "string", Content: "{{nope}}"}, error: "cannot be parsed"},
-		"a string without end":     {file: nstance.File{Kind: "string", Content: `{{range 2000000}}x{{end}}`}, error: "more than 1 MiB"},
+		"a string without end":     {file: nstance.File{Kind: "string", Content: `{{range 2000}}{{printf "%200d%200d%200d" 1 2 3}}{{end}}`}, error: "more than 1 MiB"},
 		"json":                     {file: nstance.File{Kind: "json", JSON: json.RawMessage(`{"b":1.50,"a":["{{.Vars.q}}",{"c":null}],"html":"<&>"}`)}, want: "{\n  \"a\": [\n    \"it's \\\"$5\\\"\",\n    {\n      \"c\": null\n    }\n  ],\n  \"b\": 1.50,\n  \"html\": \"<&>\"\n}\n"},
 		"no json":                  {file: nstance.File{Kind: "json"}, want: "{}\n"},
 		"json of one machine":      {file: nstance.File{Kind: "json", JSON: json.RawMessage(`{"id":"{{.Instance.ID}}"}`)}, want: "{\n  \"id\": \"web1\"\n}\n", own: true},

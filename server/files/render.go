@@ -2,38 +2,36 @@ package files
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"text/template"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/render"
 )
 
 // A renderer renders the templates of one definition, each parsed once. After
 // it is made it is safe for concurrent use.
 type renderer struct {
-	funcs  template.FuncMap
-	parsed map[string]*template.Template // by text
+	parsed map[string]*render.Template // by text
 }
 
-func newRenderer(funcs template.FuncMap) *renderer {
-	return &renderer{funcs: funcs, parsed: map[string]*template.Template{}}
-}
+func newRenderer() *renderer { return &renderer{parsed: map[string]*render.Template{}} }
 
 // parse prepares a text. What is wrong with it is said when it is rendered.
 func (r *renderer) parse(text string) {
 	if !strings.Contains(text, "{{") {
 		return
 	}
-	if t, err := template.New("file").Funcs(r.funcs).Option("missingkey=error").Parse(text); err == nil {
+	if t, err := render.Parse(text); err == nil {
 		r.parsed[text] = t
 	}
 }
 
-func (r *renderer) render(text string, v *view) (string, error) {
+func (r *renderer) render(ctx context.Context, text string, v *view) (string, error) {
 	if !strings.Contains(text, "{{") {
 		return text, nil
 	}
@@ -41,15 +39,14 @@ func (r *renderer) render(text string, v *view) (string, error) {
 	if !ok {
 		return "", nstance.Errorf(nstance.Invalid, "the template cannot be parsed: correct it")
 	}
-	var out limited
-	err := t.Execute(&out, v)
+	out, err := t.Render(ctx, v)
 	switch {
-	case errors.Is(err, errTooLarge):
-		return "", errTooLarge
+	case errors.Is(err, render.ErrLimit), errors.Is(err, nstance.Unavailable):
+		return "", err
 	case err != nil:
 		return "", nstance.Errorf(nstance.Invalid, "%w: correct the template, or define the variable", err)
 	}
-	return out.String(), nil
+	return string(out), nil
 }
 
 // errTooLarge refuses a content that no machine would take.
@@ -67,10 +64,10 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // env renders variables, a line each, sorted.
-func (r *renderer) env(vars map[string]string, v *view) ([]byte, error) {
+func (r *renderer) env(ctx context.Context, vars map[string]string, v *view) ([]byte, error) {
 	var out limited
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		value, err := r.render(vars[name], v)
+		value, err := r.render(ctx, vars[name], v)
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +100,7 @@ func quote(value string) string {
 }
 
 // json renders every string within raw, and writes it for people.
-func (r *renderer) json(raw json.RawMessage, v *view) ([]byte, error) {
+func (r *renderer) json(ctx context.Context, raw json.RawMessage, v *view) ([]byte, error) {
 	if len(raw) == 0 {
 		return []byte("{}\n"), nil
 	}
@@ -113,7 +110,7 @@ func (r *renderer) json(raw json.RawMessage, v *view) ([]byte, error) {
 	if err := d.Decode(&tree); err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "is no JSON: %w", err)
 	}
-	tree, err := r.within(tree, v)
+	tree, err := r.within(ctx, tree, v)
 	if err != nil {
 		return nil, err
 	}
@@ -127,20 +124,20 @@ func (r *renderer) json(raw json.RawMessage, v *view) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (r *renderer) within(tree any, v *view) (any, error) {
+func (r *renderer) within(ctx context.Context, tree any, v *view) (any, error) {
 	var err error
 	switch t := tree.(type) {
 	case string:
-		return r.render(t, v)
+		return r.render(ctx, t, v)
 	case map[string]any:
 		for k := range t {
-			if t[k], err = r.within(t[k], v); err != nil {
+			if t[k], err = r.within(ctx, t[k], v); err != nil {
 				return nil, err
 			}
 		}
 	case []any:
 		for i := range t {
-			if t[i], err = r.within(t[i], v); err != nil {
+			if t[i], err = r.within(ctx, t[i], v); err != nil {
 				return nil, err
 			}
 		}

@@ -51,7 +51,7 @@ func (k *Kit) Set(ctx context.Context, m Machine, keys map[string]Key, by Author
 		case f.Kind == nstance.FileCertificate:
 			p = k.certificate(ctx, s, certs, f, &m, keys, by, now)
 		default:
-			p = pieceOf(k.content(f, &view{common: &k.common, vars: k.def.Vars, machine: &m}))
+			p = pieceOf(k.content(ctx, f, &view{common: &k.common, vars: k.def.Vars, machine: &m}))
 		}
 		if total += int64(len(p.data)); total > nstance.MaxFileSetSize && p.err == nil {
 			total -= int64(len(p.data))
