@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -142,10 +143,14 @@ func (operatorService) AcknowledgeDrained(ctx context.Context, req *apiv1.Acknow
 	if err != nil {
 		return nil, err
 	}
-	return &apiv1.AcknowledgeDrainedResponse{}, c.term.drains.Acknowledge(ctx, nstance.Ack{
+	err = c.term.drains.Acknowledge(ctx, nstance.Ack{
 		Instance: v.Record.ID, Generation: req.GetGeneration(), By: nstance.ExecutorOperator,
 		Outcome: nstance.Outcome(req.GetOutcome()), Delete: req.GetDelete(), Message: req.GetMessage(),
 	})
+	if errors.Is(err, nstance.NotFound) && v.State == nstance.Draining && v.Drain != nil && v.Drain.Generation == req.GetGeneration() {
+		err = nstance.Errorf(nstance.Unavailable, "drain %d of %s is on record and not announced yet: repeat", req.GetGeneration(), v.Record.ID)
+	}
+	return &apiv1.AcknowledgeDrainedResponse{}, err
 }
 
 // Interrupt implements the RPC: a notice as the cloud would give it, through

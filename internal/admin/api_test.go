@@ -143,6 +143,11 @@ func (w *world) DrainInstance(_ context.Context, req *apiv1.DrainInstanceRequest
 	}}, nil
 }
 
+func (w *world) AcknowledgeDrained(_ context.Context, req *apiv1.AcknowledgeDrainedRequest) (*apiv1.AcknowledgeDrainedResponse, error) {
+	w.did(fmt.Sprintf("acknowledge %s generation=%d %s delete=%t %q", req.GetId(), req.GetGeneration(), req.GetOutcome(), req.GetDelete(), req.GetMessage()))
+	return &apiv1.AcknowledgeDrainedResponse{}, nil
+}
+
 func (w *world) Interrupt(_ context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
 	w.did(fmt.Sprintf("interrupt %s notice=%s dry=%t", req.GetId(), req.GetNotice().AsDuration(), req.GetDryRun()))
 	w.mu.Lock()

@@ -49,6 +49,8 @@ var commands = map[string]struct {
 	"config refresh":        {changes, "", "", ""},
 	"config status":         {looks, "", "", ""},
 	"config validate":       {looks, "", "", ""},
+	"drain ack":             {changes, "DRAINING --generation 1", "", ""},
+	"drain watch":           {looks, "", "", ""},
 	"events":                {looks, "", "", ""},
 	"freeze group":          {changes, "web", "", ""},
 	"freeze shard":          {changes, "", "", ""},
@@ -168,6 +170,7 @@ type stage struct {
 func newStage(t *testing.T) *stage {
 	w := newWorld(t).populate()
 	w.groups[1].Kind = "web"
+	w.instances[string(webB)].Drain.Executor = string(nstance.ExecutorOperator)
 	s := &stage{world: w, empty: newDepot(t), sealed: newDepot(t)}
 	s.sealed.key, s.sealed.env = s.empty.key, s.empty.env
 	require.Zero(t, s.sealed.secret("old", "put", "db").code)
@@ -178,7 +181,7 @@ func newStage(t *testing.T) *stage {
 		return path
 	}
 	operator := w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator })
-	s.words = strings.NewReplacer("URL", s.empty.url(), "SEALED", s.sealed.url(), "WEB", string(webA), "ORPHAN", string(webNew), "REG", w.registration,
+	s.words = strings.NewReplacer("URL", s.empty.url(), "SEALED", s.sealed.url(), "WEB", string(webA), "DRAINING", string(webB), "ORPHAN", string(webNew), "REG", w.registration,
 		"ADMIN", file("admin", w.nonce(nil)), "OPERATOR", file("operator", operator), "CA", w.caFile(), "DIR", filepath.Join(t.TempDir(), "new"))
 	s.before = s.files()
 	return s

@@ -22,9 +22,10 @@ const (
 
 // news is one thing that a follower learns.
 type news struct {
-	synced bool // what follows is new
-	gap    bool // with synced: events may have been missed
-	event  nstance.Event
+	synced   bool // what follows is new
+	gap      bool // with synced: events may have been missed
+	event    nstance.Event
+	instance *Instance // of a snapshot, before synced
 }
 
 // A follower watches events across broken streams and changes of leader.
@@ -112,11 +113,16 @@ func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered b
 }
 
 // take passes a message on; what it does not know, of a newer server, it passes
-// over. What a snapshot shows has its own commands; that
-// there was one after the beginning means that the server did not know what
-// came after AfterSeq any more.
+// over. A snapshot after the beginning means that the server did not know what
+// came after AfterSeq any more. Only an executor is told what is in it: for
+// others that has its own commands.
 func (f *follower) take(msg *apiv1.WatchInstanceEventsResponse, yield func(news) bool) bool {
 	switch m := msg.GetMessage().(type) {
+	case *apiv1.WatchInstanceEventsResponse_Snapshot:
+		if f.req.GetDrainExecutor() {
+			i := instanceOf(m.Snapshot)
+			return yield(news{instance: &i})
+		}
 	case *apiv1.WatchInstanceEventsResponse_Synced:
 		gap := f.req.AfterSeq != 0
 		f.req.AfterSeq = m.Synced.GetSeq()
