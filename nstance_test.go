@@ -17,13 +17,13 @@ import (
 func TestStates(t *testing.T) {
 	all := []nstance.State{
 		nstance.Pending, nstance.Provisioning, nstance.Booting, nstance.Ready, nstance.Draining, nstance.Deleting,
-		nstance.Deleted, nstance.Failed, nstance.Parking, nstance.Parked, nstance.Waking,
+		nstance.Deleted, nstance.Failed, nstance.Parking, nstance.Parked, nstance.Waking, nstance.Gone,
 	}
 	for _, s := range all {
 		require.True(t, s.Valid())
 		require.False(t, s.CanBecome(s), "staying is no transition")
 	}
-	require.False(t, nstance.State("gone").Valid())
+	require.False(t, nstance.State("lost").Valid())
 
 	t.Run("an ordinary life", func(t *testing.T) {
 		life := []nstance.State{nstance.Pending, nstance.Provisioning, nstance.Booting, nstance.Ready, nstance.Draining, nstance.Deleting, nstance.Deleted}

@@ -13,6 +13,7 @@ const (
 	Draining     State = "draining"     // being emptied before deletion
 	Deleting     State = "deleting"     // durably marked; the provider is asked until it says NotFound
 	Deleted      State = "deleted"      // the provider confirmed absence, the record is gone
+	Gone         State = "gone"         // the provider says that its machine does not run, and nothing has been done about that yet
 	Failed       State = "failed"       // its create was definitely refused
 	Parking      State = "parking"      // stand-by: being stopped or hibernated
 	Parked       State = "parked"       // stand-by: asleep
@@ -22,8 +23,9 @@ const (
 var transitions = map[State][]State{
 	Pending:      {Provisioning, Deleting, Failed},
 	Provisioning: {Booting, Deleting, Failed},
-	Booting:      {Ready, Draining, Deleting, Parking},
-	Ready:        {Booting, Draining, Deleting, Parking},
+	Booting:      {Ready, Gone, Draining, Deleting, Parking},
+	Ready:        {Booting, Gone, Draining, Deleting, Parking},
+	Gone:         {Deleting},
 	Draining:     {Booting, Ready, Deleting, Parking},
 	Deleting:     {Deleted},
 	Parking:      {Parked, Deleting},

@@ -313,15 +313,21 @@ func (r *Reconciler) letGo(machines []nstance.Machine) {
 	}
 }
 
-// balancerProblems lists what a person should see. It needs the lock.
-func (r *Reconciler) balancerProblems() (out []string) {
+// balancerAttention needs the lock.
+func (r *Reconciler) balancerAttention() (out []Attention) {
 	for name, b := range r.balancers.by {
 		if b.trouble != nil {
-			out = append(out, fmt.Sprintf("load balancer %s is not up to date since %s: %v", name, b.since.UTC().Format(time.RFC3339), b.trouble))
+			out = append(out, Attention{
+				Kind: AttentionBalancer, Subject: "load balancer " + string(name), Since: b.since,
+				Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", name, b.since.UTC().Format(time.RFC3339), b.trouble),
+			})
 		}
 	}
 	if len(r.balancers.by) > 0 && r.provider.Abilities().Balancers == nil {
-		out = append(out, "the provider cannot change load balancers: nobody joins "+strings.Join(slices.Sorted(maps.Keys(r.balancers.by)), ", "))
+		out = append(out, Attention{
+			Kind: AttentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
+			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(slices.Sorted(maps.Keys(r.balancers.by)), ", "),
+		})
 	}
 	return out
 }

@@ -414,7 +414,7 @@ func TestProviderWithoutLoadBalancersSaysSo(t *testing.T) {
 		w.lead(balanced(2, "front"))
 		w.passes(2 * time.Minute)
 		w.agrees(2)
-		require.Contains(t, strings.Join(w.r.Problems(), "\n"), "the provider cannot change load balancers: nobody joins front")
+		require.Contains(t, strings.Join(w.r.Problems(), "\n"), "the provider cannot change load balancers: no machine joins front")
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{balanced(1, "front")}})
 		w.passes(10 * time.Second)
 		w.agrees(1)

@@ -22,6 +22,7 @@ type GroupView struct {
 	Ready        int
 	Booting      int // counted, not ready yet
 	Leaving      int
+	Gone         int // their machine is gone, and they are not removed yet
 	Stale        int
 	OnDemand     int // made by request, in none of the numbers above
 	Preserved    int // kept for inspection, in none of the numbers above
@@ -101,6 +102,9 @@ func (r *Reconciler) groupView(g *group) GroupView {
 			continue
 		case m.state.Leaving():
 			v.Leaving++
+		case m.gone:
+			v.Gone++
+			continue
 		case r.isReady(m, g, now):
 			v.Ready++
 		default:
@@ -150,6 +154,9 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	if r.isReady(m, m.group, now) {
 		v.State = nstance.Ready
 	}
+	if m.gone && m.state == nstance.Booting {
+		v.State = nstance.Gone
+	}
 	v.Silent = m.state == nstance.Booting && !m.gone && r.health.Misses(m.track, now) > 0
 	v.Expired, v.Preserved = r.expired(m, now), r.preserved(m, now)
 	v.Unhealthy = m.drain != nil && causesInclude(m.drain.Causes, nstance.CauseUnhealthy)
@@ -166,43 +173,6 @@ func (r *Reconciler) Loaded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.loaded
-}
-
-// Problems lists what a person should look at: records that could not be read,
-// machines with our marks that have no record, a snapshot of no use, a freeze,
-// a clock that is wrong, load balancers that are not up to date.
-func (r *Reconciler) Problems() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []string
-	for _, p := range r.broken {
-		out = append(out, fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err))
-	}
-	if r.frozen != nil {
-		out = append(out, fmt.Sprintf("the shard is frozen since %s%s", r.frozen.Since.UTC().Format(time.RFC3339), orNothing(r.frozen.Reason)))
-	}
-	if r.clock.why != "" {
-		out = append(out, fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.why))
-	}
-	for key, g := range r.groups {
-		if g.history.Rollback != nil && g.back == nil {
-			out = append(out, fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", key, g.history.Rollback.Definition))
-		}
-	}
-	if r.unread != nil {
-		out = append(out, fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.unread))
-	}
-	c := r.census()
-	for id, o := range r.orphans {
-		why := cmp.Or(r.spared(o, c), "it will be deleted")
-		out = append(out, fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.machine.ProviderID, id, why))
-	}
-	if err := r.records.SnapshotTrouble(); err != nil {
-		out = append(out, fmt.Sprintf("the snapshot was not used, every record was read: %v", err))
-	}
-	out = append(out, r.balancerProblems()...)
-	slices.Sort(out)
-	return out
 }
 
 // Drain asks for an instance to be drained and then deleted, and returns once

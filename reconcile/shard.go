@@ -28,6 +28,7 @@ type group struct {
 	unreadable int
 	removing   bool
 	full       bool      // group_ready was said and still holds
+	shortSince time.Time // since when it has had fewer ready members than its size; zero: it has not
 	suspected  bool      // most of it is under notice, and that was said
 	tripped    bool      // the breaker holds it, and that was said
 	calm       time.Time // until when it does, once what tripped it is over

@@ -42,6 +42,11 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		g.buffer = append(g.buffer, v)
 	}
 	r.judgeGroup(g, ready, steady)
+	if enough := ready >= g.spec.Size; enough {
+		g.shortSince = time.Time{}
+	} else if g.shortSince.IsZero() {
+		g.shortSince = now.UTC()
+	}
 	r.suspect(g)
 	v := View{
 		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),

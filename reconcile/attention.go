@@ -1,0 +1,199 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Kinds of what needs attention, beside the kinds of holds.
+const (
+	AttentionShort      = "short"         // a group has fewer ready members than its size
+	AttentionOrphan     = "orphan"        // a machine without a record
+	AttentionRecord     = "record"        // a record that cannot be read
+	AttentionSnapshot   = "snapshot"      // the snapshot of the records was of no use
+	AttentionLoading    = "loading"       // the shard's records are not read yet
+	AttentionBalancer   = "load_balancer" // members of a load balancer are not up to date
+	AttentionDefinition = "rollback"      // a group is rolled back to a definition that cannot be read
+	AttentionAlarm      = "alarm"         // one was raised lately; servers list those
+)
+
+// An Attention is one thing that an operator should see.
+type Attention struct {
+	Kind    string             `json:"kind"`
+	Subject string             `json:"subject"`          // what needs it: a group, an instance, a record, the shard
+	Tenant  nstance.TenantID   `json:"tenant,omitempty"` // of the group or instance; empty: it concerns the shard
+	Group   nstance.GroupID    `json:"group,omitempty"`
+	ID      nstance.InstanceID `json:"instance,omitempty"`
+	Since   time.Time          `json:"since,omitzero"` // zero: not known
+	Until   time.Time          `json:"until,omitzero"` // when it ends, or is tried again, by itself; zero: not known
+	Why     string             `json:"why"`
+	Remedy  string             `json:"remedy,omitempty"` // what to do; empty: nothing, or it follows from Why
+}
+
+// passingHolds end by themselves within moments, or show as a group that is
+// short.
+var passingHolds = []string{HoldSettling, HoldBudget}
+
+// HoldKinds returns the kinds of holds that need attention, sorted.
+func HoldKinds() []string {
+	return []string{
+		HoldBackoff, HoldBreaker, HoldCapacity, HoldClock, HoldDefinition, HoldFrozen, HoldHalted, HoldPaused, HoldRolledBack,
+		HoldUnhealthyCap, HoldUnreadable, HoldUnresolved,
+	}
+}
+
+// Attention lists what needs attention, sorted by kind and subject: groups that
+// are short of members or held, records that cannot be read, machines without a
+// record, a freeze, a clock that is wrong, load balancers that are not up to
+// date. What holds the whole shard is listed once.
+func (r *Reconciler) Attention() []Attention {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.shardAttention()
+	for _, g := range r.groups {
+		if !g.vanished() {
+			out = append(out, r.groupAttention(g)...)
+		}
+	}
+	slices.SortFunc(out, compareAttention)
+	return out
+}
+
+// Problems returns in words what of a list is neither a group's own hold or lack
+// of members nor an alarm.
+func Problems(list []Attention) (out []string) {
+	for _, a := range list {
+		held := a.Group != "" && slices.Contains(HoldKinds(), a.Kind)
+		if !held && a.Kind != AttentionShort && a.Kind != AttentionAlarm {
+			out = append(out, a.Why)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Problems is [Problems] of Attention.
+func (r *Reconciler) Problems() []string { return Problems(r.Attention()) }
+
+func compareAttention(a, b Attention) int {
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))
+}
+
+// groupAttention needs the lock.
+func (r *Reconciler) groupAttention(g *group) (out []Attention) {
+	v := r.groupView(g)
+	entry := func(kind, why, remedy string, since, until time.Time) Attention {
+		return Attention{
+			Kind: kind, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
+			Since: since, Until: until, Why: why, Remedy: remedy,
+		}
+	}
+	if g.desired && !g.removing && v.Ready < v.Size {
+		out = append(out, entry(AttentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.shortSince, time.Time{}))
+	}
+	if rb := g.history.Rollback; rb != nil && g.back == nil {
+		out = append(out, entry(AttentionDefinition,
+			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
+			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
+	}
+	for _, h := range v.Holds {
+		everywhere := h.Kind == HoldFrozen && r.frozen != nil || h.Kind == HoldClock
+		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
+			out = append(out, entry(h.Kind, h.Reason, h.remedy(g.key.Group), h.Since, h.Until))
+		}
+	}
+	return out
+}
+
+// shortOf says what a group has in place of ready members.
+func shortOf(v GroupView) string {
+	why := fmt.Sprintf("%d of %d members are ready", v.Ready, v.Size)
+	for _, n := range []struct {
+		n    int
+		what string
+	}{{v.Booting, "booting"}, {v.Leaving, "leaving"}, {v.Gone, "gone"}} {
+		if n.n > 0 {
+			why += fmt.Sprintf(", %d %s", n.n, n.what)
+		}
+	}
+	return why
+}
+
+// remedy says what ends a hold of a group.
+func (h Hold) remedy(group nstance.GroupID) string {
+	switch name := string(group); h.Kind {
+	case HoldHalted:
+		return "configure a definition that works, then nstance-admin group resume " + name + "; or nstance-admin group rollback " + name
+	case HoldPaused:
+		return "nstance-admin group resume " + name
+	case HoldFrozen:
+		return "nstance-admin thaw group " + name
+	case HoldRolledBack:
+		return "configure a definition that works; or nstance-admin group rollback --undo " + name
+	case HoldBackoff:
+		return "nstance-admin events --group " + name + " shows why creations fail"
+	case HoldCapacity:
+		return "permit more instance types or subnets, or wait"
+	case HoldUnreadable:
+		return "nstance-admin record show, then nstance-admin record repair"
+	case HoldDefinition, HoldUnresolved:
+		return "configure what the reason names"
+	case HoldBreaker:
+		return "look at the network between the machines and this server; nstance-admin instance delete replaces single ones"
+	case HoldUnhealthyCap:
+		return "nstance-admin instance list --group " + name
+	}
+	return ""
+}
+
+// shardAttention lists what concerns the shard and single records and machines
+// of it. It needs the lock.
+func (r *Reconciler) shardAttention() (out []Attention) {
+	for _, p := range r.broken {
+		out = append(out, Attention{
+			Kind: AttentionRecord, Subject: "record " + p.Key, ID: p.ID,
+			Why:    fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
+			Remedy: "nstance-admin record show " + p.Key + ", then nstance-admin record repair " + p.Key,
+		})
+	}
+	if f := r.frozen; f != nil {
+		out = append(out, Attention{
+			Kind: HoldFrozen, Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
+			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), orNothing(f.Reason)),
+		})
+	}
+	if r.clock.why != "" {
+		out = append(out, Attention{
+			Kind: HoldClock, Subject: "shard", Since: r.clock.since, Remedy: "set the clock of this server right",
+			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.why),
+		})
+	}
+	if r.unread != nil {
+		out = append(out, Attention{Kind: AttentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.unread)})
+	}
+	if err := r.records.SnapshotTrouble(); err != nil {
+		out = append(out, Attention{Kind: AttentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
+	}
+	return append(append(out, r.orphanAttention()...), r.balancerAttention()...)
+}
+
+// orphanAttention needs the lock.
+func (r *Reconciler) orphanAttention() (out []Attention) {
+	c := r.census()
+	for id, o := range r.orphans {
+		why, spared := r.spared(o, c), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
+		if why == "" {
+			why, spared = "it will be deleted", ""
+		}
+		out = append(out, Attention{
+			Kind: AttentionOrphan, Subject: "machine " + o.machine.ProviderID, ID: id, Since: o.first, Remedy: spared,
+			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.machine.ProviderID, id, why),
+		})
+	}
+	return out
+}
