@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -282,15 +283,20 @@ func (a *acceptance) troubled() bool {
 	return a.trouble != ""
 }
 
-// problems returns what a person should see.
-func (a *acceptance) problems() (out []string) {
+// attention lists what an operator should see.
+func (a *acceptance) attention() (out []reconcile.Attention) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.trouble != "" {
-		out = append(out, a.trouble)
+		out = append(out, reconcile.Attention{
+			Kind: attentionConfig, Subject: "configuration", Why: a.trouble, Remedy: "nstance-admin record show " + a.t.server.acceptedKey(),
+		})
 	}
-	if a.held != nil {
-		out = append(out, fmt.Sprintf("configuration %s is held until it is confirmed: %s", a.held.Digest, a.held.Reason))
+	if h := a.held; h != nil {
+		out = append(out, reconcile.Attention{
+			Kind: attentionHeld, Subject: "configuration", Since: h.At, Remedy: "nstance-admin config confirm " + h.Digest + ", or put the old file back",
+			Why: fmt.Sprintf("configuration %s is held until it is confirmed: %s", h.Digest, h.Reason),
+		})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -73,15 +74,16 @@ func TestALeaderCleans(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(w.condemned(), unnamed) }, eventually, 10*time.Millisecond)
 	require.NotContains(t, w.condemned(), digest)
 	require.True(t, w.stands(storage.DefinitionKey(unnamed)), "for half an hour somebody may be about to name it")
-	require.Empty(t, w.status().Problems)
+	require.Zero(t, w.shown("cleaning"))
 	require.Contains(t, w.scrape(), `nstance_storage_removed_total{prefix="operator"} 1`)
 
 	_, err = w.store.PutIfAbsent(t.Context(), storage.NonceKey("damaged"), []byte("{"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		p := w.status().Problems
-		return len(p) == 1 && strings.Contains(p[0], "nonce/ is not cleaned: nonce/damaged cannot be read")
+		shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+		return err == nil && strings.Contains(strings.Join(shard.GetProblems(), "\n"), "nonce/ is not cleaned: nonce/damaged cannot be read")
 	}, eventually, 10*time.Millisecond)
+	require.Equal(t, 1, w.shown("cleaning").Count)
 	w.group(api, "web")
 }
 

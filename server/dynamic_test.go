@@ -20,6 +20,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -311,7 +312,7 @@ func TestReleasedAtARefresh(t *testing.T) {
 	require.Equal(t, before.GetVars(), released.GetVars())
 	require.EqualValues(t, 1, released.GetSize())
 	require.Equal(t, id, w.machine("blue"))
-	require.Empty(t, w.status().Problems)
+	require.Empty(t, server.Problems(w.server))
 
 	// It is a dynamic group like any other.
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Size: proto.Int32(2), DrainTimeout: durationpb.New(0)})

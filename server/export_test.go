@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -50,3 +51,9 @@ func Standbys(s *Server) int { return s.peers.count(func(b standby) bool { retur
 
 // Relief reports whether one of them has never failed to take the address.
 func Relief(s *Server) bool { return s.peers.relief() }
+
+// AttentionKinds are the kinds of what needs attention.
+func AttentionKinds() []string { return attentionKinds() }
+
+// Problems are what needs attention, in words, also where s does not lead.
+func Problems(s *Server) []string { return reconcile.Problems(s.attention()) }

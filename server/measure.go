@@ -18,14 +18,12 @@ func (s *Server) measure() metrics.State {
 	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: Version, JournalLost: s.cache.Dropped()}
 	t := s.term.Load()
 	if t == nil {
-		if s.troubled() != nil {
-			out.Problems = 1
-		}
+		out.Attention = attentionCounts(s.attention())
 		return out
 	}
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
 	out.Agents, out.QueueAge, out.Groups = t.sessions.count(), t.reconciler.QueueAge(), t.reconciler.Groups()
-	out.Orphans, out.Problems = len(t.reconciler.Orphans()), len(t.problems())
+	out.Orphans, out.Attention = len(t.reconciler.Orphans()), attentionCounts(t.attention())
 	return out
 }
 

@@ -119,14 +119,14 @@ func values() map[string][]string {
 		codes = append(codes, string(c))
 	}
 	return map[string][]string{
-		"kind": {
+		"kind": append(server.AttentionKinds(),
 			reconcile.HoldBackoff, reconcile.HoldHalted, reconcile.HoldPaused, reconcile.HoldSettling, reconcile.HoldUnhealthyCap,
 			reconcile.HoldBreaker, reconcile.HoldClock, reconcile.HoldUnreadable, reconcile.HoldFrozen, reconcile.HoldDefinition,
 			reconcile.HoldBudget, reconcile.HoldCapacity, reconcile.HoldUnresolved, reconcile.HoldRolledBack,
-		},
+		),
 		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
 		"code":    codes,
-		"state":   {"wanted", "ready", "booting", "leaving", "stale", "on_demand", "preserved"},
+		"state":   {"wanted", "ready", "booting", "leaving", "stale", "on_demand", "preserved", "gone"},
 		"cause":   {"notice", "gone", "unhealthy"},
 	}
 }

@@ -22,7 +22,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		SubnetPool: g.Definition.SubnetPool, DrainTimeout: durationpb.New(g.DrainTimeout), LoadBalancers: g.Definition.LoadBalancers,
 		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
-		Preserved: int32(g.Preserved), Market: marketMessage(g.Definition.Market),
+		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))

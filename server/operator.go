@@ -248,8 +248,10 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	if h, held := c.term.reconciler.ClockHold(); held {
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
 	}
+	list := c.term.attention()
+	resp.Attention, resp.AttentionOmitted = attentionMessages(c, list)
 	if c.Role == nstance.RoleAdmin {
-		resp.Problems = c.term.problems()
+		resp.Problems = reconcile.Problems(list)
 	}
 	return resp, nil
 }

@@ -206,7 +206,7 @@ func TestFreezing(t *testing.T) {
 		require.NotNil(t, shard.GetFrozenAt())
 		require.Equal(t, reconcile.HoldFrozen, shard.GetHolds()[0].GetKind())
 		require.Contains(t, strings.Join(shard.GetProblems(), "\n"), "the shard is frozen")
-		require.Contains(t, strings.Join(w.status().Problems, "\n"), "the shard is frozen")
+		require.Contains(t, w.shown(reconcile.HoldFrozen).Why, "the shard is frozen")
 		require.True(t, w.group(api, "web").GetFrozen())
 		require.True(t, w.group(api, "db").GetFrozen())
 		require.Contains(t, w.held(api, "web", reconcile.HoldFrozen).GetReason(), "audit")

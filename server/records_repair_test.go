@@ -49,7 +49,7 @@ func TestRepairRecord(t *testing.T) {
 			require.Equal(t, `{"format": "1.0", "id": `, string(resp.GetData()))
 			require.NotEmpty(t, resp.GetError())
 		}
-		require.Contains(t, strings.Join(w.status().Problems, "\n"), key)
+		require.Contains(t, strings.Join(server.Problems(w.server), "\n"), key)
 	})
 	t.Run("what can be read is shown too", func(t *testing.T) {
 		for _, name := range []string{storage.AcceptedKey(zone)} {
@@ -97,7 +97,7 @@ func TestRepairRecord(t *testing.T) {
 		resp, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 		require.NoError(t, err)
 		require.Equal(t, string(id), resp.GetInstance().GetId())
-		require.NotContains(t, strings.Join(w.status().Problems, "\n"), key)
+		require.NotContains(t, strings.Join(server.Problems(w.server), "\n"), key)
 		require.ErrorIs(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}), nstance.Conflict)
 		w.await(nstance.EventRecordRepaired, id)
 		require.Equal(t, 1, w.machines(nstance.DefaultTenant))

@@ -72,6 +72,7 @@ type Server struct {
 	elector  lease.Elector
 	metrics  *metrics.Metrics
 	cache    *cache.Cache
+	alarms   alarms
 	scratch  string // directory to remove with the cache; empty: none
 
 	own     *config.Config // as this process was started: where it listens, its provider, its election

@@ -25,22 +25,17 @@ func (s *Server) status(r *http.Request) web.Status {
 	conf := s.config()
 	out := web.Status{
 		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
-		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{}, Problems: []string{},
+		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{}, Attention: attentionRows(s.attention()),
 	}
 	out.LeaderAddress = s.leaderAddress()
 	t := s.term.Load()
 	if t == nil {
-		if err := s.troubled(); err != nil {
-			out.Problems = append(out.Problems, "this server does not lead: "+err.Error())
-		}
-		out.Problems = append(out.Problems, s.cache.Problems()...)
 		return out
 	}
 	out.Leader, out.Epoch = true, t.granted.Epoch()
 	for _, b := range s.peers.list() {
 		out.Standbys = append(out.Standbys, web.Standby{Address: b.GetAddress(), Version: b.GetVersion(), AddressFailed: b.GetAddressFailed(), Since: b.GetSince().AsTime()})
 	}
-	out.Problems = append(out.Problems, t.problems()...)
 	for _, g := range t.reconciler.Groups() {
 		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale}
 		for _, h := range g.Holds {
@@ -67,7 +62,8 @@ func (s *Server) status(r *http.Request) web.Status {
 	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents, Newest: true}); err == nil {
 		out.Events = append(out.Events, public(events)...)
 	} else {
-		out.Problems = append(out.Problems, "the journal cannot be read: "+err.Error())
+		s.log.Warn("the journal cannot be read", "err", err)
+		out.Attention = append(out.Attention, web.Attention{Kind: attentionJournal, Count: 1})
 	}
 	return out
 }

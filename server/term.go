@@ -153,11 +153,6 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 	return func() { stop(); close(over) }
 }
 
-// problems returns what a person should see.
-func (t *term) problems() []string {
-	return slices.Concat(t.reconciler.Problems(), t.groups.trouble(), t.resolver.problems(), t.accepts.problems(), t.address.problems(), t.files.problems(), t.cleaner.problems(), t.server.cache.Problems(), t.server.keyProblems())
-}
-
 // goAway ends the agents' sessions.
 func (t *term) goAway() { t.sessions.close(nil) }
 
@@ -171,6 +166,8 @@ func (t *term) journal(e nstance.Event) {
 		t.server.opts.Journal(e)
 	}
 	switch e.Type {
+	case nstance.EventAlarm:
+		t.server.alarms.add(e)
 	case nstance.EventDeleteRequested:
 		if s := t.sessions.get(e.Instance); s != nil {
 			s.finish(errDeleted)

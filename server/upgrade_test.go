@@ -192,9 +192,9 @@ func TestNewerMajorIsRefused(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			w := upgraded(t, map[string]func([]byte) []byte{key: newer}, true)
 			require.Eventually(t, func() bool {
-				return strings.Contains(strings.Join(w.status().Problems, "\n"), key)
+				return strings.Contains(strings.Join(server.Problems(w.server), "\n"), key)
 			}, eventually, 5*time.Millisecond, "it is named")
-			require.Contains(t, strings.Join(w.status().Problems, "\n"), "upgrade this program")
+			require.Contains(t, strings.Join(server.Problems(w.server), "\n"), "upgrade this program")
 			require.Equal(t, 3, w.cloud.Count(simcloud.OpCreate))
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 			obj, err := w.store.Get(t.Context(), key)

@@ -103,7 +103,7 @@ func (c *child) soon(what string, is func(web.Status) bool) {
 	}
 	log, err := os.ReadFile(c.path("log"))
 	require.NoError(c, err)
-	require.True(c, ok, "%s\n%+v\n%+v\n%s", what, s.Groups, s.Problems, log[max(0, len(log)-2000):])
+	require.True(c, ok, "%s\n%+v\n%+v\n%s", what, s.Groups, s.Attention, log[max(0, len(log)-2000):])
 }
 
 func (c *child) status() (s web.Status) {
@@ -121,8 +121,18 @@ func (c *child) status() (s web.Status) {
 	return s
 }
 
-func problem(says string) func(web.Status) bool {
-	return func(s web.Status) bool { return strings.Contains(strings.Join(s.Problems, "\n"), says) }
+// journal returns how much of the journal needs attention.
+func journal(s web.Status) (n int) {
+	for _, a := range s.Attention {
+		if a.Kind == "journal" {
+			n += a.Count
+		}
+	}
+	return n
+}
+
+func reported(times int) func(web.Status) bool {
+	return func(s web.Status) bool { return journal(s) == times }
 }
 
 // limit is how large a file the process may write: beyond, the kernel refuses
@@ -137,7 +147,7 @@ func (c *child) limit(bytes uint64) {
 func TestJournalTrouble(t *testing.T) {
 	c := newChild(t)
 	c.resize(30)
-	require.Empty(t, c.status().Problems)
+	require.Zero(t, journal(c.status()))
 	t.Run("the disk is full, and has room again", func(t *testing.T) {
 		c := c.in(t)
 		info, err := os.Stat(c.path("log"))
@@ -146,14 +156,14 @@ func TestJournalTrouble(t *testing.T) {
 		c.resize(60)
 		c.resize(0)
 		c.resize(60)
-		c.soon("it is reported", problem("the journal cannot be written since"))
+		c.soon("it is reported", reported(1))
 		c.limit(unix.RLIM_INFINITY)
-		c.soon("it is over", func(s web.Status) bool { return s.Leader && len(s.Problems) == 0 })
+		c.soon("it is over", func(s web.Status) bool { return s.Leader && journal(s) == 0 })
 	})
 	t.Run("the file is deleted", func(t *testing.T) {
 		c := c.in(t)
 		require.NoError(t, os.Remove(c.path("journal-s1.db")))
-		c.soon("it is reported", problem("events are lost: the file was deleted"))
+		c.soon("it is reported", reported(1))
 		c.resize(30)
 		c.soon("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
 		require.FileExists(t, c.path("journal-s1.db"))
@@ -163,7 +173,8 @@ func TestJournalTrouble(t *testing.T) {
 		for _, name := range []string{"journal-s1.db", "journal-s1.db-wal"} {
 			require.NoError(t, os.WriteFile(c.path(name), []byte(strings.Repeat("garbage ", 10_000)), 0o600))
 		}
-		c.soon("it is reported", problem("kept as "+c.path("journal-s1.db.corrupt")))
+		c.soon("it is reported", reported(2))
+		c.soon("it is set aside", func(web.Status) bool { _, err := os.Stat(c.path("journal-s1.db.corrupt")); return err == nil })
 		c.resize(0)
 		c.soon("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
 	})

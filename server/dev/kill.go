@@ -6,11 +6,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/internal/admin"
 )
 
@@ -233,8 +233,10 @@ func (p *play) recover(ctx context.Context) error {
 // not survive would be one.
 func (p *play) unproblematic(ctx context.Context) error {
 	s, err := p.status(ctx)
-	if err == nil && len(s.Problems) > 0 {
-		return nstance.Errorf(nstance.Conflict, "the server has problems: %s", strings.Join(s.Problems, "; "))
+	for _, a := range s.Attention {
+		if a.Kind != reconcile.AttentionAlarm {
+			return nstance.Errorf(nstance.Conflict, "the server needs attention: %s %s", a.Kind, a.Why)
+		}
 	}
 	return err
 }

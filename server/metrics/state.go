@@ -19,7 +19,7 @@ type State struct {
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
 	Orphans                 int // machines with our marks and no record
-	Problems                int // things that a person should see
+	Attention               map[string]int // what needs attention, by kind
 	JournalLost             uint64
 }
 
@@ -37,17 +37,17 @@ var (
 	descLease    = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
 	descAgents   = desc("agents_connected", "Agents connected to this server.")
 	descQueue    = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
-	descMembers  = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved.", "tenant", "group", "state")
+	descMembers  = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
 	descHolds    = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
 	descOrphans  = desc("orphans", "Machines that carry the shard's marks and have no record.")
-	descProblems = desc("problems", "Things that a person should look at; the status page and nstance-admin status name them.")
+	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
 	descLost     = desc("journal_lost_total", "Events and reports that the journal lost because too many were waiting.")
 )
 
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descHolds, descOrphans, descProblems, descLost,
+		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descHolds, descOrphans, descAttention, descLost,
 	} {
 		ch <- d
 	}
@@ -60,7 +60,9 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(descInfo, 1, s.Cluster, s.Shard, s.Version)
-	gauge(descProblems, float64(s.Problems))
+	for kind, n := range s.Attention {
+		gauge(descAttention, float64(n), kind)
+	}
 	ch <- prometheus.MustNewConstMetric(descLost, prometheus.CounterValue, float64(s.JournalLost))
 	if !s.Leading {
 		gauge(descLeading, 0)
@@ -79,7 +81,7 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 			n     int
 		}{
 			{"wanted", g.Size}, {"ready", g.Ready}, {"booting", g.Booting}, {"leaving", g.Leaving}, {"stale", g.Stale},
-			{"on_demand", g.OnDemand}, {"preserved", g.Preserved},
+			{"on_demand", g.OnDemand}, {"preserved", g.Preserved}, {"gone", g.Gone},
 		} {
 			gauge(descMembers, float64(n.n), tenant, group, n.state)
 		}

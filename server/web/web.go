@@ -26,7 +26,17 @@ type Status struct {
 	Instances      []Instance      `json:"instances"`
 	InstancesTotal int             `json:"instances_total"` // those that are not shown among them
 	Events         []nstance.Event `json:"events"`
-	Problems       []string        `json:"problems"`
+	Attention      []Attention     `json:"attention"`
+}
+
+// An Attention is how much of one kind needs attention. What it is about is for
+// those who have logged in: nstance-admin status.
+type Attention struct {
+	Kind   string    `json:"kind"`
+	Count  int       `json:"count"`
+	Since  time.Time `json:"since,omitzero"` // of the oldest; absent: not known
+	Why    string    `json:"why,omitempty"`  // of what concerns the whole shard and every operator may see
+	Remedy string    `json:"remedy,omitempty"`
 }
 
 // A Standby is a server that would lead if the present leader did not.

@@ -36,7 +36,7 @@ func TestHandler(t *testing.T) {
 	var leading atomic.Bool
 	want := web.Status{
 		Version: "1", Cluster: "c1", Shard: "s1", Leader: true, Groups: []web.Group{{Tenant: "t", Group: "g", Size: 3}},
-		Instances: []web.Instance{{ID: "i", Note: "<script>"}}, Problems: []string{"p"},
+		Instances: []web.Instance{{ID: "i", Note: "<script>"}}, Attention: []web.Attention{{Kind: "clock", Count: 1}},
 	}
 	call := serve(t, want, &leading)
 

@@ -1,0 +1,237 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/web"
+)
+
+// Kinds of what needs attention, beside those of the reconciler.
+const (
+	attentionAddress    = "leader_address" // the shard's movable address is not this server's
+	attentionCleaning   = "cleaning"       // what is of no use any more is not removed
+	attentionConfig     = "config"         // the configuration in force is not remembered
+	attentionFiles      = "files"          // files of machines cannot be made
+	attentionGroups     = "groups_file"    // what the API changed cannot be read or kept
+	attentionHeld       = "config_held"    // a configuration waits to be confirmed
+	attentionJournal    = "journal"        // events are lost, or were
+	attentionKeys       = "keys"           // the cluster's keys cannot be read
+	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
+	attentionRefused    = "config_refused" // the latest configuration is wrong
+	attentionNotLeading = "not_leading"    // this server does not lead, and cannot
+)
+
+// attentionKinds returns every kind, sorted.
+func attentionKinds() []string {
+	kinds := append(reconcile.HoldKinds(),
+		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
+		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionAlarm,
+		attentionAddress, attentionCleaning, attentionConfig, attentionFiles, attentionGroups, attentionHeld, attentionJournal,
+		attentionKeys, attentionLookup, attentionRefused, attentionNotLeading,
+	)
+	slices.Sort(kinds)
+	return kinds
+}
+
+// attention lists what needs attention: of the shard while this server leads it,
+// else of this server alone. The status page, metrics and GetShardStatus all show
+// this list.
+func (s *Server) attention() []reconcile.Attention {
+	t := s.term.Load()
+	if t != nil {
+		return t.attention()
+	}
+	out := sentences(attentionJournal, "look at the disk of this server", s.cache.Problems())
+	if err := s.troubled(); err != nil {
+		out = append(out, reconcile.Attention{Kind: attentionNotLeading, Subject: "server", Why: "this server does not lead: " + err.Error()})
+	}
+	return out
+}
+
+func (t *term) attention() []reconcile.Attention {
+	s := t.server
+	out := slices.Concat(
+		t.reconciler.Attention(), t.accepts.attention(), s.refusedConfig(), s.alarms.attention(s.opts.Now()),
+		sentences(attentionGroups, "nstance-admin record show", t.groups.trouble()),
+		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.resolver.problems()),
+		sentences(attentionAddress, "look at the network and the rights of this server", t.address.problems()),
+		sentences(attentionFiles, "configure what the file needs, or put the secret", t.files.problems()),
+		sentences(attentionCleaning, "look at the storage", t.cleaner.problems()),
+		sentences(attentionJournal, "look at the disk of this server", s.cache.Problems()),
+		sentences(attentionKeys, "look at the storage", s.keyProblems()),
+	)
+	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return strings.Compare(a.Kind, b.Kind) })
+	return out
+}
+
+// sentences makes entries of what is known in words only.
+func sentences(kind, remedy string, why []string) (out []reconcile.Attention) {
+	for _, w := range why {
+		out = append(out, reconcile.Attention{Kind: kind, Subject: "shard", Why: w, Remedy: remedy})
+	}
+	return out
+}
+
+// refusedConfig lists the latest configuration if it was refused.
+func (s *Server) refusedConfig() []reconcile.Attention {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused.err == nil {
+		return nil
+	}
+	return []reconcile.Attention{{
+		Kind: attentionRefused, Subject: "configuration", Since: s.refused.at, Why: "the latest configuration is refused: " + s.refused.err.Error(),
+		Remedy: "correct it, then nstance-admin config refresh",
+	}}
+}
+
+// everybodys reports whether each operator may see an entry: it concerns the
+// whole shard, and says nothing of its settings, machines or tenants.
+func everybodys(a reconcile.Attention) bool {
+	return a.Tenant == "" && (a.Kind == reconcile.HoldFrozen || a.Kind == reconcile.HoldClock)
+}
+
+// Bounds on one answer.
+const (
+	maxAttention = 500
+	maxWhy       = 1 << 10 // bytes
+)
+
+// attentionMessages returns what a caller may see, and how much more there is
+// than one answer holds.
+func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Attention, omitted int32) {
+	for _, a := range list {
+		switch {
+		case c.Role != nstance.RoleAdmin && !everybodys(a) && (a.Tenant == "" || !c.sees(a.Tenant)):
+		case len(out) == maxAttention:
+			omitted++
+		default:
+			out = append(out, &apiv1.Attention{
+				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
+				Until: wire.Time(a.Until), Why: cut(a.Why), Remedy: cut(a.Remedy),
+			})
+		}
+	}
+	return out, omitted
+}
+
+func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxWhy)], "") }
+
+// attentionRows returns for the status page, which has no login, how many entries
+// of each kind there are. Only what every operator may see is shown in words.
+func attentionRows(list []reconcile.Attention) []web.Attention {
+	rows := []web.Attention{}
+	for _, a := range list {
+		i := slices.IndexFunc(rows, func(r web.Attention) bool { return r.Kind == a.Kind })
+		if i < 0 {
+			i, rows = len(rows), append(rows, web.Attention{Kind: a.Kind, Since: a.Since})
+		}
+		r := &rows[i]
+		if r.Count++; !a.Since.IsZero() && (r.Since.IsZero() || a.Since.Before(r.Since)) {
+			r.Since = a.Since
+		}
+		if everybodys(a) {
+			r.Why, r.Remedy = a.Why, a.Remedy
+		}
+	}
+	return rows
+}
+
+// attentionCounts returns how many entries of each kind there are, zeros
+// included.
+func attentionCounts(list []reconcile.Attention) map[string]int {
+	out := map[string]int{}
+	for _, kind := range attentionKinds() {
+		out[kind] = 0
+	}
+	for _, a := range list {
+		out[a.Kind]++
+	}
+	return out
+}
+
+// Bounds on alarms that are shown.
+const (
+	alarmMemory     = time.Hour
+	maxTenantAlarms = 32
+	maxAlarms       = 512
+)
+
+// alarms are those of the last hour. Equal ones about one subject are one entry,
+// with its latest time and a count. A tenant's alarms cannot displace another's.
+type alarms struct {
+	mu   sync.Mutex
+	list []raisedAlarm // by their latest time
+}
+
+type raisedAlarm struct {
+	nstance.Event // the latest
+	first         time.Time
+	count         int
+}
+
+// add never blocks for long: it is called under the reconciler's lock.
+func (l *alarms) add(e nstance.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := raisedAlarm{Event: e, first: e.Time, count: 1}
+	same := func(o raisedAlarm) bool {
+		return o.Tenant == e.Tenant && o.Group == e.Group && o.Instance == e.Instance && o.Reason == e.Reason
+	}
+	if i := slices.IndexFunc(l.list, same); i >= 0 {
+		a.first, a.count = l.list[i].first, l.list[i].count+1
+		l.list = slices.Delete(l.list, i, i+1)
+	}
+	l.list = append(l.list, a)
+	mine := func(o raisedAlarm) bool { return o.Tenant == e.Tenant }
+	n := 0
+	for _, o := range l.list {
+		if mine(o) {
+			n++
+		}
+	}
+	switch {
+	case n > maxTenantAlarms:
+		i := slices.IndexFunc(l.list, mine)
+		l.list = slices.Delete(l.list, i, i+1)
+	case len(l.list) > maxAlarms:
+		l.list = slices.Delete(l.list, 0, 1)
+	}
+}
+
+func (l *alarms) attention(now time.Time) (out []reconcile.Attention) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = slices.DeleteFunc(l.list, func(a raisedAlarm) bool { return now.Sub(a.Time) > alarmMemory })
+	for _, a := range l.list {
+		out = append(out, a.attention())
+	}
+	return out
+}
+
+func (a raisedAlarm) attention() reconcile.Attention {
+	subject := "shard"
+	switch {
+	case a.Instance != "":
+		subject = "instance " + string(a.Instance)
+	case a.Group != "":
+		subject = "group " + nstance.GroupKey{Tenant: a.Tenant, Group: a.Group}.String()
+	}
+	why := cmp.Or(a.Reason, a.Error)
+	if a.count > 1 {
+		why += ", " + strconv.Itoa(a.count)+" times"
+	}
+	return reconcile.Attention{
+		Kind: reconcile.AttentionAlarm, Subject: subject, Tenant: a.Tenant, Group: a.Group, ID: a.Instance, Since: a.first,
+		Until: a.Time.Add(alarmMemory), Why: why, Remedy: "nstance-admin events --type alarm",
+	}
+}
