@@ -249,6 +249,14 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 			{Server: "x", Address: "server-b.example:8993", Version: "0.1.1", AddressFailed: true, Since: wire.Time(time.Now().Add(-time.Hour))}, {Server: "y"},
 		},
 		Holds: []*apiv1.Hold{{Kind: "clock", Reason: "it is wrong", Since: wire.Time(time.Now().Add(-time.Minute))}},
+		Attention: []*apiv1.Attention{
+			{Kind: "clock", Subject: "shard", Since: wire.Time(time.Now().Add(-time.Minute)), Why: "it is wrong", Remedy: "set it right"},
+			{
+				Kind: "halted", Subject: "group default/web", Tenant: "default", Group: "web", Why: "2 creations failed",
+				Remedy: "nstance-admin group resume web",
+			},
+		},
+		AttentionOmitted: 3,
 	}, nil
 }
 

@@ -71,8 +71,8 @@ func (f *frame) head(now time.Time) []string {
 		first = fmt.Sprintf("%s   seen %s ago: %s", first, short(now.Sub(f.at)), f.failed)
 	}
 	out := []string{printable(first)}
-	if n := len(s.Problems); n > 0 {
-		out = append(out, fmt.Sprintf("%s (p shows all): %s", plural(n, "problem"), printable(s.Problems[0])))
+	if needs := s.needs(f.at); len(needs) > 0 {
+		out = append(out, fmt.Sprintf("%d in need of attention (p shows all): %s", len(needs)+s.Omitted, printable(needs[0])))
 	}
 	return append(out, "")
 }
@@ -112,12 +112,13 @@ func holdsOf(g Group, now time.Time) string {
 // members, or all members that something happens to.
 func (f *frame) below(now time.Time) []string {
 	if f.problems {
-		out := []string{"PROBLEMS"}
-		for _, p := range f.status.Problems {
-			out = append(out, printable(p))
+		out := []string{"NEEDS ATTENTION"}
+		needs := f.status.needs(f.at)
+		for _, line := range needs {
+			out = append(out, printable(line))
 		}
-		if len(f.status.Problems) == 0 {
-			out = append(out, "none")
+		if len(needs) == 0 {
+			out = append(out, "nothing")
 		}
 		return append(out, "")
 	}

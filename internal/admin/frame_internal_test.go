@@ -41,7 +41,7 @@ func TestFrame(t *testing.T) {
 		f := sample(2)
 		require.Equal(t, []string{
 			"prod/eu1a   epoch 7   10.0.0.1:8993   2 agents   12:00:00Z",
-			"1 problem (p shows all): a record [2J is broken",
+			"1 in need of attention (p shows all): a record [2J is broken",
 			"",
 			"  GROUP         SIZE   READY   BOOTING   LEAVING   STALE   HOLDS",
 			"  blue/db       1      0       1         0         0       backoff: 2 creations failed (12s more)",
@@ -97,10 +97,10 @@ func TestFrame(t *testing.T) {
 	t.Run("problems take the place of members", func(t *testing.T) {
 		f := sample(2)
 		f.problems = true
-		require.Contains(t, f.text(noon), "PROBLEMS\na record [2J is broken")
+		require.Contains(t, f.text(noon), "NEEDS ATTENTION\na record [2J is broken")
 		require.NotContains(t, f.text(noon), "web000")
 		f.status.Problems = nil
-		require.Contains(t, f.text(noon), "PROBLEMS\nnone")
+		require.Contains(t, f.text(noon), "NEEDS ATTENTION\nnothing")
 	})
 	t.Run("what cannot be seen any more keeps its last look, and says so", func(t *testing.T) {
 		v := &view{frame: sample(1)}

@@ -63,10 +63,10 @@ func (t *table) groups(groups []Group) {
 		t.say("no groups")
 		return
 	}
-	t.row("TENANT", "GROUP", "TEMPLATE", "SIZE", "READY", "BOOTING", "LEAVING", "STALE", "SOURCE", "HOLDS")
+	t.row("TENANT", "GROUP", "TEMPLATE", "SIZE", "READY", "BOOTING", "LEAVING", "GONE", "STALE", "SOURCE", "HOLDS")
 	for _, g := range groups {
 		t.row(string(g.Tenant), string(g.Group), g.Template, strconv.Itoa(g.Size), strconv.Itoa(g.Ready), strconv.Itoa(g.Booting),
-			strconv.Itoa(g.Leaving), strconv.Itoa(g.Stale), source(g), holds(g.Holds))
+			strconv.Itoa(g.Leaving), strconv.Itoa(g.Gone), strconv.Itoa(g.Stale), source(g), holds(g.Holds))
 	}
 }
 

@@ -310,7 +310,7 @@ func (t *table) group(g Group) {
 		{"Group", g.key().String()},
 		{"Source", source(g)},
 		{"Template", g.Template},
-		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand)},
+		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand, %d gone", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand, g.Gone)},
 		{"Types", strings.Join(g.InstanceTypes, ", ")},
 		{"Subnet pool", g.SubnetPool}, {"Market", g.Market.text()},
 		{"Variables", strings.Join(vars, ", ")},

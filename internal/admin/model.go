@@ -39,6 +39,7 @@ type Group struct {
 	DrainTimeout  string            `json:"drain_timeout,omitempty"`
 	Rollout       *Pace             `json:"rollout,omitempty"`
 	OnDemand      int               `json:"on_demand,omitempty"` // instances made by request
+	Gone          int               `json:"gone,omitempty"`      // members whose machine is gone, not counted
 	Market        *Market           `json:"market,omitempty"`
 }
 
@@ -76,6 +77,7 @@ func groupOf(w *apiv1.Group) Group {
 	}
 	g.Kind, g.HasOverlay, g.Protect, g.Removing = nstance.Kind(w.GetKind()), w.GetHasOverlay(), w.GetProtect(), w.GetRemoving()
 	g.SubnetPool, g.Args, g.LoadBalancers, g.OnDemand = w.GetSubnetPool(), w.GetArgs(), w.GetLoadBalancers(), int(w.GetOnDemand())
+	g.Gone = int(w.GetGone())
 	if d := w.GetDrainTimeout(); d != nil {
 		g.DrainTimeout = d.AsDuration().String()
 	}
@@ -172,6 +174,20 @@ type ShardStatus struct {
 	FrozenAt        time.Time         `json:"frozen_at,omitzero"`
 	Holds           []Hold            `json:"holds,omitempty"` // of the whole shard
 	Problems        []string          `json:"problems"`
+	Attention       []Attention       `json:"attention"`                   // what needs attention, by kind
+	Omitted         int               `json:"attention_omitted,omitempty"` // how much more does
+}
+
+// An Attention is one thing that needs attention.
+type Attention struct {
+	Kind    string           `json:"kind"`             // such as short, halted, frozen, orphan or clock
+	Subject string           `json:"subject"`          // a group, an instance, a record, the shard
+	Tenant  nstance.TenantID `json:"tenant,omitempty"` // absent: it concerns the shard
+	Group   nstance.GroupID  `json:"group,omitempty"`
+	Since   time.Time        `json:"since,omitzero"` // absent: not known
+	Until   time.Time        `json:"until,omitzero"` // when it ends, or is tried again, by itself
+	Why     string           `json:"why"`
+	Remedy  string           `json:"remedy,omitempty"` // what to do
 }
 
 // A Standby is a server that would lead if the present leader did not.

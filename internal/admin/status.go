@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,13 @@ func statusOf(w *apiv1.GetShardStatusResponse, server string) ShardStatus {
 		Groups: int(w.GetGroups()), Instances: int(w.GetInstances()), AgentsConnected: int(w.GetAgentsConnected()),
 		Frozen: w.GetFrozen(), FrozenAt: wire.TimeOf(w.GetFrozenAt()),
 		LeaderAddress: w.GetLeaderAddress(), Standbys: []Standby{}, Holds: holdsFrom(w.GetHolds()),
-		Problems: append([]string{}, w.GetProblems()...),
+		Problems: append([]string{}, w.GetProblems()...), Attention: []Attention{}, Omitted: int(w.GetAttentionOmitted()),
+	}
+	for _, a := range w.GetAttention() {
+		s.Attention = append(s.Attention, Attention{
+			Kind: a.GetKind(), Subject: a.GetSubject(), Tenant: nstance.TenantID(a.GetTenant()), Group: nstance.GroupID(a.GetGroup()),
+			Since: wire.TimeOf(a.GetSince()), Until: wire.TimeOf(a.GetUntil()), Why: a.GetWhy(), Remedy: a.GetRemedy(),
+		})
 	}
 	for _, b := range w.GetStandbys() {
 		s.Standbys = append(s.Standbys, Standby{b.GetAddress(), b.GetVersion(), b.GetAddressFailed(), wire.TimeOf(b.GetSince())})
@@ -71,20 +78,62 @@ func (t *table) status(s ShardStatus) {
 	if s.Frozen != "" {
 		t.row("Frozen:", t.since(s.Frozen, stamp(s.FrozenAt), t.age(s.FrozenAt)))
 	}
+	t.row("Groups:", strconv.Itoa(s.Groups))
+	t.row("Instances:", strconv.Itoa(s.Instances))
+	t.row("Agents:", strconv.Itoa(s.AgentsConnected)+" connected")
+	if len(s.Attention) > 0 {
+		t.attention(s)
+		return
+	}
 	for _, h := range s.Holds {
 		if h.Kind != "frozen" { // which stands above
 			t.row("Held:", t.since(h.Kind+": "+h.Reason, stamp(h.Since), t.age(h.Since)))
 		}
 	}
-	t.row("Groups:", strconv.Itoa(s.Groups))
-	t.row("Instances:", strconv.Itoa(s.Instances))
-	t.row("Agents:", strconv.Itoa(s.AgentsConnected)+" connected")
 	if len(s.Problems) == 0 {
-		t.row("Problems:", "none")
+		t.row("Needs attention:", "nothing")
 		return
 	}
-	t.say("Problems:")
-	for _, problem := range s.Problems {
+	t.say("Needs attention:")
+	for _, problem := range s.Problems { // of a server that has no list
 		t.say("- %s", problem)
 	}
+}
+
+// attention says what needs attention and, indented, what to do.
+func (t *table) attention(s ShardStatus) {
+	t.say("Needs attention:")
+	for _, a := range s.Attention {
+		t.say("- %s", a.line(t.now))
+		if a.Remedy != "" {
+			t.lines = append(t.lines, "    do: "+printable(a.Remedy))
+		}
+	}
+	if s.Omitted > 0 {
+		t.say("- and %d more", s.Omitted)
+	}
+}
+
+func (a Attention) line(now time.Time) string {
+	line := a.Kind + ": " + a.Subject
+	if !a.Since.IsZero() {
+		line += ", for " + short(max(0, now.Sub(a.Since)))
+	}
+	line += ": " + a.Why
+	if left := a.Until.Sub(now); left > 0 && a.Kind != "alarm" {
+		line += " (until " + stamp(a.Until) + ")"
+	}
+	return line
+}
+
+// needs returns in one line each what needs attention.
+func (s ShardStatus) needs(now time.Time) []string {
+	if len(s.Attention) == 0 {
+		return s.Problems
+	}
+	var out []string
+	for _, a := range s.Attention {
+		out = append(out, a.line(now))
+	}
+	return out
 }

@@ -127,7 +127,7 @@ func TestTopOnATerminal(t *testing.T) {
 		s.typed("k")
 		s.shows("> blue/db")
 		s.typed("p")
-		s.shows("PROBLEMS")
+		s.shows("NEEDS ATTENTION")
 	})
 	t.Run("a resize", func(t *testing.T) {
 		s.clear()
