@@ -228,7 +228,7 @@ func (a raisedAlarm) attention() reconcile.Attention {
 	}
 	why := cmp.Or(a.Reason, a.Error)
 	if a.count > 1 {
-		why += ", " + strconv.Itoa(a.count)+" times"
+		why += ", " + strconv.Itoa(a.count) + " times"
 	}
 	return reconcile.Attention{
 		Kind: reconcile.AttentionAlarm, Subject: subject, Tenant: a.Tenant, Group: a.Group, ID: a.Instance, Since: a.first,

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/reconcile"
 )
 
 // eventKilled is what scenario kill tells of each kill: the instance, or the

@@ -18,7 +18,7 @@ type State struct {
 	Agents                  int           // connected
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
-	Orphans                 int // machines with our marks and no record
+	Orphans                 int            // machines with our marks and no record
 	Attention               map[string]int // what needs attention, by kind
 	JournalLost             uint64
 }
@@ -31,17 +31,17 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descInfo     = desc("server_info", "1, with the server's names and version.", "cluster", "shard", "version")
-	descLeading  = desc("leading", "1 while this server leads its shard.")
-	descEpoch    = desc("lease_epoch", "Number of this server's term.")
-	descLease    = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
-	descAgents   = desc("agents_connected", "Agents connected to this server.")
-	descQueue    = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
-	descMembers  = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
-	descHolds    = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
-	descOrphans  = desc("orphans", "Machines that carry the shard's marks and have no record.")
+	descInfo      = desc("server_info", "1, with the server's names and version.", "cluster", "shard", "version")
+	descLeading   = desc("leading", "1 while this server leads its shard.")
+	descEpoch     = desc("lease_epoch", "Number of this server's term.")
+	descLease     = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
+	descAgents    = desc("agents_connected", "Agents connected to this server.")
+	descQueue     = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
+	descMembers   = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
+	descHolds     = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
+	descOrphans   = desc("orphans", "Machines that carry the shard's marks and have no record.")
 	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
-	descLost     = desc("journal_lost_total", "Events and reports that the journal lost because too many were waiting.")
+	descLost      = desc("journal_lost_total", "Events and reports that the journal lost because too many were waiting.")
 )
 
 // Describe implements prometheus.Collector.
