@@ -58,6 +58,7 @@ func (w *world) successor(opts server.Options) {
 	w.Helper()
 	require.NoError(w, w.stop())
 	opts.Journal = w.journal
+	server.Hasten(&opts, func() { w.filePasses.Add(1) })
 	var err error
 	w.server, err = server.New(w.Context(), w.store, w.cloud, w.conf.read, &opts)
 	require.NoError(w, err)

@@ -23,8 +23,8 @@ const (
 	// cleanEvery is the longest time between two passes: one comes every
 	// shard.gc.retention if that is less.
 	cleanEvery = 30 * time.Minute
-	// lookEvery is how soon another setting is noticed.
-	lookEvery = 5 * time.Second
+	// cleanerCheck is how soon another setting is noticed.
+	cleanerCheck = 5 * time.Second
 	// knowEvery is how often a leader looks at what is to be removed, several times
 	// within the time for which it may go by what it knows.
 	knowEvery = 4 * time.Minute
@@ -46,6 +46,7 @@ type cleaner struct {
 	check    func() error         // the term is over
 	clock    func() bool          // the wall clock can be trusted
 	now      func() time.Time     // the wall clock
+	recheck  time.Duration        // how soon another setting is noticed
 	keep     func() time.Duration // shard.gc.retention
 	know     func(context.Context) error
 	contents *storage.Cleaner
@@ -60,7 +61,7 @@ type cleaner struct {
 func newCleaner(t *term) *cleaner {
 	s := t.server
 	return &cleaner{
-		store: s.store, check: t.granted.Err, clock: t.reconciler.ClockRight, now: s.opts.Now, log: t.log,
+		store: s.store, check: t.granted.Err, clock: t.reconciler.ClockRight, now: s.opts.Now, recheck: s.opts.intervals.cleanerCheck, log: t.log,
 		keep: func() time.Duration { return s.config().Shard.GC.Retention }, know: t.reconciler.Records().Contents().Refresh,
 		contents: storage.NewCleaner(s.store, t.conf.Shard.ID, &storage.CleanerOptions{
 			Check: t.granted.Err, Elapsed: lease.Elapsed(), Now: s.opts.Now, Log: t.log,
@@ -103,7 +104,7 @@ func (c *cleaner) rest(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(min(left, lookEvery)):
+		case <-time.After(min(left, c.recheck)):
 		}
 		if left <= 0 {
 			return true

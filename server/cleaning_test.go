@@ -98,6 +98,7 @@ func (w *world) condemned() string {
 }
 
 func TestAWrongClockCleansNothing(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	p := newPast(0)
 	store := storagetest.NewFaulty(storage.NewMemory())
 	looks := make(chan struct{}, 100)

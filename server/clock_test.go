@@ -29,16 +29,19 @@ func TestWrongClockIsShown(t *testing.T) {
 	for name, c := range map[string]struct {
 		store storage.Store
 		now   func() time.Time
-		then  func()
+		then  func(*world)
 		want  string
 	}{
-		"by storage's": {dated{storage.NewMemory(), time.Now}, p.now, func() {}, "behind storage's"},
-		"by its step":  {storage.NewMemory(), p.now, func() { p.pass(time.Minute) }, "was set 1m0s forward"},
+		"by storage's": {dated{storage.NewMemory(), time.Now}, p.now, func(*world) {}, "behind storage's"},
+		"by its step": {storage.NewMemory(), p.now, func(w *world) {
+			p.pass(time.Minute)
+			w.adopt(replace(t, ordinary(1), `"red"`, `"green"`)) // so that it plans: by itself it looks every 5 s
+		}, "was set 1m0s forward"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, setup{size: 1, store: c.store, opts: server.Options{Now: c.now}})
 			w.ready(w.machine(nstance.DefaultTenant))
-			c.then()
+			c.then(w)
 			said := w.await(nstance.EventClockWrong, "")
 			require.Contains(t, said.Reason, c.want)
 

@@ -28,7 +28,8 @@ func (w *world) conditions(api apiv1.OperatorServiceClient, id nstance.InstanceI
 
 // TestASilentMemberIsShown first as silent, then as unhealthy.
 func TestASilentMemberIsShown(t *testing.T) {
-	w := newWorld(t, setup{size: 1, shard: `"health_interval": "1s",`})
+	t.Parallel() // it waits for intervals of seconds
+	w := newWorld(t, setup{size: 1, shard: `"health_interval": "500ms",`})
 	api := w.admin()
 	id := w.machine(nstance.DefaultTenant)
 	k := w.ready(id)

@@ -144,7 +144,7 @@ func (k *fileKeeper) run(ctx context.Context) {
 			}
 		})
 	}
-	tick := time.NewTicker(filePass)
+	tick := time.NewTicker(k.t.server.opts.intervals.filePass)
 	defer tick.Stop()
 	for {
 		select {
@@ -152,6 +152,7 @@ func (k *fileKeeper) run(ctx context.Context) {
 			return
 		case <-tick.C:
 			k.pass(ctx)
+			k.t.server.opts.intervals.filePassed()
 		}
 	}
 }

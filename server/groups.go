@@ -67,7 +67,7 @@ func (g *groups) load(ctx context.Context, tried func()) {
 		g.t.log.Error("groups not read yet, nothing is planned", "code", nstance.CodeOf(err), "err", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+		case <-time.After(g.t.server.opts.intervals.campaign):
 		}
 	}
 }

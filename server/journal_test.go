@@ -199,7 +199,7 @@ func TestInterruptionsBehindMuchElse(t *testing.T) {
 // journalOf returns the path of a journal with these events.
 func journalOf(t *testing.T, events []nstance.Event) string {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	c, err := cache.Open(path, nil)
+	c, err := cache.Open(path, &cache.Options{Interval: 5 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -43,6 +43,7 @@ func (w *world) certified(id nstance.InstanceID) *holder {
 }
 
 func TestOrphans(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 1, shard: `"gc": {"interval": "1s"},`})
 	api := w.admin()
 	list := func() []*apiv1.Orphan {

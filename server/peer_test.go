@@ -145,7 +145,9 @@ func (r *relay) cut() {
 }
 
 func TestStandby(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	t.Run("reads nothing while it hears the leader, and takes over without a look", func(t *testing.T) {
+		t.Parallel()
 		c := newCouple(t, `"election": {"ttl": "4s"},`, "")
 		c.hears()
 		c.renewed(1)
@@ -158,6 +160,7 @@ func TestStandby(t *testing.T) {
 		require.Equal(t, looked, c.asks.lease.Load())
 	})
 	t.Run("reads the lease while the stream is broken, takes nothing, and listens again", func(t *testing.T) {
+		t.Parallel()
 		way := newRelay(t)
 		way.to.Store(new("127.0.0.1:1")) // nobody
 		c := newCouple(t, `"election": {"ttl": "4s"},`, way.addr)
@@ -307,6 +310,7 @@ func TestPeerPort(t *testing.T) {
 
 // TestLeaderAddress is the way of the address through two servers.
 func TestLeaderAddress(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	const address = "10.0.0.100"
 	c := newCouple(t, `"election": {"ttl": "1s"}, "leader_address": "`+address+`",`, "")
 	at := func(name string) func() bool {

@@ -23,6 +23,7 @@ import (
 // TestProbesOfAMachine goes the whole way: the agent's own reading of its
 // environment, children, sockets, reports, and what a person is told.
 func TestProbesOfAMachine(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 1, shard: often})
 	api := w.admin()
 	id := w.machine("default")

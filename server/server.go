@@ -59,6 +59,33 @@ type Options struct {
 	Bind      config.Bind
 	Advertise config.Advertise
 	Host      string // name or address of what is not advertised; empty: the one bound to, or this machine's
+
+	intervals intervals
+}
+
+// intervals are how often a term looks at what no event announces. Zero fields
+// mean the defaults; only tests have others.
+type intervals struct {
+	filePass     time.Duration
+	cleanerCheck time.Duration
+	campaign     time.Duration // between two attempts to lead, or to read what a leader must know
+	journal      time.Duration // before events are written; 0: as package cache has it
+
+	filePassed func() // called after each pass over files; nil: nothing
+}
+
+func (i *intervals) fill() {
+	for _, d := range []struct {
+		is     *time.Duration
+		orElse time.Duration
+	}{{&i.filePass, filePass}, {&i.cleanerCheck, cleanerCheck}, {&i.campaign, time.Second}} {
+		if *d.is <= 0 {
+			*d.is = d.orElse
+		}
+	}
+	if i.filePassed == nil {
+		i.filePassed = func() {}
+	}
 }
 
 // A Server is one shard server. New makes one, Run runs it.
@@ -114,6 +141,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.opts.Now == nil {
 		s.opts.Now = time.Now
 	}
+	s.opts.intervals.fill()
 	s.log = s.opts.Log
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -167,7 +195,7 @@ func (s *Server) openCache() (err error) {
 		}
 		path = filepath.Join(s.scratch, "journal.db")
 	}
-	s.cache, err = cache.Open(path, &cache.Options{Log: s.log})
+	s.cache, err = cache.Open(path, &cache.Options{Interval: s.opts.intervals.journal, Log: s.log})
 	return err
 }
 
@@ -237,7 +265,7 @@ func (s *Server) campaign(ctx context.Context) {
 		}
 		select { // each attempt writes to storage
 		case <-ctx.Done():
-		case <-time.After(time.Second):
+		case <-time.After(s.opts.intervals.campaign):
 		}
 	}
 }

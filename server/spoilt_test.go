@@ -249,7 +249,7 @@ func (s *spoiltShard) spoil(ctx context.Context, seed uint64) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Duration(rng.Int64N(int64(150 * time.Millisecond)))):
+		case <-time.After(time.Duration(rng.Int64N(int64(60 * time.Millisecond)))):
 		}
 		st := s.sites[rng.IntN(2)]
 		if n%20 == 0 {
@@ -364,7 +364,7 @@ func liveThrough(t *testing.T, seed uint64, bucket, endpoint string, d time.Dura
 	n := 0
 	for end := time.Now().Add(d); time.Now().Before(end); n++ {
 		s.trouble()
-		<-time.After(time.Duration(s.rng.Int64N(int64(500 * time.Millisecond))))
+		<-time.After(time.Duration(s.rng.Int64N(int64(150 * time.Millisecond))))
 	}
 	heal()
 	spoiler.Wait()
@@ -385,5 +385,5 @@ func TestSpoiltStorage(t *testing.T) {
 	require.NoError(t, back.CreateBucket("shard"))
 	srv := httptest.NewServer(gofakes3.New(back, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
 	t.Cleanup(srv.Close)
-	liveThrough(t, 1, "shard", srv.URL, 8*time.Second)
+	liveThrough(t, 1, "shard", srv.URL, 4*time.Second)
 }

@@ -57,12 +57,14 @@ func TestReloadOfTheCreateRate(t *testing.T) {
 }
 
 func TestReloadOfTheHealthInterval(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	long, short := `"health_interval": "1h",`, `"health_interval": "300ms",`
 	interval := func(k *talk) time.Duration {
 		t.Helper()
 		return k.hear().GetWelcome().GetReportInterval().AsDuration()
 	}
 	t.Run("agents come back to hear it, and are judged by it then", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t, setup{text: tuned(1, long)})
 		id := w.machine(nstance.DefaultTenant)
 		h := w.agent(id)
@@ -80,6 +82,7 @@ func TestReloadOfTheHealthInterval(t *testing.T) {
 		w.await(nstance.EventUnhealthy, id) // it says nothing any more
 	})
 	t.Run("an agent that would not go loses its session", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t, setup{text: tuned(1, long)})
 		k := w.agent(w.machine(nstance.DefaultTenant)).connect()
 		k.stays.Store(true)
@@ -87,6 +90,7 @@ func TestReloadOfTheHealthInterval(t *testing.T) {
 		require.Error(t, k.ends())
 	})
 	t.Run("after a restart", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t, setup{text: tuned(1, long)})
 		id := w.machine(nstance.DefaultTenant)
 		h := w.agent(id)
@@ -101,8 +105,9 @@ func TestReloadOfTheHealthInterval(t *testing.T) {
 }
 
 func TestReloadOfTheBreaker(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	conf := func(most string) string {
-		return tuned(2, fmt.Sprintf(`"health_interval": "1s", "breaker": {"max_unhealthy": %q},`, most))
+		return tuned(2, fmt.Sprintf(`"health_interval": "250ms", "breaker": {"max_unhealthy": %q},`, most))
 	}
 	// held returns a world whose three members have fallen silent together.
 	held := func(t *testing.T) *world {
@@ -120,11 +125,13 @@ func TestReloadOfTheBreaker(t *testing.T) {
 		return w
 	}
 	t.Run("at once", func(t *testing.T) {
+		t.Parallel()
 		w := held(t)
 		w.adopt(conf("100%"))
 		w.await(nstance.EventUnhealthy, "")
 	})
 	t.Run("after a restart", func(t *testing.T) {
+		t.Parallel()
 		w := held(t)
 		require.NoError(t, w.stop())
 		w.conf.set(conf("100%"), nil)
@@ -132,6 +139,7 @@ func TestReloadOfTheBreaker(t *testing.T) {
 		w.await(nstance.EventUnhealthy, "")
 	})
 	t.Run("for the next leader, whatever its own file says", func(t *testing.T) {
+		t.Parallel()
 		w := held(t)
 		w.adopt(conf("100%"))
 		w.conf.set(conf("100%"), nil)
@@ -166,6 +174,7 @@ func newWatchedCloud(t *testing.T) *watchedCloud {
 
 // The rest of the rule takes minutes: see package reconcile.
 func TestReloadOfTheCollection(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	cloud := newWatchedCloud(t)
 	w := newWorld(t, setup{text: tuned(1, `"gc": {"interval": "1d"},`), over: cloud})
 	w.await(nstance.EventCreated, "")

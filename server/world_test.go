@@ -97,6 +97,8 @@ type world struct {
 	keys    *registration.Keys
 	stop    func() error // ends the server and returns what Run returned
 
+	filePasses atomic.Int64 // of its servers
+
 	mu     sync.Mutex
 	events []nstance.Event
 	news   chan struct{} // closed and replaced with every event
@@ -114,6 +116,7 @@ func newWorld(t *testing.T, s setup) *world {
 	}
 	w.conf.set(s.text, nil)
 	s.opts.Journal = w.journal
+	server.Hasten(&s.opts, func() { w.filePasses.Add(1) })
 	if s.over == nil {
 		s.over = w.cloud
 	}
