@@ -38,6 +38,7 @@ const (
 	CauseSurplus   CauseKind = "surplus"   // the group is larger than wanted
 	CauseRequest   CauseKind = "request"   // somebody asked
 	CauseOrphan    CauseKind = "orphan"    // a machine of ours that no record named
+	CauseAbandoned CauseKind = "abandoned" // no machine was made, and this server cannot repeat its create
 )
 
 // An Executor is who empties the instance.

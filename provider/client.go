@@ -59,6 +59,9 @@ func (c *Client) Reserve(now time.Time, others int) (ok bool, retryAt time.Time)
 	return c.budget.reserve(now, others)
 }
 
+// CallTimeout bounds each call that begins now, as Options.Timeout does.
+func (c *Client) CallTimeout() time.Duration { return c.timeout() }
+
 // Next returns when Reserve may grant a create to somebody who comes before all
 // others. That is now if there is one. It does not block.
 func (c *Client) Next(now time.Time) time.Time { return c.budget.next(now) }

@@ -144,7 +144,7 @@ func (r *Reconciler) resume(g *group, now time.Time) {
 			excess--
 			continue
 		}
-		if m.step != stepNone && !m.running && (m.step != stepCreate || !m.unpaid || !m.durable) && !m.retryAt.After(now) {
+		if m.step != stepNone && !m.running && (m.step != stepCreate || !m.unpaid || !m.durable) && !m.retryAt.After(now) && r.permitted(m, now) {
 			r.submit(m)
 		}
 	}

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,7 @@ type story struct {
 	extra int  // instances on demand afterwards
 	moody bool // a change of mind: which machines are made depends on when it is heard of
 
+	differ    bool          // no leader can make the bytes that another one has made
 	snapshots time.Duration // into a term when one is taken; 0: none is
 	behind    string        // name of the load balancer that the group is behind; empty: none
 }
@@ -135,6 +137,7 @@ type crash struct {
 	s       *seam
 	desired atomic.Pointer[nstance.Group]
 	kept    []nstance.InstanceID
+	ordered nstance.InstanceID // on demand; empty: nothing was
 	over    chan struct{}
 	ended   chan struct{}
 	leaders []<-chan struct{} // closed when their Run has returned
@@ -144,6 +147,7 @@ type crash struct {
 func told(t *testing.T, y story, aim label, with strike) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
+		w.differ = y.differ
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
 		if y.snapshots > 0 {
@@ -246,12 +250,25 @@ func (c *crash) settle(y story, with strike) {
 		if c.settled(y) {
 			break
 		}
+		if c.w.abandoned(c.ordered) {
+			c.order() // as its caller would, who was told that it failed
+		}
 		c.w.passes(10 * time.Second)
 	}
 	if with != none {
 		c.handOver()
 	}
 	c.w.passes(2 * time.Minute)
+}
+
+// abandoned reports whether the caller of an instance on demand was told to ask
+// for another one.
+func (w *world) abandoned(id nstance.InstanceID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.events, func(e nstance.Event) bool {
+		return e.Instance == id && e.Type == nstance.EventCreateFailed && strings.Contains(e.Error, "make a new ID")
+	})
 }
 
 func (c *crash) settled(y story) bool {
@@ -261,16 +278,17 @@ func (c *crash) settled(y story) bool {
 }
 
 // order asks for an instance on demand, again and again until it is promised.
-func (c *crash) order() nstance.InstanceID {
+func (c *crash) order() {
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(c.w.t, err)
+	c.ordered = id
 	for {
 		ctx, cancel := context.WithTimeout(c.w.ctx, 3*time.Second)
 		r, _ := c.w.leader()
 		_, err := r.CreateInstance(ctx, onDemand(id))
 		cancel()
 		if err == nil {
-			return id
+			return
 		}
 		require.ErrorIs(c.w.t, err, nstance.Unavailable)
 		<-time.After(100 * time.Millisecond)
@@ -297,10 +315,20 @@ func (c *crash) judge(y story, with strike) {
 	}
 }
 
+// storiesThatDiffer are the same, told by leaders that render differently.
+func storiesThatDiffer() []story {
+	out := slices.Clone(stories)
+	for i := range out {
+		out[i].name += ", and servers render differently"
+		out[i].differ = true
+	}
+	return out
+}
+
 func TestCrashAtEveryCall(t *testing.T) {
 	var aimed, struck atomic.Int64
 	t.Run("calls", func(t *testing.T) {
-		for _, y := range stories {
+		for _, y := range slices.Concat(stories, storiesThatDiffer()) {
 			t.Run(y.name, func(t *testing.T) {
 				t.Parallel()
 				plain := told(t, y, label{}, none)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -70,6 +71,12 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	case errors.Is(err, errSoldOut) && !m.rec.OnDemand:
 		r.forget(m)
 		return
+	case errors.Is(err, errUnrepeatable):
+		r.abandon(m, err)
+		return
+	case step == stepCreate && m.throttled:
+		m.retryAt, m.attempts = r.provider.Next(r.opts.Now()), 0
+		return
 	case step == stepCreate && refused(err):
 		r.createRefused(m, err)
 		return
@@ -77,7 +84,7 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		r.log.Warn("step failed, will be repeated", "instance_id", m.id, "group", m.group.key.String(), "op", step.String(), "code", nstance.CodeOf(err), "err", err)
 	}
 	m.attempts++
-	m.retryAt = r.opts.Now().Add(backoff(m.attempts))
+	m.retryAt = r.retryTime(m, step)
 }
 
 // errOutdated refuses a step because the record is not what it was planned on:
@@ -126,10 +133,14 @@ func (r *Reconciler) createRefused(m *member, err error) {
 		r.failedToBecomeReady(m, err.Error())
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
+	r.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
+}
+
+// failWithoutMachine has m's intent cleared away.
+func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
 	r.subnets.returned(m.subnet)
 	m.subnet = ""
-	m.state, m.step = nstance.Failed, stepDelete
-	m.why = []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()}}
+	m.state, m.step, m.why = nstance.Failed, stepDelete, []nstance.Cause{why}
 	m.retryAt, m.attempts = time.Time{}, 0
 }
 
@@ -139,8 +150,12 @@ func backoff(attempts int) time.Duration {
 }
 
 // create writes the intent, then asks the provider. Repeated after any end, it
-// looks first and sends the same bytes again.
+// looks for the machine before anything is rendered, and sends the same bytes
+// again.
 func (r *Reconciler) create(ctx context.Context, m *member) error {
+	if found, err := r.findMachine(ctx, m); found || err != nil {
+		return err
+	}
 	def, err := r.definition(ctx, m)
 	if err != nil {
 		return err
@@ -152,22 +167,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	again := !m.asked.IsZero()
-	if !again {
-		meant := rec
-		if rec, err = r.writeIntent(ctx, m, rec); err != nil {
-			return keepTrying(err)
-		}
-		if err := r.agreed(m, meant, rec); err != nil {
-			return err
-		}
-	} else if mach, err := r.provider.Get(ctx, rec.ID); err == nil {
-		return r.adopt(m, mach)
-	} else if !errors.Is(err, nstance.NotFound) {
-		return keepTrying(err)
-	} else if r.opts.Now().Sub(m.asked) < r.opts.ConsistencyWindow {
-		return errAgain
-	} else if err := r.stillWanted(ctx, rec.ID); err != nil {
+	if rec, err = r.writeIntent(ctx, m, rec); err != nil {
 		return err
 	}
 	if r.unaffordable(m, rec) {
@@ -177,6 +177,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 		return err
 	}
 	mach, err := r.provider.Create(ctx, r.spec(rec, def, rendered))
+	r.createEnded(m, err)
 	if errors.Is(err, nstance.Conflict) {
 		return r.contested(ctx, m, err)
 	}
@@ -196,17 +197,24 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 	return keepTrying(err)
 }
 
-// writeIntent makes the intent durable. A record that stands there already is
-// an earlier attempt whose answer was lost: nobody else can have chosen the ID.
+// writeIntent makes the intent durable, unless it is. A record that stands there
+// already is an earlier attempt whose answer was lost, or a former leader's of an
+// instance on demand.
 func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Instance) (storage.Instance, error) {
+	if stands, ok := r.records.Get(rec.ID); ok {
+		return rec, r.agreed(m, rec, stands)
+	}
 	r.mu.Lock()
 	m.durable = true
 	r.mu.Unlock()
 	written, err := r.records.Create(ctx, rec)
 	if errors.Is(err, nstance.Conflict) {
-		return r.records.Refresh(ctx, rec.ID)
+		written, err = r.records.Refresh(ctx, rec.ID)
 	}
-	return written, err
+	if err != nil {
+		return rec, keepTrying(err)
+	}
+	return written, r.agreed(m, rec, written)
 }
 
 // definition returns what m is made from: the group's present definition while
@@ -220,7 +228,7 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 	r.mu.Unlock()
 	if digest != "" {
 		def, err := r.records.Definition(ctx, digest)
-		return def, keepTrying(err)
+		return def, keepTrying(unrepeatable(r.intended(m), err))
 	}
 	if !fresh {
 		return def, errChanged
@@ -239,6 +247,12 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 // intent was durable: the next plan chooses another.
 var errChanged error = &nstance.Error{Code: nstance.Conflict, Msg: "the group's definition changed before the instance was made"}
 
+// intended reports whether the intent of m is durable.
+func (r *Reconciler) intended(m *member) bool {
+	_, ok := r.records.Get(m.id)
+	return ok
+}
+
 // intent completes m's record and renders its user data.
 func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (storage.Instance, Rendered, error) {
 	r.mu.Lock()
@@ -255,13 +269,13 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	if r.opts.Bootstrap != nil {
 		var err error
 		if out, err = r.opts.Bootstrap.Render(ctx, &rec, def); err != nil {
-			return rec, out, err
+			return rec, out, unrepeatable(r.intended(m), err)
 		}
 	}
 	sum := sha256.Sum256(out.UserData)
 	digest := hex.EncodeToString(sum[:])
 	if rec.UserDataDigest != "" && rec.UserDataDigest != digest {
-		return rec, out, nstance.Errorf(nstance.Conflict, "user data of %s no longer renders to the recorded bytes", rec.ID)
+		return rec, out, fmt.Errorf("%w: its user data renders to other bytes at this server", errUnrepeatable)
 	}
 	rec.UserDataDigest = digest
 	return rec, out, nil
@@ -310,8 +324,9 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 	if r.freezeOf(m.group) != nil {
 		return errAgain // after the thaw
 	}
-	first := m.asked.IsZero()
-	m.asked, m.rec = r.opts.Now(), rec
+	now := r.opts.Now()
+	first := m.createSent.IsZero() && m.foundAt.IsZero()
+	m.createSent, m.createEnd, m.rec = now, now.Add(r.provider.CallTimeout()), rec
 	if rec.OnDemand {
 		r.announce() // its intent is durable
 	}
@@ -338,7 +353,7 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
 	}
 	r.knowMachine(m, r.opts.Now())
-	r.shelf.had(m.rec.Shape, m.asked)
+	r.shelf.had(m.rec.Shape, m.createSent)
 	m.machine = mach
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting

@@ -287,7 +287,7 @@ func (r *Reconciler) knowMachine(m *member, now time.Time) {
 // missing takes the provider's definite NotFound. A registered machine is gone
 // only when a second answer, a consistency window later, says the same.
 func (r *Reconciler) missing(m *member, now time.Time) {
-	young := !m.registered() && now.Sub(m.asked) < r.opts.ConsistencyWindow
+	young := !m.registered() && now.Before(r.absentFrom(m))
 	if !m.hasMach && !m.registered() || m.gone || young {
 		return
 	}

@@ -109,7 +109,7 @@ func (r *Reconciler) noteProblems(problems []storage.Problem) {
 // recovered returns the member of a record that an earlier term wrote, as of
 // the time when this one found it.
 func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
-	m := &member{id: rec.ID, rec: rec, durable: true, asked: since, notices: slices.Clone(rec.Notices), preserve: rec.Preserve}
+	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}, notices: slices.Clone(rec.Notices), preserve: rec.Preserve}
 	switch {
 	case rec.Deleting != nil:
 		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}

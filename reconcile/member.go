@@ -170,7 +170,7 @@ func (p *planner) causes(m *Member) []nstance.Cause {
 	case !p.late(m):
 	case memberRegistered(m):
 		add(nstance.CauseTimeout, "it did not become ready in time")
-	case m.OnDemand:
+	case !m.HasMachine:
 		add(nstance.CauseTimeout, "no machine could be had in time")
 	default:
 		add(nstance.CauseTimeout, "it did not register in time")

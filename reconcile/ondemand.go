@@ -43,7 +43,7 @@ type order struct {
 const maxIDAge = 5 * time.Minute
 
 // CreateInstance makes one instance on demand, and returns once its intent is
-// durable: from then on it is made, whoever leads. It is never counted in its
+// durable: from then on it is made, or fails with an event. It is never counted in its
 // group's size, nor replaced, nor removed for being silent; it goes when it is
 // reclaimed, gone, old enough (Expiry.OnDemandAge) or asked to.
 //
@@ -56,8 +56,10 @@ const maxIDAge = 5 * time.Minute
 // request finds out.
 //
 // A create that the provider refuses for good makes the instance failed, with a
-// create_failed event, and then it is gone. One for which there is no capacity
-// is repeated, with other shapes, until the definition's launch timeout.
+// create_failed event, and then it is gone. So does a change of leader before
+// there is a machine, if the new leader renders other bytes. A create for which
+// there is no capacity is repeated, with other shapes, until the definition's
+// launch timeout.
 func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
 	m, err := r.accept(req)
 	if err != nil || m == nil {
@@ -274,7 +276,7 @@ func (r *Reconciler) repeatable(m *member, err error) bool {
 		r.shelf.refused(m.rec.Shape, now)
 	}
 	r.subnets.returned(m.subnet)
-	m.subnet, m.retryAt, m.asked, m.unpaid, m.reshape = "", time.Time{}, time.Time{}, true, true
+	m.subnet, m.retryAt, m.machineCalls, m.unpaid, m.reshape = "", time.Time{}, machineCalls{}, true, true
 	return true
 }
 
@@ -327,20 +329,19 @@ func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def 
 }
 
 // agreed compares the intent that stands in storage with the one that m was to
-// have. A former leader may have written one for the same ID a moment ago: then
-// that one counts, and what it says is read before it is acted on.
+// have. A former leader may have written one for the same ID a moment ago, or an
+// earlier attempt has rendered other bytes: then what stands counts, and is read
+// before it is acted on.
 func (r *Reconciler) agreed(m *member, meant, stands storage.Instance) error {
 	switch {
-	case !meant.OnDemand:
-		return nil
 	case stands.Deleting != nil:
 		return errOutdated
-	case stands.Definition == meant.Definition && stands.Shape == meant.Shape:
+	case stands.Definition == meant.Definition && stands.Shape == meant.Shape && stands.UserDataDigest == meant.UserDataDigest:
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.rec, m.asked = stands, r.opts.Now()
+	m.rec, m.foundAt = stands, r.opts.Now()
 	return errAgain
 }
 

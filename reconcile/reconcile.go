@@ -25,8 +25,9 @@ import (
 
 // A Bootstrap renders what differs between the machines of one definition.
 // Equal records and definitions give equal bytes, so that a repeated create is
-// recognised as a repeat. It may note in the record what it signed with. It is
-// called concurrently.
+// recognised as a repeat. Another server may give others: an intent whose bytes
+// cannot be made again, and that has no machine, is given up for a new one. It
+// may note in the record what it signed with. It is called concurrently.
 type Bootstrap interface {
 	Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (Rendered, error)
 }

@@ -32,6 +32,9 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	err = r.provider.Delete(ctx, mach)
 	switch {
 	case err == nil:
+		r.mu.Lock()
+		m.deleteAccepted = true
+		r.mu.Unlock()
 		return errAgain
 	case errors.Is(err, nstance.NotFound):
 		return r.forgetRecord(ctx, m)
@@ -123,20 +126,15 @@ func orNothing(message string) string {
 	return ": " + message
 }
 
-// machineOf returns the machine to delete, which must carry m's marks. NotFound
-// proves absence only one consistency window after the last create that may
-// have made it.
+// machineOf returns the machine to delete, which must carry m's marks.
 func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine, error) {
 	r.mu.Lock()
-	mach, known, asked := m.machine, m.hasMach, m.asked
+	mach, known := m.machine, m.hasMach
 	r.mu.Unlock()
 	if known {
 		return mach, nil
 	}
 	mach, err := r.provider.Get(ctx, m.id)
-	if errors.Is(err, nstance.NotFound) && !asked.IsZero() && r.opts.Now().Sub(asked) < r.opts.ConsistencyWindow {
-		return mach, errAgain
-	}
 	if err != nil {
 		return mach, err
 	}
@@ -149,11 +147,17 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	return mach, nil
 }
 
+// forgetRecord deletes the record of m, whose machine the provider does not
+// know, once that proves its absence: the record is what finds a machine that
+// comes late.
 func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	durable := m.durable
+	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absentFrom(m))
 	r.mu.Unlock()
-	if !durable {
+	switch {
+	case early:
+		return errAgain
+	case !durable:
 		return nil
 	}
 	err := r.records.Delete(ctx, m.id)

@@ -52,9 +52,10 @@ type member struct {
 	machine   nstance.Machine
 	hasMach   bool
 	machSince time.Time // when this term first knew of the machine
-	asked     time.Time // last create call that may have made a machine
 	absent    time.Time // first NotFound of a registered machine
 	gone      bool
+
+	machineCalls
 
 	track      health.Track
 	report     nstance.Report

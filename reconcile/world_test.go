@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -46,6 +47,7 @@ type world struct {
 	served map[nstance.InstanceID]bool // machines that reported well once
 	empty  map[nstance.InstanceID]bool // machines whose agent has acknowledged a drain
 
+	differ  bool          // each leader renders user data of its own, as servers with different addresses do
 	wrap    func(*office) // puts something between a leader and the outside
 	watched agentWatch    // told what agents see
 
@@ -123,6 +125,9 @@ func (w *world) lead(groups ...nstance.Group) {
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
 		Journal: func(e nstance.Event) { w.heard(o, func() { w.events = append(w.events, e) }) },
 		Check:   o.check,
+	}
+	if w.differ {
+		opts.Bootstrap = serverBootstrap{fmt.Sprintf("server-%d", w.epoch)}
 	}
 	if o.options != nil {
 		o.options(opts)

@@ -21,7 +21,7 @@ type bootstrap struct{ s *Server }
 
 // Render implements reconcile.Bootstrap. The nonce's claims come from the
 // record alone and its signature is deterministic, so equal records give equal
-// bytes.
+// bytes at this server. Another server has other addresses.
 func (b bootstrap) Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
 	nonce, err := b.nonce(rec, def)
 	if err != nil {

@@ -1,0 +1,144 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// machineCalls is what is known of the provider's answers about one member:
+// whether a create may have made its machine, and from when on the provider
+// would know. All of it is guarded by the reconciler's lock.
+type machineCalls struct {
+	createSent time.Time // when this term last asked for the machine; zero: not yet
+	createEnd  time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
+	foundAt    time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
+	throttled  bool      // the last create was refused for the rate alone: the next one takes from the create budget again
+
+	deleteAccepted bool // the provider has found the machine and ends it
+}
+
+// mayHaveMachine reports whether a call may have made the machine.
+func (c *machineCalls) mayHaveMachine() bool { return !c.createEnd.IsZero() || !c.foundAt.IsZero() }
+
+// repeatFrom is when a create may be repeated that seems to have made nothing:
+// by then the provider shows what it has made. A former leader's call that is
+// still under way does no harm: the same bytes make the same machine.
+func (r *Reconciler) repeatFrom(m *member) time.Time {
+	return latest(m.createEnd, m.foundAt).Add(r.opts.ConsistencyWindow)
+}
+
+// absentFrom is from when on NotFound proves that there is no machine and that
+// none will come: one consistency window after the last call that may have made
+// it has ended, be it a former leader's. An instance that has registered needed
+// no further call.
+func (r *Reconciler) absentFrom(m *member) time.Time {
+	if !m.mayHaveMachine() {
+		return time.Time{}
+	}
+	end := m.foundAt
+	if !end.IsZero() && !m.registered() {
+		end = end.Add(r.provider.CallTimeout())
+	}
+	return latest(m.createEnd, end).Add(r.opts.ConsistencyWindow)
+}
+
+// retryTime is when a step that did not succeed is tried again: after its
+// backoff, and not later than the provider's answer proves something. It needs
+// the lock.
+func (r *Reconciler) retryTime(m *member, step stepKind) time.Time {
+	now := r.opts.Now()
+	at, proof := now.Add(backoff(m.attempts)), time.Time{}
+	switch {
+	case step == stepCreate && m.mayHaveMachine():
+		proof = r.repeatFrom(m)
+	case step == stepDelete && !m.hasMach:
+		proof = r.absentFrom(m)
+	}
+	if proof.After(now) {
+		at = earliest(at, proof)
+	}
+	return at
+}
+
+// findMachine looks for the machine that an earlier call may have made, and
+// adopts it. Without one it returns false when the create may be sent, again.
+func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, err error) {
+	r.mu.Lock()
+	expected, repeatFrom := m.mayHaveMachine(), r.repeatFrom(m)
+	r.mu.Unlock()
+	if !expected {
+		return false, nil
+	}
+	mach, err := r.provider.Get(ctx, m.id)
+	switch {
+	case err == nil:
+		return true, r.adopt(m, mach)
+	case !errors.Is(err, nstance.NotFound):
+		return false, keepTrying(err)
+	case r.opts.Now().Before(repeatFrom):
+		return false, errAgain
+	}
+	return false, r.stillWanted(ctx, m.id)
+}
+
+// createEnded notes how a create call ended. That it was throttled is definite:
+// there is nothing to look for, and the call is repeated as the budget permits.
+func (r *Reconciler) createEnded(m *member, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.createEnd, m.throttled = r.opts.Now(), false
+	if errors.Is(err, nstance.Throttled) {
+		m.createEnd, m.throttled = time.Time{}, true
+	}
+}
+
+// permitted reports whether the step that m owes may be handed to a lane. A
+// create that was throttled takes from the budget once more, before creates that
+// had nothing yet. It needs the lock.
+func (r *Reconciler) permitted(m *member, now time.Time) bool {
+	if !m.throttled || m.step != stepCreate {
+		return true
+	}
+	ok, at := r.provider.Reserve(now, 0)
+	if !ok {
+		m.retryAt = at
+		r.queue.addAt(m.group.key, at)
+		return false
+	}
+	m.throttled = false
+	return true
+}
+
+// errUnrepeatable ends an intent without a machine: this server cannot make the
+// bytes again that its create was, or may have been, sent with.
+var errUnrepeatable error = &nstance.Error{Code: nstance.Unavailable, Msg: "its create cannot be repeated"}
+
+// unrepeatable makes of a definite refusal to render or to read what an intent
+// is made from the end of that intent, if it is durable. Its create may have been
+// sent with bytes that are lost now.
+func unrepeatable(durable bool, err error) error {
+	if durable && (refused(err) || errors.Is(err, nstance.NotFound)) {
+		return fmt.Errorf("%w: %w", errUnrepeatable, err)
+	}
+	return err
+}
+
+// abandon gives up an intent that has no machine and cannot get one. The next
+// plan deletes it and chooses another instance, with the same reason: nothing is
+// known against the definition. An instance on demand has no other ID: its
+// caller hears that it failed. It needs the lock.
+func (r *Reconciler) abandon(m *member, err error) {
+	why := nstance.Cause{Kind: nstance.CauseAbandoned, Message: err.Error()}
+	m.retryAt, m.attempts = time.Time{}, 0
+	if !m.rec.OnDemand {
+		m.step, m.requested = stepNone, &why
+		return
+	}
+	m.refusal = &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Remedy: "make a new ID, and ask again", Err: err}
+	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: nstance.Unavailable, Error: m.refusal.Error()})
+	r.failWithoutMachine(m, why)
+}

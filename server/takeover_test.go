@@ -1,0 +1,44 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+)
+
+// TestTakeoverKeepsBootingMachines: two servers have different addresses, so
+// neither can make the other's user data again.
+func TestTakeoverKeepsBootingMachines(t *testing.T) {
+	text := replace(t, ordinary(5), `"content": "{{.Nonce}}"`, `"content": "{{.Nonce}} {{.Server.RegistrationAddr}}"`)
+	w := newWorld(t, setup{text: text, cloud: simcloud.Options{Boot: simcloud.Constant(time.Hour)}})
+	api := w.admin()
+	booting := func() bool {
+		g := w.group(api, "web")
+		return g.GetBooting() == 5 && g.GetReady() == 0
+	}
+	w.made(5, func(nstance.MachineSpec) bool { return true })
+	require.Eventually(t, booting, eventually, 5*time.Millisecond)
+	before, first := w.specs(), w.server.Addresses().Registration
+
+	w.successor(server.Options{})
+	require.NotEqual(t, first, w.server.Addresses().Registration)
+	api = w.admin()
+	for _, spec := range before {
+		require.Eventually(t, func() bool { return w.instance(api, spec.ID).GetState() == string(nstance.Booting) }, eventually, 5*time.Millisecond, "the new leader knows its machine")
+		nonce, address, _ := strings.Cut(string(spec.UserData), " ")
+		require.Equal(t, first, address)
+		_, err := w.holder().register(nonce)
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, w.specs())
+	for _, typ := range []nstance.EventType{nstance.EventCreateFailed, nstance.EventDeleteRequested} {
+		require.Zero(t, w.count(typ), typ)
+	}
+	require.True(t, booting())
+}
