@@ -51,7 +51,7 @@ func (a *agent) run(ctx context.Context) {
 	tick := time.NewTicker(agentTick)
 	defer tick.Stop()
 	for next(ctx, tick) {
-		if a.w.isMute(a.id) || strings.HasSuffix(string(a.spec.UserData), " "+badImage) {
+		if a.w.isMute(a.id) || strings.HasSuffix(rendered(a.spec), " "+badImage) {
 			continue
 		}
 		if a.w.isApart(a.id) {

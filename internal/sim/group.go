@@ -224,7 +224,7 @@ func (c *checker) belongs(spec nstance.MachineSpec, rec storage.Instance) {
 	switch {
 	case spec.Owner.Tenant != rec.Tenant || spec.Group != rec.Group:
 		c.violated("tenant", "machine %s of group %s is marked as %s/%s", spec.ID, key, spec.Owner.Tenant, spec.Group)
-	case !strings.HasPrefix(string(spec.UserData), content(key, "").Content):
+	case !strings.HasPrefix(rendered(spec), content(key, "").Content):
 		c.violated("tenant", "machine %s of group %s is made from %q", spec.ID, key, spec.UserData)
 	}
 }

@@ -113,7 +113,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
 		Owner: owner, Groups: p.w.desired(false).Groups, Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
-		Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.wall.now, Elapsed: p.clock.Now,
+		Bootstrap: bootstrap{p}, Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.wall.now, Elapsed: p.clock.Now,
 	})
 	if err != nil {
 		panic(err) // a mistake in this package

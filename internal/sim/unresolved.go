@@ -122,7 +122,7 @@ func (w *World) resolve(key nstance.GroupKey, back bool) {
 func (c *checker) resolved(spec nstance.MachineSpec) {
 	key := nstance.GroupKey{Tenant: spec.Owner.Tenant, Group: spec.Group}
 	wanted, made := c.w.wanted(key).Definition.UserData, c.w.made(key).UserData
-	if data := string(spec.UserData); data == wanted.Content && data != made.Content {
+	if data := rendered(spec); data == wanted.Content && data != made.Content {
 		c.violated("unresolved", "machine %s is made from %q, which is not complete", spec.ID, data)
 	}
 }
