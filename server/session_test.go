@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"crypto/ed25519"
+	"database/sql"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -180,6 +183,28 @@ func TestSession(t *testing.T) {
 		thief.use(thief.key, nstance.Credential{Chain: [][]byte{forged.Certificate}})
 		require.ErrorIs(t, thief.open(t.Context()).ends(), nstance.Denied)
 	})
+}
+
+// TestReportsAreNotWritten: no reader needs them beside those in memory, and a
+// large shard would write hundreds a second.
+func TestReportsAreNotWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal.db")
+	w := newWorld(t, setup{size: 1, opts: server.Options{Cache: path}})
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	k.acked(k.report())
+	require.NotNil(t, w.instance(w.admin(), id).GetLastReport(), "shown all the same")
+	require.NoError(t, w.stop())
+
+	db, err := sql.Open("sqlite", path)
+	require.NoError(t, err)
+	defer db.Close()
+	rows := func(table string) (n int) {
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+		return n
+	}
+	require.Positive(t, rows("events"))
+	require.Zero(t, rows("reports"))
 }
 
 // TestFlood is about an agent that has fallen into wrong hands.

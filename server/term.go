@@ -190,7 +190,6 @@ func (t *term) alarm(e nstance.Event) {
 
 // reported takes a health report off the wire.
 func (t *term) reported(rep nstance.Report) {
-	t.server.cache.Report(rep)
 	t.reconciler.Observe(nstance.Reported{Report: rep})
 }
 

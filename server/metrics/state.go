@@ -41,7 +41,7 @@ var (
 	descHolds     = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
 	descOrphans   = desc("orphans", "Machines that carry the shard's marks and have no record.")
 	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
-	descLost      = desc("journal_lost_total", "Events and reports that the journal lost because too many were waiting.")
+	descLost      = desc("journal_lost_total", "Events that the journal lost because too many were waiting.")
 )
 
 // Describe implements prometheus.Collector.

@@ -1,7 +1,6 @@
 // Package cache remembers, on the machine itself, what a server would like to
-// show but can do without: the journal of events and each instance's latest
-// health report. It is a SQLite file that may be deleted at any time. Nothing
-// is ever decided by what it says.
+// show but can do without: the journal of events. It is a SQLite file that may
+// be deleted at any time. Nothing is ever decided by what it says.
 //
 // Writers never wait: what they hand over is queued, bounded, and written in
 // batches by [Cache.Run]. While the disk is full it is kept, and when there are
@@ -27,29 +26,25 @@ type Cache struct {
 	file    *file      // nil: there is none at present, Run goes on trying
 	unsound error      // why file must be replaced; nil: no reason is known
 	events  []nstance.Event
-	reports reports // queued
-	writing reports // being written: not queued any more, not readable from the file yet
-	dropped uint64  // since the beginning
-	told    uint64  // those of them that remarks speak of
-	failure error   // why nothing can be written; nil: it can
+	dropped uint64 // since the beginning
+	told    uint64 // those of them that remarks speak of
+	failure error  // why nothing can be written; nil: it can
 	since   time.Time
 	remarks []remark
 
 	wake chan struct{} // something is queued
 	full chan struct{} // a whole batch is
 
-	trims uint64        // of Run only
 	pause time.Duration // of Run only: until the next attempt, after one that failed; 0: none did
 	last  int64         // of Run only: number of the newest event
 }
 
 // Options adjust Open. Nil and zero mean the defaults.
 type Options struct {
-	MaxEvents  int           // events kept; 100,000. Older ones go, in batches, so that there may be a tenth more for a while
-	MaxReports int           // reports kept, and waiting; 50,000. The oldest go
-	Queue      int           // events waiting to be written; 8,192. What comes beyond is dropped and counted
-	Interval   time.Duration // longest wait before a batch is written; 250ms. The file is looked after at twenty times that
-	Log        *slog.Logger  // nil: discard
+	MaxEvents int           // events kept; 100,000. Older ones go, in batches, so that there may be a tenth more for a while
+	Queue     int           // events waiting to be written; 8,192. What comes beyond is dropped and counted
+	Interval  time.Duration // longest wait before a batch is written; 250ms. The file is looked after at twenty times that
+	Log       *slog.Logger  // nil: discard
 }
 
 const (
@@ -71,7 +66,6 @@ func (o *Options) orDefaults() Options {
 		}
 	}
 	set(&out.MaxEvents, 100_000)
-	set(&out.MaxReports, 50_000)
 	set(&out.Queue, 8_192)
 	if out.Interval <= 0 {
 		out.Interval = 250 * time.Millisecond
@@ -81,9 +75,6 @@ func (o *Options) orDefaults() Options {
 	}
 	return out
 }
-
-// reports are the latest ones by instance; nil means that it is to be forgotten.
-type reports map[nstance.InstanceID]*nstance.Report
 
 // Append queues an event for the journal. It never blocks. The journal gives
 // it a sequence number of its own, whatever e.Seq says. What e points to must
@@ -103,28 +94,7 @@ func (c *Cache) Append(e nstance.Event) {
 	}
 }
 
-// Report queues a health report. It never blocks. Of several reports of one
-// instance only the last is written. What r points to must not be changed any
-// more.
-func (c *Cache) Report(r nstance.Report) { c.queue(r.InstanceID, &r) }
-
-// Forget queues the removal of an instance's report.
-func (c *Cache) Forget(id nstance.InstanceID) { c.queue(id, nil) }
-
-func (c *Cache) queue(id nstance.InstanceID, r *nstance.Report) {
-	c.mu.Lock()
-	_, known := c.reports[id]
-	if known || len(c.reports) < c.opts.MaxReports {
-		c.reports[id] = r
-	} else {
-		c.dropped++
-	}
-	c.mu.Unlock()
-	signal(c.wake)
-}
-
-// Dropped returns how many events and reports were lost because too many were
-// waiting.
+// Dropped returns how many events were lost because too many were waiting.
 func (c *Cache) Dropped() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -126,7 +125,7 @@ func TestJournal(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
-	c := open(t, newPath(t), &cache.Options{MaxEvents: 50, MaxReports: 3})
+	c := open(t, newPath(t), &cache.Options{MaxEvents: 50})
 	for i := range 170 {
 		c.Append(event(strconv.Itoa(i)))
 		if i%30 == 0 {
@@ -141,62 +140,6 @@ func TestRetention(t *testing.T) {
 		require.Equal(t, "169", got[len(got)-1].Reason)
 		require.EqualValues(t, 170, got[len(got)-1].Seq, "numbers are never used again")
 	})
-	t.Run("the newest reports stay", func(t *testing.T) {
-		for i := range 200 {
-			c.Report(nstance.Report{InstanceID: nstance.InstanceID("i" + strconv.Itoa(i))})
-			write(t, c)
-			if _, err := c.Health(t.Context(), "i0"); err != nil {
-				require.ErrorIs(t, err, nstance.NotFound)
-				return
-			}
-		}
-		require.Fail(t, "the oldest report was kept for ever")
-	})
-}
-
-func TestHealth(t *testing.T) {
-	c := open(t, newPath(t), nil)
-	report := func(seq uint64) nstance.Report {
-		return nstance.Report{Version: nstance.ReportVersion, InstanceID: "i1", Sequence: seq, Timestamp: noon, Probes: []nstance.ProbeResult{{Name: "p"}}}
-	}
-	holds := func(t *testing.T, seq uint64) {
-		t.Helper()
-		got, err := c.Health(t.Context(), "i1")
-		require.NoError(t, err)
-		require.Equal(t, report(seq), got)
-	}
-	t.Run("unknown is NotFound", func(t *testing.T) {
-		_, err := c.Health(t.Context(), "i1")
-		require.ErrorIs(t, err, nstance.NotFound)
-	})
-	t.Run("the latest counts, queued or written", func(t *testing.T) {
-		c.Report(report(1))
-		c.Report(report(2))
-		holds(t, 2)
-		write(t, c)
-		holds(t, 2)
-		c.Report(report(3))
-		holds(t, 3)
-		write(t, c)
-		holds(t, 3)
-	})
-	t.Run("what is no number is not kept", func(t *testing.T) {
-		bad := report(4)
-		bad.OneMinute.Load = math.NaN()
-		c.Report(bad)
-		write(t, c)
-		holds(t, 3)
-	})
-	t.Run("what is forgotten is gone", func(t *testing.T) {
-		c.Forget("i1")
-		_, err := c.Health(t.Context(), "i1")
-		require.ErrorIs(t, err, nstance.NotFound)
-		write(t, c)
-		_, err = c.Health(t.Context(), "i1")
-		require.ErrorIs(t, err, nstance.NotFound)
-		c.Report(report(5))
-		holds(t, 5)
-	})
 }
 
 func TestRun(t *testing.T) {
@@ -210,7 +153,6 @@ func TestRun(t *testing.T) {
 			wg.Go(func() {
 				for i := range 25 {
 					c.Append(event(fmt.Sprint(w, i)))
-					c.Report(nstance.Report{InstanceID: "i1", Sequence: uint64(i)})
 				}
 			})
 		}
@@ -241,14 +183,11 @@ func TestRun(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 	t.Run("too much is dropped and counted", func(t *testing.T) {
-		c := open(t, newPath(t), &cache.Options{Queue: 10, MaxReports: 2})
+		c := open(t, newPath(t), &cache.Options{Queue: 10})
 		for i := range 13 {
 			c.Append(event(strconv.Itoa(i)))
 		}
-		for _, id := range []nstance.InstanceID{"a", "b", "c", "a"} {
-			c.Report(nstance.Report{InstanceID: id})
-		}
-		require.EqualValues(t, 4, c.Dropped())
+		require.EqualValues(t, 3, c.Dropped())
 		write(t, c)
 		require.Len(t, events(t, c, cache.Filter{}), 10)
 	})
@@ -257,12 +196,8 @@ func TestRun(t *testing.T) {
 		c := open(t, newPath(t), &cache.Options{Queue: 3, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE events RENAME TO away"))
 		c.Append(event("1"))
-		c.Report(nstance.Report{InstanceID: "i1", Sequence: 1})
 		write(t, c)
 		require.Contains(t, log.String(), "ok=false")
-		got, err := c.Health(t.Context(), "i1")
-		require.NoError(t, err)
-		require.EqualValues(t, 1, got.Sequence)
 		for _, s := range []string{"2", "3", "4"} {
 			c.Append(event(s))
 		}
@@ -342,8 +277,6 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 		_, err = c.Events(t.Context(), cache.Filter{})
-		require.ErrorIs(t, err, nstance.Unavailable)
-		_, err = c.Health(t.Context(), "i1")
 		require.ErrorIs(t, err, nstance.Unavailable)
 	})
 }

@@ -21,6 +21,8 @@ import (
 // aside, not converted: it is a cache.
 const schemaVersion = 1
 
+// The table reports stays empty: version 0.1 writes to it, and may open the file
+// again after a downgrade.
 const schema = `
 CREATE TABLE events (
 	seq      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -46,7 +48,7 @@ CREATE INDEX reports_by_age ON reports (at);
 // system fails in another way. One that is full is no reason to fail: nothing
 // is written then until there is room.
 func Open(path string, o *Options) (*Cache, error) {
-	c := &Cache{opts: o.orDefaults(), reports: reports{}, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+	c := &Cache{opts: o.orDefaults(), wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
 	var err error
 	if c.path, err = filepath.Abs(path); err != nil {
 		return nil, pathError(path, err)

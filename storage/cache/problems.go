@@ -24,7 +24,7 @@ func (c *Cache) Problems() []string {
 	defer c.mu.Unlock()
 	var out []string
 	if c.failure != nil {
-		out = append(out, fmt.Sprintf("the journal cannot be written since %s, %d events wait, %d events and reports were dropped: %v",
+		out = append(out, fmt.Sprintf("the journal cannot be written since %s, %d events wait, %d events were dropped: %v",
 			c.since.UTC().Format(time.RFC3339), len(c.events), c.dropped-c.told, c.failure))
 	}
 	for _, r := range c.remarks {
@@ -57,7 +57,7 @@ func (c *Cache) outcome(err error) {
 	}
 	dropped := c.dropped - c.told
 	if err == nil && dropped > 0 {
-		c.note("%d events and reports were dropped: more came than could be written", dropped)
+		c.note("%d events were dropped: more came than could be written", dropped)
 		c.told = c.dropped
 	}
 	c.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -138,40 +137,4 @@ func scan(rows *sql.Rows) (e nstance.Event, err error) {
 	}
 	e.Seq = nstance.Seq(seq)
 	return e, nil
-}
-
-// Health returns an instance's latest report, queued or written, or NotFound.
-func (c *Cache) Health(ctx context.Context, id nstance.InstanceID) (nstance.Report, error) {
-	queued, ok := c.waiting(id)
-	if ok && queued != nil {
-		return *queued, nil
-	}
-	var body string
-	err := sql.ErrNoRows
-	if !ok {
-		err = c.reading(func(db *sql.DB) error {
-			return db.QueryRowContext(ctx, "SELECT body FROM reports WHERE instance = ?", string(id)).Scan(&body)
-		})
-	}
-	if errors.Is(err, sql.ErrNoRows) {
-		return nstance.Report{}, nstance.Errorf(nstance.NotFound, "cache: no report of %s", id)
-	}
-	if err != nil {
-		return nstance.Report{}, classify(err)
-	}
-	var r nstance.Report
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		return nstance.Report{}, nstance.Errorf(nstance.Internal, "cache: report of %s: %w", id, err)
-	}
-	return r, nil
-}
-
-func (c *Cache) waiting(id nstance.InstanceID) (*nstance.Report, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r, ok := c.reports[id]; ok {
-		return r, true
-	}
-	r, ok := c.writing[id]
-	return r, ok
 }

@@ -71,13 +71,12 @@ func (c *Cache) write(ctx context.Context) error {
 	if err := c.sound(ctx); err != nil {
 		return err
 	}
-	events, reports := c.take()
-	err := c.store(ctx, events, reports)
+	events := c.take()
+	err := c.store(ctx, events)
 	if err != nil {
-		c.putBack(events, reports)
+		c.putBack(events)
 	} else {
-		c.written()
-		err = c.trim(ctx)
+		err = c.trimEvents(ctx)
 	}
 	if unusable(err) {
 		c.suspect(c.file, err)
@@ -85,23 +84,17 @@ func (c *Cache) write(ctx context.Context) error {
 	return err
 }
 
-func (c *Cache) take() ([]nstance.Event, reports) {
+func (c *Cache) take() []nstance.Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	events, queued := c.events, c.reports
-	c.events, c.reports, c.writing = nil, reports{}, queued
-	return events, queued
-}
-
-func (c *Cache) written() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writing = nil
+	events := c.events
+	c.events = nil
+	return events
 }
 
 // putBack queues again what could not be written, before what came since. The
 // newest events are dropped if that is too much.
-func (c *Cache) putBack(events []nstance.Event, old reports) {
+func (c *Cache) putBack(events []nstance.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	events = append(events, c.events...)
@@ -109,24 +102,14 @@ func (c *Cache) putBack(events []nstance.Event, old reports) {
 		events = events[:c.opts.Queue]
 		c.dropped += uint64(over)
 	}
-	c.events, c.writing = events, nil
-	for id, r := range old {
-		if _, newer := c.reports[id]; !newer && len(c.reports) < c.opts.MaxReports {
-			c.reports[id] = r
-		}
-	}
+	c.events = events
 }
 
-func (c *Cache) store(ctx context.Context, events []nstance.Event, queued reports) error {
-	if len(events) == 0 && len(queued) == 0 {
+func (c *Cache) store(ctx context.Context, events []nstance.Event) error {
+	if len(events) == 0 {
 		return nil
 	}
-	return c.inTx(ctx, func(tx *sql.Tx) error {
-		if err := storeEvents(ctx, tx, events); err != nil {
-			return err
-		}
-		return storeReports(ctx, tx, queued)
-	})
+	return c.inTx(ctx, func(tx *sql.Tx) error { return storeEvents(ctx, tx, events) })
 }
 
 func (c *Cache) inTx(ctx context.Context, do func(*sql.Tx) error) error {
@@ -160,48 +143,8 @@ func storeEvents(ctx context.Context, tx *sql.Tx, events []nstance.Event) error 
 	return nil
 }
 
-func storeReports(ctx context.Context, tx *sql.Tx, queued reports) error {
-	upsert, err := tx.PrepareContext(ctx, "INSERT OR REPLACE INTO reports (instance, at, body) VALUES (?, ?, ?)")
-	if err != nil {
-		return err
-	}
-	defer upsert.Close()
-	now := time.Now().UnixMilli()
-	for id, r := range queued {
-		if r == nil {
-			if _, err := tx.ExecContext(ctx, "DELETE FROM reports WHERE instance = ?", string(id)); err != nil {
-				return err
-			}
-			continue
-		}
-		body, err := json.Marshal(r)
-		if err != nil {
-			continue // not a number somewhere: likewise
-		}
-		if _, err := upsert.ExecContext(ctx, string(id), now, string(body)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// trim deletes the oldest rows once there are a tenth too many, a chunk at a
-// time so that readers and the queue never wait long.
-func (c *Cache) trim(ctx context.Context) error {
-	if err := c.trimEvents(ctx); err != nil {
-		return err
-	}
-	c.trims++
-	if c.trims%64 != 1 { // reports hardly ever need it
-		return nil
-	}
-	return c.inTx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM reports WHERE instance IN (
-			SELECT instance FROM reports ORDER BY at LIMIT max(0, (SELECT count(*) FROM reports) - ?))`, c.opts.MaxReports)
-		return err
-	})
-}
-
+// trimEvents deletes the oldest events once there are a tenth too many, a chunk
+// at a time so that readers and the queue never wait long.
 func (c *Cache) trimEvents(ctx context.Context) error {
 	var first, last int64
 	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce((SELECT min(seq) FROM events), 1), coalesce((SELECT max(seq) FROM events), 0)")

@@ -60,7 +60,7 @@ func TestFull(t *testing.T) {
 	}
 	require.Len(t, c.Problems(), 1)
 	require.Contains(t, shown(c), "database or disk is full")
-	require.Contains(t, shown(c), "1 events wait, 0 events and reports were dropped")
+	require.Contains(t, shown(c), "1 events wait, 0 events were dropped")
 	require.Contains(t, log.String(), "ok=false")
 	before := events(t, c, cache.Filter{Limit: 1000})
 	require.NotEmpty(t, before, "what is there can be read")
@@ -69,7 +69,7 @@ func TestFull(t *testing.T) {
 		c.Append(event("late " + strconv.Itoa(n)))
 	}
 	write(t, c)
-	require.Contains(t, shown(c), "100 events wait, 51 events and reports were dropped")
+	require.Contains(t, shown(c), "100 events wait, 51 events were dropped")
 	require.EqualValues(t, 51, c.Dropped())
 
 	require.NoError(t, c.Exec(t.Context(), "PRAGMA max_page_count = 100000"))
@@ -78,7 +78,7 @@ func TestFull(t *testing.T) {
 	require.Len(t, after, len(before)+100)
 	require.Equal(t, "late 98", after[len(after)-1].Reason)
 	require.Len(t, c.Problems(), 1)
-	require.Contains(t, shown(c), "51 events and reports were dropped: more came than could be written")
+	require.Contains(t, shown(c), "51 events were dropped: more came than could be written")
 	require.Contains(t, log.String(), "ok=true")
 	c.Append(event("fine"))
 	write(t, c)
