@@ -42,6 +42,11 @@ func (r readOnly) List(ctx context.Context, prefix, after string) iter.Seq2[Entr
 	return r.s.List(ctx, prefix, after)
 }
 
+// Folders implements Foldered.
+func (r readOnly) Folders(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return Folders(ctx, r.s, prefix)
+}
+
 // PutIfAbsent implements Store.
 func (r readOnly) PutIfAbsent(_ context.Context, key string, _ []byte) (Version, error) {
 	return "", refuseWrite("put", key)

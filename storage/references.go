@@ -168,22 +168,12 @@ func Understood(key, format string) error {
 
 // Shards returns the shards that have instance records in a store.
 func Shards(ctx context.Context, s Store) ([]nstance.ShardID, error) {
-	const prefix = "instance/"
 	var shards []nstance.ShardID
-	for after := ""; ; {
-		key, err := firstKey(ctx, s, prefix, after)
-		if err != nil || key == "" {
-			return shards, err
+	for name, err := range Folders(ctx, s, "instance/") {
+		if err != nil {
+			return nil, err
 		}
-		shard, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-		shards = append(shards, nstance.ShardID(shard))
-		after = prefix + shard + "0" // which follows everything that begins with a slash there
+		shards = append(shards, nstance.ShardID(name))
 	}
-}
-
-func firstKey(ctx context.Context, s Store, prefix, after string) (string, error) {
-	for entry, err := range s.List(ctx, prefix, after) {
-		return entry.Key, err
-	}
-	return "", nil
+	return shards, nil
 }

@@ -14,7 +14,9 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"gocloud.dev/blob"
@@ -31,11 +33,15 @@ type Driver interface {
 	// Get opens the object for reading.
 	Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error)
 
+	// Head returns the object's version without its content. An error is as
+	// precise as that of Get.
+	Head(ctx context.Context, key string) (storage.Version, error)
+
 	// Put writes the object if its version is match, or if there is none when
 	// match is empty. The version comes from the write's own answer.
 	Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error)
 
-	// Delete removes the object if its version is v.
+	// Delete removes the object if its version is v, in any case when v is empty.
 	Delete(ctx context.Context, key string, v storage.Version) error
 
 	// Looks reports whether the version must be looked at before a deletion,
@@ -72,18 +78,28 @@ type Options struct {
 	Dates *Dates
 }
 
+// An Opener reaches one bucket over the connections of a pool. Without one it
+// uses a client that it was given.
+type Opener func(*Pool) (*blob.Bucket, Driver, error)
+
 // Store is a storage.Store over one bucket. It needs no closing.
 type Store struct {
+	open    Opener
+	pool    *Pool // nil: the connections are not ours
 	bucket  *blob.Bucket
 	driver  Driver
 	prefix  string // empty, or ends in a slash
 	timeout time.Duration
 	dates   *Dates
+
+	plainDeletes atomic.Bool // the back end refuses deletions with a condition
 }
 
 var (
-	_ storage.Store = (*Store)(nil)
-	_ storage.Dated = (*Store)(nil)
+	_ storage.Store    = (*Store)(nil)
+	_ storage.Dated    = (*Store)(nil)
+	_ storage.Foldered = (*Store)(nil)
+	_ storage.Shared   = (*Store)(nil)
 )
 
 // maxPrefix leaves room for keys: S3 and GCS permit 1024 bytes in all.
@@ -91,11 +107,11 @@ var (
 const maxPrefix = 256
 
 // New returns a store over a bucket. It asks nothing of the bucket.
-func New(b *blob.Bucket, d Driver, o *Options) (*Store, error) {
+func New(open Opener, pool *Pool, o *Options) (*Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	s := &Store{bucket: b, driver: d, timeout: o.Timeout, dates: o.Dates}
+	s := &Store{open: open, pool: pool, timeout: o.Timeout, dates: o.Dates}
 	if s.dates == nil {
 		s.dates = &Dates{}
 	}
@@ -111,7 +127,22 @@ func New(b *blob.Bucket, d Driver, o *Options) (*Store, error) {
 		}
 		s.prefix = p + "/"
 	}
-	return s, nil
+	var err error
+	s.bucket, s.driver, err = open(pool)
+	return s, err
+}
+
+// Separate implements storage.Shared.
+func (s *Store) Separate() storage.Store {
+	if s.pool == nil {
+		return s
+	}
+	out := &Store{open: s.open, pool: s.pool.Separate(), prefix: s.prefix, timeout: s.timeout, dates: s.dates}
+	var err error
+	if out.bucket, out.driver, err = out.open(out.pool); err != nil {
+		return s // it worked before; one pool is better than none
+	}
+	return out
 }
 
 // Date implements storage.Dated.
@@ -207,7 +238,7 @@ func (s *Store) DeleteIfMatch(ctx context.Context, key string, v storage.Version
 		}
 	}
 	c.write = true
-	err = s.patiently(c, func() error { return s.driver.Delete(c.ctx, s.prefix+key, v) })
+	err = s.patiently(c, func() error { return s.remove(c, v) })
 	if errors.Is(err, nstance.Conflict) {
 		c.write = false
 		return cmp.Or(s.look(c, v), err) // changed, or gone?
@@ -215,13 +246,28 @@ func (s *Store) DeleteIfMatch(ctx context.Context, key string, v storage.Version
 	return err
 }
 
+// remove deletes what has just been looked at, or what has version v. A store
+// that knows no such condition says so (501), and is asked without from then on:
+// it is no worse than one that ignores the condition.
+func (s *Store) remove(c *call, v storage.Version) error {
+	looked := s.driver.Looks() && usable(v)
+	if looked && s.plainDeletes.Load() {
+		return s.driver.Delete(c.ctx, s.prefix+c.key, "")
+	}
+	err := s.driver.Delete(c.ctx, s.prefix+c.key, v)
+	if f, ok := s.driver.Fault(err); looked && ok && f.Status == http.StatusNotImplemented {
+		s.plainDeletes.Store(true)
+		return s.driver.Delete(c.ctx, s.prefix+c.key, "")
+	}
+	return err
+}
+
 // look fails with NotFound or Conflict unless the key has version v.
 func (s *Store) look(c *call, v storage.Version) error {
-	body, have, err := s.driver.Get(c.ctx, s.prefix+c.key)
+	have, err := s.driver.Head(c.ctx, s.prefix+c.key)
 	if err != nil {
 		return s.failed(c, err)
 	}
-	_ = body.Close() // only the version counts
 	if have != v {
 		return nstance.Errorf(nstance.Conflict, "%s %s: it has changed", c.op, c.key)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gocloud.dev/blob"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/bucket"
@@ -27,7 +28,8 @@ func TestPrefix(t *testing.T) {
 		"": true, "a": true, "a/": true, "a/b": true, strings.Repeat("a", 200): true,
 		"/a": false, "a//": false, "a/../b": false, ".a": false, "a b": false, strings.Repeat("a/", 200): false,
 	} {
-		_, err := bucket.New(nil, nil, &bucket.Options{Prefix: prefix})
+		none := func(*bucket.Pool) (*blob.Bucket, bucket.Driver, error) { return nil, nil, nil }
+		_, err := bucket.New(none, nil, &bucket.Options{Prefix: prefix})
 		require.Equal(t, ok, err == nil, "%q", prefix)
 		if !ok {
 			require.ErrorIs(t, err, nstance.Invalid)

@@ -39,9 +39,29 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[storag
 	}
 }
 
-// page returns the entries of one page, in order, some of which may not be
-// after after.
-func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([]storage.Entry, []byte, error) {
+// Folders implements storage.Foldered.
+func (s *Store) Folders(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for token := blob.FirstPageToken; len(token) > 0; {
+			objects, next, err := s.objects(ctx, prefix, "", "/", token)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			token = next
+			for _, o := range objects {
+				name := strings.TrimSuffix(strings.TrimPrefix(o.Key, s.prefix+prefix), "/")
+				if o.IsDir && !yield(name, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// objects returns one page of a listing, where folders are taken together if a
+// delimiter is given.
+func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, token []byte) ([]*blob.ListObject, []byte, error) {
 	c, err := s.start(ctx, "list", cmp.Or(prefix, "everything"))
 	if err != nil {
 		return nil, nil, err
@@ -52,7 +72,7 @@ func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([
 		after = s.prefix + after
 	}
 	objects, next, err := s.bucket.ListPage(c.ctx, token, pageSize, &blob.ListOptions{
-		Prefix: full,
+		Prefix: full, Delimiter: delimiter,
 		BeforeList: func(as func(any) bool) error {
 			s.driver.Query(as, full, after)
 			return nil
@@ -60,6 +80,16 @@ func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([
 	})
 	if err != nil {
 		return nil, nil, s.failed(c, err)
+	}
+	return objects, next, nil
+}
+
+// page returns the entries of one page, in order, some of which may not be
+// after after.
+func (s *Store) page(ctx context.Context, prefix, after string, token []byte) ([]storage.Entry, []byte, error) {
+	objects, next, err := s.objects(ctx, prefix, after, "", token)
+	if err != nil {
+		return nil, nil, err
 	}
 	entries := make([]storage.Entry, len(objects))
 	for i, o := range objects {

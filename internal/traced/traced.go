@@ -27,6 +27,23 @@ type store struct {
 	tracer trace.Tracer
 }
 
+// Separate implements storage.Shared.
+func (s *store) Separate() storage.Store { return &store{storage.Separate(s.Store), s.tracer} }
+
+// Folders implements storage.Foldered.
+func (s *store) Folders(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		ctx, end := s.start(ctx, "list", prefix)
+		var err error
+		defer end(&err)
+		for name, e := range storage.Folders(ctx, s.Store, prefix) {
+			if err = e; !yield(name, e) {
+				return
+			}
+		}
+	}
+}
+
 func (s *store) start(ctx context.Context, op, key string) (context.Context, func(*error)) {
 	ctx, span := s.tracer.Start(ctx, "storage."+op, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("nstance.key", key)))
 	return ctx, func(err *error) {

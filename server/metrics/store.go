@@ -18,6 +18,22 @@ type store struct {
 	m *Metrics
 }
 
+// Separate implements storage.Shared.
+func (s *store) Separate() storage.Store { return s.m.Store(storage.Separate(s.Store)) }
+
+// Folders implements storage.Foldered. It is timed like a listing.
+func (s *store) Folders(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		var err error
+		defer s.note("list", time.Now(), &err)
+		for name, e := range storage.Folders(ctx, s.Store, prefix) {
+			if err = e; !yield(name, e) {
+				return
+			}
+		}
+	}
+}
+
 func (s *store) note(op string, from time.Time, err *error) {
 	s.m.storage.WithLabelValues(op, label(nstance.CodeOf(*err))).Observe(time.Since(from).Seconds())
 }

@@ -8,10 +8,12 @@ package azure
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	azblob "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
@@ -64,14 +67,53 @@ func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := azureblob.NewDefaultClient(service, azureblob.ContainerName(u.Bucket))
+	dial, err := dialer(string(service), u.Bucket)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
 	}
 	if o == nil {
 		o = &Options{}
 	}
-	return New(client, &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+	return newStore(dial, bucket.DefaultPool(), &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+}
+
+// A dial makes a client over a pool.
+type dial func(*bucket.Pool) (*container.Client, error)
+
+// dialer looks for credentials where azureblob.NewDefaultClient does, which
+// takes no transport.
+func dialer(service, name string) (dial, error) {
+	at, err := url.JoinPath(service, name)
+	if err != nil {
+		return nil, err
+	}
+	with := func(p *bucket.Pool) *container.ClientOptions {
+		return &container.ClientOptions{ClientOptions: policy.ClientOptions{Transport: p}}
+	}
+	account, key := os.Getenv("AZURE_STORAGE_ACCOUNT"), os.Getenv("AZURE_STORAGE_KEY")
+	switch {
+	case account != "" && key != "":
+		cred, err := container.NewSharedKeyCredential(account, key)
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientWithSharedKeyCredential(at, cred, with(p))
+		}, err
+	case os.Getenv("AZURE_STORAGE_SAS_TOKEN") != "": // it is in the service's URL
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientWithNoCredential(at, with(p))
+		}, nil
+	case connectionString() != "":
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientFromConnectionString(connectionString(), name, with(p))
+		}, nil
+	}
+	cred, err := azidentity.NewDefaultAzureCredential(nil)
+	return func(p *bucket.Pool) (*container.Client, error) {
+		return container.NewClient(at, cred, with(p))
+	}, err
+}
+
+func connectionString() string {
+	return cmp.Or(os.Getenv("AZURE_STORAGE_CONNECTION_STRING"), os.Getenv("AZURE_STORAGEBLOB_CONNECTIONSTRING"))
 }
 
 func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
@@ -105,20 +147,32 @@ func byConnectionString() bool {
 	if os.Getenv("AZURE_STORAGE_ACCOUNT") != "" && os.Getenv("AZURE_STORAGE_KEY") != "" {
 		return false
 	}
-	return os.Getenv("AZURE_STORAGE_CONNECTION_STRING") != "" || os.Getenv("AZURE_STORAGEBLOB_CONNECTIONSTRING") != ""
+	return connectionString() != ""
 }
 
-// New returns a store over a container, for those who have a client.
+// New returns a store over a container, for those who have a client. All its
+// calls share the client's connections.
 func New(client *container.Client, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	b, err := azureblob.OpenBucket(context.Background(), client, nil)
-	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
+	return newStore(func(*bucket.Pool) (*container.Client, error) { return client, nil }, nil, o)
+}
+
+func newStore(dial dial, pool *bucket.Pool, o *Options) (storage.Store, error) {
+	dates := &bucket.Dates{}
+	open := func(p *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		client, err := dial(p)
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
+		}
+		b, err := azureblob.OpenBucket(context.Background(), client, nil)
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
+		}
+		return b, &driver{client: client, dates: dates}, nil
 	}
-	d := &driver{client: client, dates: &bucket.Dates{}}
-	return bucket.New(b, d, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: d.dates})
+	return bucket.New(open, pool, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
 }
 
 type driver struct {
@@ -152,6 +206,16 @@ func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Ve
 		return nil, "", err
 	}
 	return out.Body, version(out.ETag), nil
+}
+
+func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
+	ctx, note := d.dated(reads(ctx))
+	defer note()
+	out, err := d.client.NewBlobClient(key).GetProperties(ctx, nil)
+	if err != nil {
+		return "", err // its code is in a header
+	}
+	return version(out.ETag), nil
 }
 
 func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {

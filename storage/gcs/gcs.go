@@ -45,8 +45,6 @@ type Options struct {
 	// emulators do: the version is then looked at before. Open sets it when
 	// STORAGE_EMULATOR_HOST is set.
 	Emulator bool
-
-	dates *bucket.Dates // notes the dates of answers; nil: nobody does
 }
 
 // Open opens gs://bucket. The only parameter is prefix, a folder within the
@@ -57,33 +55,45 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if err != nil {
 		return nil, err
 	}
-	dates := &bucket.Dates{}
-	client, err := dial(ctx, dates)
-	if err != nil {
-		return nil, err
-	}
 	if o == nil {
 		o = &Options{}
 	}
+	dates := &bucket.Dates{}
+	dial, err := dialer(ctx, dates)
+	if err != nil {
+		return nil, err
+	}
 	emulator := o.Emulator || os.Getenv("STORAGE_EMULATOR_HOST") != ""
-	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout, Emulator: emulator, dates: dates})
+	open := func(pool *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		client, err := dial(pool)
+		if err != nil {
+			return nil, nil, err
+		}
+		return over(client, u.Bucket, emulator)
+	}
+	return bucket.New(open, bucket.DefaultPool(), &bucket.Options{Prefix: u.Prefix, Timeout: o.Timeout, Dates: dates})
 }
 
-func dial(ctx context.Context, dates *bucket.Dates) (*gcstorage.Client, error) {
+// dialer returns what makes a client over a pool. The credentials are looked for
+// once.
+func dialer(ctx context.Context, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
-	watched := dates.Watch(gcp.DefaultTransport().RoundTrip)
 	if os.Getenv("STORAGE_EMULATOR_HOST") != "" {
-		return newClient(ctx, option.WithHTTPClient(&http.Client{Transport: watched}))
+		return func(p *bucket.Pool) (*gcstorage.Client, error) {
+			return newClient(ctx, option.WithHTTPClient(&http.Client{Transport: dates.Watch(p.RoundTrip)}))
+		}, nil
 	}
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Google credentials: %w", err)
 	}
-	transport, err := gcp.NewHTTPClient(watched, gcp.CredentialsTokenSource(creds))
-	if err != nil {
-		return nil, unusable(err)
-	}
-	return newClient(ctx, option.WithHTTPClient(&transport.Client))
+	return func(p *bucket.Pool) (*gcstorage.Client, error) {
+		transport, err := gcp.NewHTTPClient(dates.Watch(p.RoundTrip), gcp.CredentialsTokenSource(creds))
+		if err != nil {
+			return nil, unusable(err)
+		}
+		return newClient(ctx, option.WithHTTPClient(&transport.Client))
+	}, nil
 }
 
 func newClient(ctx context.Context, o option.ClientOption) (*gcstorage.Client, error) {
@@ -110,16 +120,22 @@ func unusable(err error) error {
 }
 
 // New returns a store over a bucket, for those who have a client. Unlike one
-// that Open made, it does not know what time it is at the service.
+// that Open made, it does not know what time it is at the service, and all its
+// calls share the client's connections.
 func New(client *gcstorage.Client, name string, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
+	open := func(*bucket.Pool) (*blob.Bucket, bucket.Driver, error) { return over(client, name, o.Emulator) }
+	return bucket.New(open, nil, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+}
+
+func over(client *gcstorage.Client, name string, emulator bool) (*blob.Bucket, bucket.Driver, error) {
 	b, err := gcsblob.OpenBucket(context.Background(), nil, name, &gcsblob.Options{Client: client})
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
+		return nil, nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 	}
-	return bucket.New(b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: o.Emulator}, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: o.dates})
+	return b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: emulator}, nil
 }
 
 type driver struct {
@@ -138,6 +154,14 @@ func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Ve
 		return nil, "", d.absent(ctx, err)
 	}
 	return r, version(r.Attrs.Generation), nil
+}
+
+func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
+	attrs, err := d.bucket.Object(key).Attrs(ctx)
+	if err != nil {
+		return "", d.absent(ctx, err)
+	}
+	return version(attrs.Generation), nil
 }
 
 // errNoBucket is a 404 that is not about the key.

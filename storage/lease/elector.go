@@ -48,10 +48,13 @@ type Lease struct {
 
 var _ Elector = (*Lease)(nil)
 
-// New returns an elector that takes part. Nothing happens before Campaign.
+// New returns an elector that takes part. Nothing happens before Campaign. Where
+// storage is reached over a network, the lease has connections of its own, so
+// that it waits for no other call and for no connection that others have found
+// dead.
 // Fails with Invalid for a bad name or option.
 func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error) {
-	l := &Lease{store: store, key: storage.LeaseKey(shard), shard: shard, id: rand.Text(), takes: map[string]time.Duration{}}
+	l := &Lease{key: storage.LeaseKey(shard), shard: shard, id: rand.Text(), takes: map[string]time.Duration{}}
 	if o != nil {
 		l.opts = *o
 	}
@@ -61,6 +64,7 @@ func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error)
 	if err := errors.Join(shard.Validate("shard"), l.opts.validate()); err != nil {
 		return nil, err
 	}
+	l.store = storage.Separate(store)
 	l.clock = l.opts.Clock
 	l.opts.Log = l.opts.Log.With("shard", shard)
 	return l, nil
@@ -139,11 +143,11 @@ func stopped(ctx context.Context) error {
 }
 
 // call makes one request to storage, which takes no longer than a sixth of
-// the ttl.
+// the ttl. Its end then counts as that of a deadline.
 func (l *Lease) call(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer l.clock.AfterFunc(l.opts.TTL/6, cancel)()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer l.clock.AfterFunc(l.opts.TTL/6, func() { cancel(context.DeadlineExceeded) })()
 	return do(ctx)
 }
 

@@ -87,7 +87,7 @@ func TestWritesAreSentOnce(t *testing.T) {
 		"time out": {Mode: faultproxy.Refuse, Status: 400, Body: says("RequestTimeout")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			puts, deletes, gets := p.Count(http.MethodPut), p.Count(http.MethodDelete), p.Count(http.MethodGet)
+			puts, deletes, heads := p.Count(http.MethodPut), p.Count(http.MethodDelete), p.Count(http.MethodHead)
 			f.Times, f.Match = -1, writes
 			p.Inject(f)
 			_, err := s.PutIfMatch(t.Context(), "a", []byte("2"), v)
@@ -96,7 +96,7 @@ func TestWritesAreSentOnce(t *testing.T) {
 			require.Error(t, s.DeleteIfMatch(t.Context(), "a", v))
 			require.Equal(t, 1, p.Count(http.MethodDelete)-deletes, "delete")
 			p.Heal()
-			require.Equal(t, 1, p.Count(http.MethodGet)-gets, "the look before the deletion")
+			require.Equal(t, 1, p.Count(http.MethodHead)-heads, "the look before the deletion")
 		})
 	}
 	t.Run("reads are repeated", func(t *testing.T) {

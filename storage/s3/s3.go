@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
-	"github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
@@ -110,38 +111,86 @@ func orFalse(s string) string {
 	return s
 }
 
-// New returns a store over a bucket, for those who have a client.
+// New returns a store over a bucket, for those who have a client. Unless it
+// sends its requests through a type of its own, the store has connections of its
+// own and those of the client serve only as their example.
 func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	b, err := s3blob.OpenBucket(context.Background(), client, name, nil)
-	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
+	dates, like := &bucket.Dates{}, client.Options()
+	open := func(pool *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		client := s3.New(like, func(so *s3.Options) {
+			send := so.HTTPClient.Do
+			if pool != nil {
+				send = pool.Do
+			}
+			so.HTTPClient = dates.Watch(send)
+		})
+		b, err := s3blob.OpenBucket(context.Background(), client, name, nil)
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
+		}
+		return b, &driver{client: client, name: name}, nil
 	}
-	d := &driver{client: client, name: name, dates: &bucket.Dates{}}
-	return bucket.New(b, d, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: d.dates})
+	return bucket.New(open, poolLike(like.HTTPClient), &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
+}
+
+// poolLike returns a pool that connects as a client does; nil if that has a way
+// of its own.
+func poolLike(client s3.HTTPClient) *bucket.Pool {
+	switch c := client.(type) {
+	case *awshttp.BuildableClient:
+		return bucket.NewPool(c.GetTransport(), &http.Client{Timeout: c.GetTimeout(), CheckRedirect: sameMethod})
+	case *http.Client:
+		if t, ok := c.Transport.(*http.Transport); ok {
+			return bucket.NewPool(t, c)
+		}
+	}
+	return nil
+}
+
+// sameMethod follows the redirects that do not change the method, as Amazon's
+// own client does.
+func sameMethod(r *http.Request, via []*http.Request) error {
+	if status := r.Response.StatusCode; len(via) < 10 && (status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect) {
+		return nil
+	}
+	return http.ErrUseLastResponse
 }
 
 type driver struct {
 	client *s3.Client
 	name   string
-	dates  *bucket.Dates
 }
-
-// dated has the dates of a call's answers noted, whoever made the client.
-func (d *driver) dated(o *s3.Options) { o.HTTPClient = d.dates.Watch(o.HTTPClient.Do) }
 
 // once keeps the client from repeating a write by itself. What is below it,
 // net/http, repeats only what it knows the server has not seen.
 func once(o *s3.Options) { o.Retryer = aws.NopRetryer{} }
 
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
-	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key}, d.dated)
+	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key})
 	if err != nil {
 		return nil, "", err
 	}
 	return out.Body, version(out.ETag), nil
+}
+
+// Head asks again with a GET when the answer is bad: that to a HEAD has no body,
+// which alone tells a missing key from a missing bucket.
+func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
+	out, err := d.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &d.name, Key: &key})
+	if f, ok := d.Fault(err); ok && f.Status < http.StatusInternalServerError {
+		body, v, err := d.Get(ctx, key)
+		if err == nil {
+			_ = body.Close() // only the version counts
+		}
+		return v, err
+	}
+	if err != nil {
+		return "", err
+	}
+	return version(out.ETag), nil
 }
 
 func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
@@ -152,7 +201,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 	if match == "" {
 		in.IfNoneMatch = aws.String("*")
 	}
-	out, err := d.client.PutObject(ctx, in, once, d.dated)
+	out, err := d.client.PutObject(ctx, in, once)
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +211,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 // Delete sends the condition, which Amazon honours and many others ignore.
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html
 func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
-	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v)}, once, d.dated)
+	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v)}, once)
 	return err
 }
 
@@ -188,7 +237,7 @@ func (d *driver) Entry(o *blob.ListObject) storage.Entry {
 }
 
 func (d *driver) Fault(err error) (bucket.Fault, bool) {
-	answer, ok := errors.AsType[*http.ResponseError](err)
+	answer, ok := errors.AsType[*awshttp.ResponseError](err)
 	if !ok || answer.HTTPStatusCode() == 0 {
 		return bucket.Fault{}, false
 	}

@@ -106,6 +106,19 @@ func listEntries(t *testing.T, s storage.Store) {
 	require.Equal(t, []storage.Entry{{Key: "a/1", Version: v1, Size: 6}, {Key: "a/2", Version: v2}}, got)
 }
 
+// listFolders wants what storage.Folders says, of any store.
+func listFolders(t *testing.T, s storage.Store) {
+	many(t, s, []string{"a", "b/x/1", "b/x/2", "b/x-y/1", "b/y/z/1", "b/z", "c/1"})
+	for prefix, want := range map[string][]string{"": {"b", "c"}, "b/": {"x", "x-y", "y"}, "b/y/": {"z"}, "c/": nil, "d/": nil} {
+		var names []string
+		for name, err := range storage.Folders(t.Context(), s, prefix) {
+			require.NoError(t, err)
+			names = append(names, name)
+		}
+		require.ElementsMatch(t, want, names, "below %q", prefix)
+	}
+}
+
 // listRewritten lists again and again while every key is replaced.
 func listRewritten(t *testing.T, s storage.Store) {
 	const writers, rounds = 4, 5

@@ -51,6 +51,7 @@ var checks = []struct {
 	{"list keeps to prefix and after", listPart},
 	{"list shows sizes and the present versions", listEntries},
 	{"list shows every key that is being replaced", listRewritten},
+	{"folders are those right below a prefix", listFolders},
 	{"list can be left and repeated", listBreak},
 	{"list ends with its context", listCancelled},
 	{"the probe accepts it", func(t *testing.T, s storage.Store) { require.NoError(t, storage.Probe(t.Context(), s)) }},

@@ -1,0 +1,233 @@
+package s3_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// counted puts a proxy in front of a service, and counts its connections.
+func counted(t *testing.T, target string) (p *faultproxy.Proxy, endpoint string, accepted *atomic.Int64) {
+	t.Helper()
+	p, err := faultproxy.New(target)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	srv, accepted := httptest.NewUnstartedServer(p), &atomic.Int64{}
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			accepted.Add(1)
+		}
+	}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return p, srv.URL, accepted
+}
+
+// TestDeletionsKeepTheirConnections: a deletion reads no body, and leaves the
+// connection for the next one, also where many delete at once.
+func TestDeletionsKeepTheirConnections(t *testing.T) {
+	const objects, width = 1000, 64
+	p, endpoint, accepted := counted(t, service(t))
+	s := open(t, endpoint, "")
+	keys := make(chan string)
+	go func() {
+		defer close(keys)
+		for i := range objects {
+			keys <- fmt.Sprintf("instance/z1/default/web/%04d.json", i)
+		}
+	}()
+	var wg sync.WaitGroup
+	for range width {
+		wg.Go(func() {
+			for key := range keys {
+				v, err := s.PutIfAbsent(t.Context(), key, bytes.Repeat([]byte("x"), 8<<10))
+				if err == nil {
+					err = s.DeleteIfMatch(t.Context(), key, v)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, objects, p.Count(http.MethodDelete))
+	require.Zero(t, p.Count(http.MethodGet), "a deletion looks at the head only")
+	require.LessOrEqual(t, accepted.Load(), int64(2*width), "connections")
+}
+
+// wired returns a store whose connections go over a wire, several of them open
+// and idle.
+func wired(t *testing.T) (*faultproxy.Wire, storage.Store) {
+	t.Helper()
+	u, err := url.Parse(service(t))
+	require.NoError(t, err)
+	wire, err := faultproxy.NewWire(u.Host)
+	require.NoError(t, err)
+	t.Cleanup(wire.Close)
+	return wire, openFor(t, "http://"+wire.Addr(), "", time.Minute)
+}
+
+// warm leaves n idle connections.
+func warm(t *testing.T, wire *faultproxy.Wire, s storage.Store, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				if _, err := s.Get(t.Context(), "nothing"); nstance.CodeOf(err) != nstance.NotFound {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		return wire.Accepted() >= n
+	}, time.Minute, time.Millisecond)
+}
+
+// TestSilencedConnections: once one call has ended without an answer, the next
+// one takes a new connection.
+func TestSilencedConnections(t *testing.T) {
+	wire, s := wired(t)
+	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
+	require.NoError(t, err)
+	warm(t, wire, s, 8)
+	wire.Silence()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = s.PutIfMatch(ctx, "a", []byte("2"), v)
+	require.Error(t, err)
+	swallowed := wire.Swallowed()
+
+	obj, err := s.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, "1", string(obj.Data))
+	require.Equal(t, swallowed, wire.Swallowed(), "no other call has waited")
+}
+
+// A stepped clock stands still until the test fires a timer.
+type stepped struct {
+	mu     sync.Mutex
+	now    time.Duration
+	timers map[*alarm]bool
+}
+
+type alarm struct {
+	set, at time.Duration
+	f       func()
+}
+
+func (c *stepped) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *stepped) AfterFunc(d time.Duration, f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := &alarm{c.now, c.now + d, f}
+	c.timers[a] = true
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		stands := c.timers[a]
+		delete(c.timers, a)
+		return stands
+	}
+}
+
+// pending reports whether the test wants any of the timers.
+func (c *stepped) pending(wanted func(d time.Duration) bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for a := range c.timers {
+		if wanted(a.at - a.set) {
+			return true
+		}
+	}
+	return false
+}
+
+// fire sets the clock to the first timer whose duration the test wants, and lets
+// it and all earlier ones go off.
+func (c *stepped) fire(wanted func(d time.Duration) bool) {
+	c.mu.Lock()
+	var first *alarm
+	for a := range c.timers {
+		if wanted(a.at-a.set) && (first == nil || a.at < first.at) {
+			first = a
+		}
+	}
+	var due []func()
+	if first != nil {
+		c.now = max(c.now, first.at)
+		for a := range c.timers {
+			if a.at <= c.now {
+				delete(c.timers, a)
+				due = append(due, a.f)
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, f := range due {
+		f()
+	}
+}
+
+// TestLeaseOnSilencedConnections: a packet filter that forgets all standing
+// connections costs no term. The clock stands still but for what the lease waits
+// for: its own pauses, and the end of calls that are never answered.
+func TestLeaseOnSilencedConnections(t *testing.T) {
+	const ttl = 6 * time.Second
+	wire, s := wired(t)
+	clock := &stepped{timers: map[*alarm]bool{}}
+	l, err := lease.New(s, shard, &lease.Options{TTL: ttl, Clock: clock})
+	require.NoError(t, err)
+	term, err := l.Campaign(t.Context())
+	require.NoError(t, err)
+	renewals := &atomic.Int64{}
+	announced := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(announced)
+		for range l.Announcements(ctx) {
+			renewals.Add(1)
+		}
+	}()
+	call := func(d time.Duration) bool { return d == ttl/6 }
+	warm(t, wire, s, 8)
+	for range 3 {
+		wire.Silence()
+		before, ended := renewals.Load(), wire.Swallowed()
+		require.Eventually(t, func() bool {
+			switch swallowed := wire.Swallowed(); {
+			case swallowed > ended: // a call waits in vain
+				ended = swallowed
+				clock.fire(call)
+			case !clock.pending(call):
+				clock.fire(func(d time.Duration) bool { return d <= ttl/3 })
+			}
+			return renewals.Load() > before || term.Err() != nil
+		}, time.Minute, time.Millisecond)
+		require.NoError(t, term.Err())
+	}
+	cancel()
+	<-announced
+	require.NoError(t, l.Resign(context.Background()))
+}
