@@ -5,6 +5,9 @@ import "time"
 // ErrLost is the cause of a term that another process's write ended.
 var ErrLost = errLost
 
+// ErrRanOut is the cause of a term that was not renewed in time.
+var ErrRanOut = errRanOut
+
 // Until returns when the term ends on its process's clock, without looking at
 // the clock, which could end it.
 func Until(t *Term) time.Duration { return time.Duration(t.until.Load()) }

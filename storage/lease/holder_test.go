@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,7 @@ type slow struct {
 	mu       sync.Mutex
 	get, put time.Duration
 	bounds   []time.Duration // until each request's context was done, if it was
+	causes   []error         // of that
 }
 
 func (s *slow) wait(ctx context.Context, d time.Duration) error {
@@ -30,7 +32,7 @@ func (s *slow) wait(ctx context.Context, d time.Duration) error {
 	if !after(ctx, d) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.bounds = append(s.bounds, time.Since(began))
+		s.bounds, s.causes = append(s.bounds, time.Since(began)), append(s.causes, context.Cause(ctx))
 		return nstance.Errorf(nstance.Ambiguous, "slow: %w", ctx.Err())
 	}
 	return nil
@@ -150,6 +152,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		require.Equal(t, []time.Duration{time.Second, time.Second, 500 * time.Millisecond}, s.bounds, "the last by the term")
+		require.Equal(t, []error{context.DeadlineExceeded, context.DeadlineExceeded, lease.ErrRanOut}, s.causes, "a store learns that nothing answers")
 	})
 	bubble(t, "is over by the clock before any timer says so", func(t *testing.T) {
 		c := &stuck{now: time.Hour}
@@ -359,11 +362,24 @@ func TestHandOver(t *testing.T) {
 	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
 		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
 			f := storagetest.NewFaulty(storage.NewMemory())
-			l := candidate(t, f, lease.Options{})
+			l := candidate(t, f, lease.Options{Standby: func() bool { return true }})
 			campaign(t, l)
+			var heard []lease.Announcement
+			listened := make(chan struct{})
+			go func() {
+				defer close(listened)
+				heard = slices.Collect(l.Announcements(t.Context()))
+			}()
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: mode, Err: nstance.Conflict}, storagetest.Fault{Op: storagetest.Get})
 			require.NoError(t, l.Resign(t.Context()))
 			require.Contains(t, content(t, f), `"released":true`)
+			<-listened
+			obj, err := f.Get(t.Context(), leaseKey)
+			require.NoError(t, err)
+			last := lease.Announcement{Epoch: 1, Version: obj.Version, WriteID: writeID(t, f), Released: true}
+			require.Equal(t, last, heard[len(heard)-1], "it is announced as this process's own")
+			d, _ := took(t, l)
+			require.Greater(t, d, 11*time.Second, "and left to others")
 		})
 	}
 	bubble(t, "gives up when the lease has run out by itself", func(t *testing.T) {

@@ -103,21 +103,34 @@ func warm(t *testing.T, wire *faultproxy.Wire, s storage.Store, n int) {
 // TestSilencedConnections: once one call has ended without an answer, the next
 // one takes a new connection.
 func TestSilencedConnections(t *testing.T) {
-	wire, s := wired(t)
-	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
-	require.NoError(t, err)
-	warm(t, wire, s, 8)
-	wire.Silence()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err = s.PutIfMatch(ctx, "a", []byte("2"), v)
-	require.Error(t, err)
-	swallowed := wire.Swallowed()
+	for name, limited := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"a deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, 50*time.Millisecond)
+		},
+		"a caller's own clock": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			timer := time.AfterFunc(50*time.Millisecond, func() { cancel(context.DeadlineExceeded) })
+			return ctx, func() { timer.Stop(); cancel(nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wire, s := wired(t)
+			v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
+			require.NoError(t, err)
+			warm(t, wire, s, 8)
+			wire.Silence()
+			ctx, cancel := limited(t.Context())
+			defer cancel()
+			_, err = s.PutIfMatch(ctx, "a", []byte("2"), v)
+			require.Error(t, err)
+			swallowed := wire.Swallowed()
 
-	obj, err := s.Get(t.Context(), "a")
-	require.NoError(t, err)
-	require.Equal(t, "1", string(obj.Data))
-	require.Equal(t, swallowed, wire.Swallowed(), "no other call has waited")
+			obj, err := s.Get(t.Context(), "a")
+			require.NoError(t, err)
+			require.Equal(t, "1", string(obj.Data))
+			require.Equal(t, swallowed, wire.Swallowed(), "no other call has waited")
+		})
+	}
 }
 
 // A stepped clock stands still until the test fires a timer.
@@ -199,8 +212,11 @@ func TestLeaseOnSilencedConnections(t *testing.T) {
 	clock := &stepped{timers: map[*alarm]bool{}}
 	l, err := lease.New(s, shard, &lease.Options{TTL: ttl, Clock: clock})
 	require.NoError(t, err)
+	warm(t, wire, s, 8)
+	accepted := wire.Accepted()
 	term, err := l.Campaign(t.Context())
 	require.NoError(t, err)
+	require.Greater(t, wire.Accepted(), accepted, "its connections are its own")
 	renewals := &atomic.Int64{}
 	announced := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -211,7 +227,6 @@ func TestLeaseOnSilencedConnections(t *testing.T) {
 		}
 	}()
 	call := func(d time.Duration) bool { return d == ttl/6 }
-	warm(t, wire, s, 8)
 	for range 3 {
 		wire.Silence()
 		before, ended := renewals.Load(), wire.Swallowed()
