@@ -6,10 +6,12 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"github.com/nstance-go/nstance/internal/pki"
 )
 
 // closable makes the connection below a call reachable, because a handler that
-// waits in Recv can be ended by nothing else.
+// waits in Recv can be ended by nothing else. It tells the gate who the client is.
 type closable struct {
 	credentials.TransportCredentials
 }
@@ -27,6 +29,11 @@ func (c closable) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		return nil, nil, err
 	}
 	tlsInfo, _ := info.(credentials.TLSInfo)
+	if gated, ok := raw.(*gatedConn); ok && len(tlsInfo.State.VerifiedChains) > 0 {
+		if id, err := pki.IdentityOf(tlsInfo.State.PeerCertificates[0]); err == nil {
+			gated.identify(id)
+		}
+	}
 	return conn, connection{tlsInfo, conn}, nil
 }
 

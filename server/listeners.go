@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,9 +25,15 @@ import (
 // Bounds on what one peer may send and hold open.
 const (
 	maxMessage = 256 << 10 // bytes of one message
-	maxStreams = 64        // calls at the same time on one connection
 	maxHeaders = 16 << 10  // bytes of one call's headers
 	smallIO    = 4 << 10   // bytes of a connection's buffers: there may be ten thousand
+
+	// Calls at the same time on one connection: a client that registers makes one,
+	// an agent two.
+	registrationStreams = 4
+	agentStreams        = 8
+	peerStreams         = 8
+	operatorStreams     = 64
 
 	// strangerIdle is how long a client without a certificate may keep a
 	// connection on which it asks nothing.
@@ -59,24 +66,25 @@ type port struct {
 
 // listen opens every port, or none.
 func (s *Server) listen(ctx context.Context) (*listeners, error) {
-	bind := s.bind()
+	bind, limits := s.bind(), s.config().Shard.Connections
 	l := &listeners{log: s.log, host: machineHost()}
+	g := newGate(limits, s.log)
 	var opened []net.Listener
-	open := func(field string, addr config.ListenAddr) (net.Listener, error) {
+	open := func(field string, addr config.ListenAddr, anonymousFor time.Duration) (net.Listener, error) {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
 		if err != nil {
 			return nil, listenError("shard.bind."+field, string(addr), err)
 		}
-		opened = append(opened, newPatient(lis, s.log))
+		opened = append(opened, g.listener(newPatient(lis, s.log), anonymousFor))
 		return opened[len(opened)-1], nil
 	}
 	var errs [5]error
-	l.web, errs[0] = open("http", bind.HTTP)
-	l.registration.Listener, errs[1] = open("registration", bind.Registration)
-	l.operator.Listener, errs[2] = open("operator", bind.Operator)
-	l.agent.Listener, errs[3] = open("agent", bind.Agent)
+	l.web, errs[0] = open("http", bind.HTTP, limits.AnonymousAge)
+	l.registration.Listener, errs[1] = open("registration", bind.Registration, limits.AnonymousAge)
+	l.operator.Listener, errs[2] = open("operator", bind.Operator, limits.Handshake)
+	l.agent.Listener, errs[3] = open("agent", bind.Agent, limits.Handshake)
 	if s.opts.Shared {
-		l.peer.Listener, errs[4] = open("peer", bind.Peer)
+		l.peer.Listener, errs[4] = open("peer", bind.Peer, limits.Handshake)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		for _, lis := range opened {
@@ -84,9 +92,10 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 		}
 		return nil, err
 	}
-	s.grpcServers(l)
+	s.grpcServers(l, limits)
 	l.webServer = &http.Server{
-		Handler: s.pages(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: closeOld(s.pages(), limits.AnonymousAge/2), ConnContext: bornAt,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
 	}
 	return l, nil
@@ -103,29 +112,49 @@ func listenError(field, addr string, err error) error {
 	return nstance.FieldError(field, remedy, "cannot listen on %s: %v", addr, err)
 }
 
-func (s *Server) grpcServers(l *listeners) {
+// connectionBorn is the key of when an HTTP connection was accepted.
+type connectionBorn struct{}
+
+func bornAt(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, connectionBorn{}, time.Now())
+}
+
+// closeOld makes a connection of that age end with the answer, before the gate
+// ends it during one.
+func closeOld(next http.Handler, age time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if born, ok := r.Context().Value(connectionBorn{}).(time.Time); ok && time.Since(born) > age {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 	common := []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO),
-		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.ConnectionTimeout(limits.Handshake),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
 	common = s.watched(common)
 	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.cert.get)))
 	short := keepalive.Server()
-	short.MaxConnectionIdle = strangerIdle
-	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short))...)
+	short.MaxConnectionIdle = min(strangerIdle, limits.AnonymousAge)
+	short.MaxConnectionAge, short.MaxConnectionAgeGrace = limits.AnonymousAge/2, limits.AnonymousAge/4
+	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short), grpc.MaxConcurrentStreams(registrationStreams))...)
 	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrationService{s: s})
 
 	guarded := append(common, grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream))
-	mutual := func(roles ...nstance.Role) grpc.ServerOption {
-		return grpc.Creds(closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
+	mutual := func(streams uint32, roles ...nstance.Role) []grpc.ServerOption {
+		own := slices.Clone(guarded)
+		return append(own, grpc.MaxConcurrentStreams(streams), grpc.Creds(closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
 			return pki.ServerTLS(s.cert.get, s.keys.Identity.Pool(), roles...)
-		}))})
+		}))}))
 	}
-	l.agent.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleAgent))...)
+	l.agent.grpc = grpc.NewServer(mutual(agentStreams, nstance.RoleAgent)...)
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})
-	l.operator.grpc = grpc.NewServer(append(guarded[:len(guarded):len(guarded)], mutual(nstance.RoleOperator, nstance.RoleAdmin))...)
+	l.operator.grpc = grpc.NewServer(mutual(operatorStreams, nstance.RoleOperator, nstance.RoleAdmin)...)
 	apiv1.RegisterOperatorServiceServer(l.operator.grpc, operatorService{s: s})
 	if l.peer.Listener != nil {
 		l.peer.grpc = s.peerPort(common)

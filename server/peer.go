@@ -276,7 +276,7 @@ func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
 	creds := closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
 		return pki.PeerTLS(s.cert.get, s.keys.Identity.Pool(), conf.Shard.ID, conf.Cluster.ID)
 	}))}
-	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.StreamInterceptor(s.peerStream))...)
+	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.MaxConcurrentStreams(peerStreams), grpc.StreamInterceptor(s.peerStream))...)
 	apiv1.RegisterPeerServiceServer(g, peerService{s: s})
 	return g
 }

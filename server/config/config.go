@@ -46,6 +46,7 @@ type Shard struct {
 	Provider            Provider              `name:"provider" required:"true"`
 	Bind                Bind                  `name:"bind"`
 	Advertise           Advertise             `name:"advertise"`
+	Connections         Connections           `name:"connections"`
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
 	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups made through the API may be in"`
 	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
@@ -90,6 +91,17 @@ type Advertise struct {
 	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators are told, also by servers that do not lead" restart:"true"`
 	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents are told" restart:"true"`
 	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard are told" restart:"true"`
+}
+
+// Connections bounds what clients hold open. An anonymous client has shown no
+// certificate, or not yet.
+type Connections struct {
+	Max          int           `name:"max" default:"20000" min:"1" max:"1000000" doc:"connections to all ports together; each agent holds one" restart:"true"`
+	Anonymous    int           `name:"anonymous" default:"2048" min:"1" max:"1000000" doc:"of them, those of anonymous clients; one more closes the oldest" restart:"true"`
+	PerSource    int           `name:"per_source" default:"256" min:"1" max:"1000000" doc:"connections of anonymous clients from one address, or one /64 of IPv6; one more closes the oldest" restart:"true"`
+	PerClient    int           `name:"per_client" default:"64" min:"1" max:"1000000" doc:"connections of one agent, operator, administrator or shard's servers; one more closes the oldest" restart:"true"`
+	Handshake    time.Duration `name:"handshake" default:"10s" min:"1ms" max:"5m" doc:"how long a client may take to show its certificate" restart:"true"`
+	AnonymousAge time.Duration `name:"anonymous_age" default:"1m" min:"1ms" max:"1h" doc:"how long a connection to the ports for registration and HTTP may last, where clients stay anonymous" restart:"true"`
 }
 
 // CreateRate is the token bucket that creates are taken from.

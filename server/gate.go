@@ -1,0 +1,200 @@
+package server
+
+import (
+	"container/list"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// A gate bounds the connections of all ports together. A client is anonymous
+// until it has shown a certificate. Anonymous connections are bounded per source
+// address and in all, and end at a certain age; identified ones are bounded per
+// client, whatever their address, because a whole fleet may share one.
+//
+// Where there is no room the oldest connection makes it. A handshake takes
+// milliseconds and strangers' connections last, so that clients with
+// certificates get in while strangers occupy everything, from the same address
+// too.
+type gate struct {
+	limits config.Connections
+	log    *slog.Logger
+
+	mu        sync.Mutex // guards what follows, and the fields of admitted connections
+	open      int
+	anonymous list.List             // of *gatedConn, from the oldest
+	groups    map[string]*list.List // likewise, by source or client; as many as there are connections
+	displaced int                   // since the last log line
+	loggedAt  time.Time
+}
+
+func newGate(limits config.Connections, log *slog.Logger) *gate {
+	return &gate{limits: limits, log: log, groups: map[string]*list.List{}}
+}
+
+// listener returns lis with the gate before it. An anonymous connection through
+// it ends after maxAge.
+func (g *gate) listener(lis net.Listener, maxAge time.Duration) net.Listener {
+	return &gatedListener{lis, g, maxAge}
+}
+
+type gatedListener struct {
+	net.Listener
+	gate   *gate
+	maxAge time.Duration
+}
+
+// Accept implements net.Listener. It passes over connections that there is no
+// room for.
+func (l *gatedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.gate.admit(conn, l.maxAge); c != nil {
+			return c, nil
+		}
+		_ = conn.Close() // refused
+	}
+}
+
+// A gatedConn is a connection that the gate has admitted.
+type gatedConn struct {
+	net.Conn
+	gate *gate
+	born time.Time
+
+	// The gate's lock guards the rest.
+	maxAge      *time.Timer // closes an anonymous connection
+	group       string
+	inGroup     *list.Element
+	inAnonymous *list.Element // nil: identified
+	left        bool
+}
+
+// Close implements net.Conn.
+func (c *gatedConn) Close() error {
+	c.gate.mu.Lock()
+	c.gate.remove(c)
+	c.gate.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// admit returns nil when there is no room.
+func (g *gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
+	c := &gatedConn{Conn: conn, gate: g, born: time.Now(), group: sourceGroup(conn.RemoteAddr())}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.size(c.group) >= g.limits.PerSource:
+		g.displace(g.groups[c.group].Front())
+	case g.anonymous.Len() >= g.limits.Anonymous:
+		g.displace(g.anonymous.Front())
+	case g.open >= g.limits.Max && g.anonymous.Len() > 0:
+		g.displace(g.anonymous.Front())
+	case g.open >= g.limits.Max:
+		g.logDisplaced()
+		return nil
+	}
+	g.open++
+	c.inAnonymous = g.anonymous.PushBack(c)
+	g.join(c)
+	c.maxAge = time.AfterFunc(maxAge, func() { _ = c.Close() })
+	return c
+}
+
+// identify counts c among the connections of id from now on.
+func (c *gatedConn) identify(id nstance.Identity) {
+	g := c.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.left || c.inAnonymous == nil {
+		return
+	}
+	c.maxAge.Stop()
+	g.anonymous.Remove(c.inAnonymous)
+	c.inAnonymous = nil
+	g.part(c)
+	c.group = "client " + string(id.Role) + "/" + string(id.Tenant) + "/" + id.Subject
+	if g.size(c.group) >= g.limits.PerClient {
+		g.displace(g.groups[c.group].Front())
+	}
+	g.join(c)
+}
+
+// The rest needs the lock.
+
+func (g *gate) size(group string) int {
+	if all := g.groups[group]; all != nil {
+		return all.Len()
+	}
+	return 0
+}
+
+func (g *gate) join(c *gatedConn) {
+	all := g.groups[c.group]
+	if all == nil {
+		all = list.New()
+		g.groups[c.group] = all
+	}
+	c.inGroup = all.PushBack(c)
+}
+
+func (g *gate) part(c *gatedConn) {
+	all := g.groups[c.group]
+	all.Remove(c.inGroup)
+	if all.Len() == 0 {
+		delete(g.groups, c.group)
+	}
+}
+
+func (g *gate) remove(c *gatedConn) {
+	if c.left {
+		return
+	}
+	c.left = true
+	c.maxAge.Stop()
+	g.part(c)
+	if c.inAnonymous != nil {
+		g.anonymous.Remove(c.inAnonymous)
+	}
+	g.open--
+}
+
+// displace closes a connection to make room for another.
+func (g *gate) displace(e *list.Element) {
+	c, _ := e.Value.(*gatedConn)
+	g.remove(c)
+	_ = c.Conn.Close() // a socket's Close does not block
+	g.logDisplaced()
+}
+
+// logDisplaced logs once a minute.
+func (g *gate) logDisplaced() {
+	g.displaced++
+	if now := time.Now(); now.Sub(g.loggedAt) > time.Minute {
+		g.log.Warn("connections closed or refused: limits of shard.connections reached",
+			"connections", g.displaced, "open", g.open, "anonymous", g.anonymous.Len())
+		g.displaced, g.loggedAt = 0, now
+	}
+}
+
+// sourceGroup names the group of a source. IPv6 hosts count by their /64, of
+// which a single host may use every address.
+func sourceGroup(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return "source unknown"
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		ip = netip.PrefixFrom(ip, 64).Masked().Addr()
+	}
+	return "source " + ip.String()
+}
