@@ -5045,6 +5045,7 @@ type CreateInstanceRequest struct {
 	Vars          map[string]string      `protobuf:"bytes,5,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Args          string                 `protobuf:"bytes,6,opt,name=args,proto3" json:"args,omitempty"` // JSON object, laid over the group's
 	DryRun        bool                   `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	LoadBalancers []string               `protobuf:"bytes,8,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"` // in place of the group's; none: the group's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5126,6 +5127,13 @@ func (x *CreateInstanceRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *CreateInstanceRequest) GetLoadBalancers() []string {
+	if x != nil {
+		return x.LoadBalancers
+	}
+	return nil
 }
 
 type CreateInstanceResponse struct {
@@ -9243,7 +9251,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\x12)\n" +
-	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\"\xa1\x02\n" +
+	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\"\xc8\x02\n" +
 	"\x15CreateInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x16\n" +
@@ -9251,7 +9259,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rinstance_type\x18\x04 \x01(\tR\finstanceType\x12?\n" +
 	"\x04vars\x18\x05 \x03(\v2+.nstance.v1.CreateInstanceRequest.VarsEntryR\x04vars\x12\x12\n" +
 	"\x04args\x18\x06 \x01(\tR\x04args\x12\x17\n" +
-	"\adry_run\x18\a \x01(\bR\x06dryRun\x1a7\n" +
+	"\adry_run\x18\a \x01(\bR\x06dryRun\x12%\n" +
+	"\x0eload_balancers\x18\b \x03(\tR\rloadBalancers\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
