@@ -133,23 +133,30 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, 7*time.Second, time.Since(start))
 		})
 	})
-	t.Run("whose caller leaves is ambiguous, also where the provider calls that unavailable", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
-			cancel()
-			return nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "connection closed")
-		}}, nil)
-		_, err := c.Create(ctx, spec(t))
-		require.Equal(t, nstance.Ambiguous, nstance.CodeOf(err))
+	t.Run("whose caller leaves is ambiguous, whatever the provider calls that unless it is definite", func(t *testing.T) {
+		for _, late := range []error{
+			nstance.Errorf(nstance.Unavailable, "connection closed"), nstance.Errorf(nstance.Internal, "unexpected end"),
+			nstance.Internal, errors.New("connection closed"),
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
+				cancel()
+				return nstance.Machine{}, late
+			}}, nil)
+			_, err := c.Create(ctx, spec(t))
+			require.Equal(t, nstance.Ambiguous, nstance.CodeOf(err), "%v", late)
+		}
 	})
 	t.Run("with a definite answer that came late stays definite", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
-			cancel()
-			return nstance.Machine{}, nstance.Errorf(nstance.Capacity, "sold out")
-		}}, nil)
-		_, err := c.Create(ctx, spec(t))
-		require.Equal(t, nstance.Capacity, nstance.CodeOf(err))
+		for _, code := range []nstance.Code{nstance.Invalid, nstance.Conflict, nstance.Capacity, nstance.Quota, nstance.Throttled, nstance.Denied} {
+			ctx, cancel := context.WithCancel(t.Context())
+			c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
+				cancel()
+				return nstance.Machine{}, nstance.Errorf(code, "no")
+			}}, nil)
+			_, err := c.Create(ctx, spec(t))
+			require.Equal(t, code, nstance.CodeOf(err))
+		}
 	})
 	t.Run("that was never sent is unavailable, not ambiguous", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

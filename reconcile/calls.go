@@ -46,6 +46,27 @@ func (r *Reconciler) absentFrom(m *member) time.Time {
 	return latest(m.createEnd, end).Add(r.opts.ConsistencyWindow)
 }
 
+// checkMarks fails with Conflict, and raises an alarm, unless a machine carries
+// the ID and the marks of m. It needs the lock.
+func (r *Reconciler) checkMarks(m *member, mach nstance.Machine) error {
+	if mach.ID == m.id && r.opts.ownerOf(m).Owns(mach.Owner) {
+		return nil
+	}
+	r.alarmContested(m, nstance.Event{Reason: "machine " + mach.ProviderID + " of another owner carries this instance's ID; it was left alone"})
+	return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+}
+
+// alarmContested raises an alarm about the machine of m, once in a term. It needs
+// the lock.
+func (r *Reconciler) alarmContested(m *member, e nstance.Event) {
+	if m.contested {
+		return
+	}
+	m.contested = true
+	e.Type = nstance.EventAlarm
+	r.say(m, e)
+}
+
 // retryTime is when a step that did not succeed is tried again: after its
 // backoff, and not later than the provider's answer proves something. It needs
 // the lock.

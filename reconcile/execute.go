@@ -348,9 +348,8 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.opts.ownerOf(m).Owns(mach.Owner) || mach.ID != m.id {
-		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
-		return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+	if err := r.checkMarks(m, mach); err != nil {
+		return err
 	}
 	r.knowMachine(m, r.opts.Now())
 	r.shelf.had(m.rec.Shape, m.createSent)

@@ -251,8 +251,7 @@ func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
 	if m == nil {
 		return false
 	}
-	if !r.opts.ownerOf(m).Owns(mach.Owner) {
-		r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: "a machine of another owner carries this instance's ID"})
+	if r.checkMarks(m, mach) != nil {
 		return true
 	}
 	wasGone := m.gone

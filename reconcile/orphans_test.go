@@ -145,6 +145,21 @@ func TestOrphanIsSpared(t *testing.T) {
 			require.False(t, w.exists(id))
 		})
 	})
+	for name, c := range map[string]struct{ id, marked time.Duration }{ // ago
+		"by its ID, whatever its mark says": {0, 20 * time.Minute},
+		"by its mark, whatever its ID says": {20 * time.Minute, 0},
+	} {
+		t.Run("while it may still be registering "+name, func(t *testing.T) {
+			settled(t, 3, func(t *testing.T, w *world) {
+				id := w.stray(c.id, func(s *nstance.MachineSpec) { s.CreatedAt = time.Now().Add(-c.marked).UTC() })
+				w.passes(4*time.Minute + 55*time.Second)
+				require.True(t, w.exists(id))
+				require.Contains(t, w.spared(id), "younger than 5m")
+				w.passes(3 * time.Minute)
+				require.False(t, w.exists(id))
+			})
+		})
+	}
 	t.Run("while there are too many, and somebody is told once", func(t *testing.T) {
 		settled(t, 9, func(t *testing.T, w *world) {
 			a, b := w.stray(10*time.Minute, nil), w.stray(11*time.Minute, nil)

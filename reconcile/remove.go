@@ -40,13 +40,8 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 		return r.forgetRecord(ctx, m)
 	case errors.Is(err, nstance.Conflict):
 		r.mu.Lock()
-		if said := m.contested; said {
-			r.mu.Unlock()
-			return err
-		}
-		m.contested = true
-		r.say(m, nstance.Event{Type: nstance.EventAlarm, Code: nstance.Conflict, Error: err.Error(), Reason: "the machine to delete carries other marks; it was left alone"})
-		r.mu.Unlock()
+		defer r.mu.Unlock()
+		r.alarmContested(m, nstance.Event{Code: nstance.Conflict, Error: err.Error(), Reason: "the machine to delete carries other marks; it was left alone"})
 	}
 	return err
 }
@@ -138,11 +133,11 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	if err != nil {
 		return mach, err
 	}
-	if !r.opts.ownerOf(m).Owns(mach.Owner) {
-		return mach, nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.checkMarks(m, mach); err != nil {
+		return mach, err
+	}
 	m.machine, m.hasMach = mach, true
 	return mach, nil
 }

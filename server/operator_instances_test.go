@@ -69,6 +69,10 @@ func TestCreateInstance(t *testing.T) {
 			req   *apiv1.CreateInstanceRequest
 		}{
 			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web"}},
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "small", Vars: req.GetVars(), Args: req.GetArgs()}},
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "large", Vars: map[string]string{"colour": "red"}, Args: req.GetArgs()}},
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "large", Vars: req.GetVars(), Args: `{"boot_delay": "2ms"}`}},
+			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "large", Vars: req.GetVars()}},
 			{nstance.Conflict, "id", &apiv1.CreateInstanceRequest{Id: id, Tenant: "blue", Group: "db"}},
 			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: "web", Group: "web"}},
 			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: string(old), Group: "web"}},

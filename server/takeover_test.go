@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -41,4 +42,34 @@ func TestTakeoverKeepsBootingMachines(t *testing.T) {
 		require.Zero(t, w.count(typ), typ)
 	}
 	require.True(t, booting())
+}
+
+// An argsTap is a provider that takes any arguments and keeps them.
+type argsTap struct {
+	nstance.Provider
+	specs chan nstance.MachineSpec
+}
+
+func (p argsTap) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	p.specs <- spec
+	spec.Args = nil
+	return p.Provider.Create(ctx, spec)
+}
+
+// TestNonceIsForUserDataOnly: arguments end up in the cloud's logs and consoles.
+func TestNonceIsForUserDataOnly(t *testing.T) {
+	cloud := simcloud.New(nil)
+	t.Cleanup(cloud.Close)
+	tap := argsTap{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
+	text := replace(t, ordinary(1), `"userdata": {`, `"args": {"note": "[{{.Nonce}}] {{.Instance.ID}}", "deep": [{"er": "{{.Nonce}}"}], "all": "{{json .}}"}, "userdata": {`)
+	newWorld(t, setup{text: text, over: tap})
+	for range 2 {
+		spec := receive(t, tap.specs)
+		nonce := string(spec.UserData)
+		require.Greater(t, len(nonce), 100)
+		require.Contains(t, string(spec.Args), "[] "+string(spec.ID), "the rest is rendered")
+		for _, part := range strings.Split(nonce, ".") {
+			require.NotContains(t, string(spec.Args), part)
+		}
+	}
 }

@@ -1,0 +1,68 @@
+package reconcile_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// TestForeignMachineIsLeftAlone has a machine with the ID of an instance and the
+// marks of another owner. Its ID alone is no reason to adopt or to delete it.
+func TestForeignMachineIsLeftAlone(t *testing.T) {
+	for name, change := range map[string]func(*nstance.MachineSpec){
+		"of another installation": func(s *nstance.MachineSpec) { s.Owner.Installation = "i2" },
+		"of another cluster":      func(s *nstance.MachineSpec) { s.Owner.Cluster = "c2" },
+		"of another shard":        func(s *nstance.MachineSpec) { s.Owner.Shard = "s2" },
+		"of another tenant":       func(s *nstance.MachineSpec) { s.Owner.Tenant = "blue" },
+	} {
+		alarmed := func(w *world, id nstance.InstanceID) {
+			w.t.Helper()
+			require.True(w.t, w.exists(id))
+			require.Zero(w.t, w.cloud.Count(simcloud.OpDelete))
+			require.Positive(w.t, w.count(nstance.EventAlarm, id), "and a person hears of it")
+		}
+		t.Run(name+", at a deletion", func(t *testing.T) {
+			within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+				id := w.stray(time.Minute, change)
+				w.depose()
+				other := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+				_, err := other.Create(w.ctx, storage.Instance{
+					ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), Deleting: &storage.Deletion{At: time.Now()},
+				})
+				require.NoError(t, err)
+				w.lead(wanted(1))
+				w.passes(30 * time.Minute)
+				alarmed(w, id)
+				require.Equal(t, 1, w.count(nstance.EventAlarm, id), "once")
+			})
+		})
+		t.Run(name+", at a takeover", func(t *testing.T) {
+			takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
+				w.lead(wanted(1))
+				w.passes(time.Second)
+				id := w.in(nstance.Provisioning)[0]
+				w.depose()
+				w.cloud.Heal()
+				spec := nstance.MachineSpec{
+					ID: id, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: web.Tenant}, Group: web.Group,
+					CreatedAt: id.Time(), Epoch: 1, Arch: nstance.AMD64, InstanceType: "small", Market: nstance.Spot, Token: string(id) + "-1",
+				}
+				change(&spec)
+				_, err := w.cloud.Create(w.ctx, spec)
+				require.NoError(t, err)
+				w.lead(wanted(1))
+				w.passes(2 * time.Minute)
+				require.NotContains(t, w.ready(), id)
+				require.Len(t, w.ready(), 1, "another instance takes its place")
+				w.passes(30 * time.Minute)
+				alarmed(w, id)
+			})
+		})
+	}
+}
