@@ -4,15 +4,29 @@ import "time"
 
 // A Notice is a cloud's announcement about one machine, in one form for all
 // clouds. Equal EventIDs mean the same announcement, whenever it was seen.
+//
+// Deadline and DetectedAt are by the clock of the process that holds the notice.
+// Between processes they go as durations: a machine's clock may be wrong by
+// hours, and decides nothing.
 type Notice struct {
 	Kind       NoticeKind `json:"kind"`
 	Action     string     `json:"action,omitempty"`    // the cloud's word: terminate, stop, hibernate
-	Deadline   time.Time  `json:"deadline,omitzero"`   // the cloud's own; zero where it gives none
-	NotBefore  time.Time  `json:"not_before,omitzero"` // earliest start of planned maintenance
+	Deadline   time.Time  `json:"deadline,omitzero"`   // zero where the cloud gives none
+	NotBefore  time.Time  `json:"not_before,omitzero"` // earliest start of planned maintenance, by the cloud's clock
 	Source     string     `json:"source"`              // such as aws/spot
 	EventID    string     `json:"event_id"`
 	DetectedAt time.Time  `json:"detected_at"`
-	Cancelled  bool       `json:"cancelled,omitempty"` // the cloud withdrew the event with this ID
+	ReceivedAt time.Time  `json:"received_at,omitzero"` // by the leader, in its present form
+	Cancelled  bool       `json:"cancelled,omitempty"`  // the cloud withdrew the event with this ID
+}
+
+// deadlineSlack is what repeated measurements of one deadline may differ by:
+// dates of whole seconds, and messages under way.
+const deadlineSlack = 2 * time.Second
+
+// Tightens reports whether n leaves less time than known, its earlier form.
+func (n Notice) Tightens(known Notice) bool {
+	return !n.Deadline.IsZero() && (known.Deadline.IsZero() || n.Deadline.Before(known.Deadline.Add(-deadlineSlack)))
 }
 
 // A NoticeKind says what a notice means for the machine.

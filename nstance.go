@@ -44,7 +44,9 @@ type SpotDetector interface {
 	Interruptible(ctx context.Context) (bool, error)
 
 	// Watch yields notices as they appear, change or are withdrawn, until ctx
-	// ends. The same announcement is yielded once. An error is news for the
+	// ends. The same announcement is yielded once. What stands when the watch
+	// begins and is past its deadline by the cloud's clock is left over and not
+	// yielded; what appears later is, however late. An error is news for the
 	// log, not the end: the watch goes on, and an error never withdraws a
 	// notice.
 	Watch(ctx context.Context) iter.Seq2[Notice, error]

@@ -53,7 +53,7 @@ func New(o *Options) (*Agent, error) {
 	if dial == nil {
 		dial = dialAny
 	}
-	a := &Agent{o: o, mail: newMailbox(), vitals: vitals}
+	a := &Agent{o: o, mail: newMailbox(o.Now), vitals: vitals}
 	a.certs = &registrant{id: o.InstanceID, vault: vault{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
 	a.files = newFiler(o, a.certs.vault.record)

@@ -12,6 +12,8 @@ import (
 // A mailbox is the outbox as the agent's goroutines share it. The lock is never
 // held while anything is sent.
 type mailbox struct {
+	now func() time.Time // the clock of the notices
+
 	mu  sync.Mutex
 	box outbox
 
@@ -19,8 +21,8 @@ type mailbox struct {
 	noticed chan struct{} // a notice came: for the guard
 }
 
-func newMailbox() *mailbox {
-	return &mailbox{changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1)}
+func newMailbox(now func() time.Time) *mailbox {
+	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1)}
 }
 
 // do works on the outbox under the lock.
@@ -32,7 +34,7 @@ func (m *mailbox) do(f func(*outbox)) {
 
 // observe takes a notice from the detector and reports whether it is news.
 func (m *mailbox) observe(n nstance.Notice) (news bool) {
-	m.do(func(o *outbox) { news = o.observe(n, time.Now()) })
+	m.do(func(o *outbox) { news = o.observe(n, m.now()) })
 	if news {
 		signal(m.changed)
 		signal(m.noticed)
@@ -56,18 +58,24 @@ func signal(c chan struct{}) {
 
 // guard calls drain for each notice that dooms the machine and that no server
 // has acknowledged in time, until ctx ends.
-func (m *mailbox) guard(ctx context.Context, drain func(nstance.Notice)) {
+func (m *mailbox) guard(ctx context.Context, drain func(n nstance.Notice, left time.Duration)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		var (
+			due  *item
 			n    nstance.Notice
-			ok   bool
+			left time.Duration
 			wait time.Duration
 		)
-		m.do(func(o *outbox) { n, ok, wait = o.overdue(time.Now()) })
-		if ok {
-			drain(n)
+		m.do(func(o *outbox) {
+			now := m.now()
+			if due, wait = o.overdue(now); due != nil {
+				n, left = *due.notice, timeAlone(*due.notice, due.clock(now))
+			}
+		})
+		if due != nil {
+			drain(n, left)
 			continue
 		}
 		timer.Reset(wait)

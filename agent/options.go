@@ -60,6 +60,10 @@ type Options struct {
 	// Dial replaces the way to a server's address, for tests and proxies.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
+	// Now is the machine's own clock, by which notices are dated; nil: time.Now.
+	// What is sent of it are durations.
+	Now func() time.Time
+
 	NotifySocket string        // systemd's notification socket; empty: none
 	Watchdog     time.Duration // how often systemd wants a sign of life; zero: never
 
@@ -84,6 +88,9 @@ func (o *Options) withDefaults() *Options {
 	c.SpotPollInterval = or(c.SpotPollInterval, DefaultSpotPollInterval)
 	c.Kind = or(c.Kind, c.InstanceID.Kind())
 	c.Log = or(c.Log, slog.New(slog.DiscardHandler))
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	return &c
 }
 

@@ -12,8 +12,6 @@ import (
 const (
 	// maxNotices bounds the standing notices: one report can carry as many.
 	maxNotices = 16
-	// maxStale bounds the memory of announcements that came too late.
-	maxStale = 64
 	// maxResults bounds the drain results that wait for acknowledgement; only
 	// the latest generation matters to the server.
 	maxResults = 4
@@ -34,7 +32,6 @@ const (
 type outbox struct {
 	number     uint64    // of the last message of this session
 	items      []*item   // what stands or is owed, oldest first
-	stale      []staleID // judged at first sight, never sent
 	report     uint64    // number of the last report
 	reportAt   time.Time // when it was sent
 	lastReport time.Time // when the last acknowledged report was sent
@@ -45,16 +42,12 @@ type item struct {
 	notice  *nstance.Notice
 	result  *apiv1.DrainResult
 	seen    time.Time // first sight, of a notice
+	formAt  time.Time // when a notice got its present form
 	acked   bool      // in its present form
 	known   bool      // the server has acknowledged it in some form
 	hooked  bool      // the agent's own hook was called for it
 	numbers []uint64  // under which its present form was sent in this session
 	sentAt  time.Time
-}
-
-type staleID struct {
-	eventID  string
-	deadline time.Time
 }
 
 // begin starts a session: numbers start again, and what was not acknowledged
@@ -66,51 +59,33 @@ func (o *outbox) begin() {
 	}
 }
 
-// observe takes a notice from the detector and reports whether it is news.
+// observe takes a notice from the detector and reports whether it is news. A
+// detector does not bring what is stale: nothing is judged here.
 func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 	if it := o.find(n.EventID); it != nil {
-		return it.update(n)
+		return it.update(n, now)
 	}
-	if o.tooLate(n, now) || !o.hasRoom() {
+	if !o.hasRoom() {
 		return false
 	}
-	o.items = append(o.items, &item{notice: &n, seen: now})
+	o.items = append(o.items, &item{notice: &n, seen: now, formAt: now})
 	return true
 }
 
 // update replaces a notice that changed. The instant of its detection stays:
 // an announcement is detected once.
-func (it *item) update(n nstance.Notice) bool {
+func (it *item) update(n nstance.Notice, now time.Time) bool {
 	n.DetectedAt = it.notice.DetectedAt
 	if sameNotice(*it.notice, n) {
 		return false
 	}
-	it.notice, it.acked, it.numbers, it.sentAt = &n, false, nil, time.Time{}
+	it.notice, it.formAt, it.acked, it.numbers, it.sentAt = &n, now, false, nil, time.Time{}
 	return true
 }
 
 func sameNotice(a, b nstance.Notice) bool {
 	return a.Kind == b.Kind && a.Action == b.Action && a.Source == b.Source && a.Cancelled == b.Cancelled &&
 		a.Deadline.Equal(b.Deadline) && a.NotBefore.Equal(b.NotBefore)
-}
-
-// tooLate judges a notice at first sight: a cloud that failed to take a machine
-// leaves the old announcement standing. An announcement once judged too late
-// stays so until its deadline changes; one that was taken is never judged again.
-func (o *outbox) tooLate(n nstance.Notice, now time.Time) bool {
-	i := slices.IndexFunc(o.stale, func(s staleID) bool { return s.eventID == n.EventID })
-	if i >= 0 && (n.Cancelled || o.stale[i].deadline.Equal(n.Deadline)) {
-		return true
-	}
-	if i >= 0 {
-		o.stale = slices.Delete(o.stale, i, i+1)
-	}
-	if n.Cancelled || n.Deadline.IsZero() || !n.Deadline.Before(now) {
-		return false
-	}
-	o.stale = append(o.stale, staleID{n.EventID, n.Deadline})
-	o.stale = o.stale[max(0, len(o.stale)-maxStale):]
-	return true
 }
 
 // hasRoom makes room for one more notice, if need be by dropping the oldest one
@@ -191,7 +166,7 @@ func (o *outbox) send(it *item, now time.Time) *apiv1.ConnectRequest {
 	it.sentAt = now
 	m := &apiv1.ConnectRequest{Number: o.number}
 	if it.notice != nil {
-		m.Message = &apiv1.ConnectRequest_Notice{Notice: wire.Notice(*it.notice)}
+		m.Message = &apiv1.ConnectRequest_Notice{Notice: it.wire(now)}
 	} else {
 		m.Message = &apiv1.ConnectRequest_DrainResult{DrainResult: it.result}
 	}
@@ -202,9 +177,19 @@ func (o *outbox) send(it *item, now time.Time) *apiv1.ConnectRequest {
 func (o *outbox) sendReport(r nstance.Report, now time.Time) *apiv1.ConnectRequest {
 	o.number++
 	o.report, o.reportAt = o.number, now
-	r.Notices = o.standing()
-	return &apiv1.ConnectRequest{Number: o.number, Message: &apiv1.ConnectRequest_Report{Report: wire.Report(r)}}
+	w := wire.Report(r)
+	for _, it := range o.standingItems() {
+		w.Notices = append(w.Notices, it.wire(now))
+	}
+	return &apiv1.ConnectRequest{Number: o.number, Message: &apiv1.ConnectRequest_Report{Report: w}}
 }
+
+// wire returns what is sent of a notice.
+func (it *item) wire(now time.Time) *apiv1.Notice { return wire.NoticeAt(*it.notice, it.clock(now)) }
+
+// clock returns the present by the clock that dated the notice: what has elapsed
+// since then, even if that clock was set meanwhile.
+func (it *item) clock(now time.Time) time.Time { return it.formAt.Round(0).Add(now.Sub(it.formAt)) }
 
 // sendAnswer numbers a message that nobody acknowledges.
 func (o *outbox) sendAnswer(m *apiv1.ConnectRequest) *apiv1.ConnectRequest {
@@ -221,15 +206,22 @@ func (o *outbox) sendGoodbye(reason string) *apiv1.ConnectRequest {
 
 // standing returns every notice that was not withdrawn, those that doom the
 // machine first.
-func (o *outbox) standing() []nstance.Notice {
-	var doom, other []nstance.Notice
+func (o *outbox) standing() (all []nstance.Notice) {
+	for _, it := range o.standingItems() {
+		all = append(all, *it.notice)
+	}
+	return all
+}
+
+func (o *outbox) standingItems() []*item {
+	var doom, other []*item
 	for _, it := range o.items {
 		switch {
 		case it.notice == nil || it.notice.Cancelled:
 		case it.dooms():
-			doom = append(doom, *it.notice)
+			doom = append(doom, it)
 		default:
-			other = append(other, *it.notice)
+			other = append(other, it)
 		}
 	}
 	return append(doom, other...)
@@ -253,10 +245,10 @@ func (o *outbox) ack(number uint64) {
 	}
 }
 
-// overdue returns a notice that dooms the machine and that no server has
-// acknowledged in time, once; or else how long until there may be one (zero:
-// until something changes).
-func (o *outbox) overdue(now time.Time) (n nstance.Notice, ok bool, wait time.Duration) {
+// overdue returns an item whose notice dooms the machine and that no server has
+// acknowledged in time, once; or else nil and how long until there may be one
+// (zero: until something changes).
+func (o *outbox) overdue(now time.Time) (due *item, wait time.Duration) {
 	for _, it := range o.items {
 		if !it.dooms() || it.known || it.hooked {
 			continue
@@ -264,13 +256,13 @@ func (o *outbox) overdue(now time.Time) (n nstance.Notice, ok bool, wait time.Du
 		left := it.seen.Add(hookAfter).Sub(now)
 		if left <= 0 {
 			it.hooked = true
-			return *it.notice, true, 0
+			return it, 0
 		}
 		if wait == 0 || left < wait {
 			wait = left
 		}
 	}
-	return nstance.Notice{}, false, wait
+	return nil, wait
 }
 
 func (it *item) dooms() bool {

@@ -126,45 +126,40 @@ func TestOutboxNotices(t *testing.T) {
 	})
 }
 
-func TestOutboxStaleness(t *testing.T) {
-	t.Run("a deadline in the past at first sight is ignored, at second sight too", func(t *testing.T) {
+func TestOutboxLateNotices(t *testing.T) {
+	t.Run("a deadline in the past is not judged: the detector does that", func(t *testing.T) {
 		var o outbox
-		now := noon.Add(3 * time.Minute)
-		require.False(t, o.observe(reclaim("a"), now))
-		require.False(t, o.observe(reclaim("a"), now))
-		cancelled := reclaim("a")
-		cancelled.Cancelled = true
-		require.False(t, o.observe(cancelled, now))
-		require.Empty(t, o.items)
+		require.True(t, o.observe(reclaim("a"), noon.Add(3*time.Minute)))
+		require.Len(t, o.standing(), 1)
 	})
-	t.Run("a notice that was taken stands past its deadline", func(t *testing.T) {
+	t.Run("a notice stands past its deadline", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		require.False(t, o.observe(reclaim("a"), noon.Add(time.Hour)))
 		require.Len(t, o.standing(), 1)
 		require.NotEmpty(t, due(&o, noon.Add(time.Hour)))
 	})
-	t.Run("an ignored announcement with a new deadline is a new one", func(t *testing.T) {
-		var o outbox
-		now := noon.Add(3 * time.Minute)
-		o.observe(reclaim("a"), now)
-		later := reclaim("a")
-		later.Deadline = now.Add(time.Minute)
-		require.True(t, o.observe(later, now))
-	})
-	t.Run("no deadline is not a past one", func(t *testing.T) {
-		var o outbox
-		n := reclaim("a")
-		n.Deadline = time.Time{}
-		require.True(t, o.observe(n, noon))
-	})
-	t.Run("the memory is bounded", func(t *testing.T) {
-		var o outbox
-		for i := range 10 * maxStale {
-			o.observe(reclaim(fmt.Sprint(i)), noon.Add(time.Hour))
+}
+
+func TestOutboxSendsDurations(t *testing.T) {
+	var o outbox
+	o.observe(reclaim("a"), noon)
+	none := reclaim("b")
+	none.Deadline = time.Time{}
+	o.observe(none, noon)
+	now := noon.Add(7 * time.Second)
+	m, _ := o.next(now)
+	for _, n := range append(o.sendReport(nstance.Report{}, now).GetReport().GetNotices(), m.GetNotice()) {
+		require.Equal(t, 7*time.Second, n.GetSinceDetected().AsDuration())
+		if n.GetEventId() == "b" {
+			require.Nil(t, n.GetTimeLeft())
+			continue
 		}
-		require.LessOrEqual(t, len(o.stale), maxStale)
-	})
+		require.Equal(t, 113*time.Second, n.GetTimeLeft().AsDuration())
+	}
+	late, _ := o.next(noon.Add(3 * time.Minute))
+	require.Equal(t, "a", late.GetNotice().GetEventId(), "sent again")
+	require.Equal(t, -time.Minute, late.GetNotice().GetTimeLeft().AsDuration())
 }
 
 func TestOutboxResults(t *testing.T) {
@@ -200,14 +195,14 @@ func TestOutboxOverdue(t *testing.T) {
 	t.Run("a doomed machine is on its own after 5 s, once", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
-		_, ok, wait := o.overdue(noon.Add(time.Second))
-		require.False(t, ok)
+		due, wait := o.overdue(noon.Add(time.Second))
+		require.Nil(t, due)
 		require.Equal(t, 4*time.Second, wait)
-		n, ok, _ := o.overdue(noon.Add(5 * time.Second))
-		require.True(t, ok)
-		require.Equal(t, "a", n.EventID)
-		_, ok, wait = o.overdue(noon.Add(time.Hour))
-		require.False(t, ok)
+		due, _ = o.overdue(noon.Add(5 * time.Second))
+		require.NotNil(t, due)
+		require.Equal(t, "a", due.notice.EventID)
+		due, wait = o.overdue(noon.Add(time.Hour))
+		require.Nil(t, due)
 		require.Zero(t, wait)
 	})
 	t.Run("not when it was acknowledged, in whatever form", func(t *testing.T) {
@@ -218,16 +213,16 @@ func TestOutboxOverdue(t *testing.T) {
 		sooner := reclaim("a")
 		sooner.Deadline = noon.Add(time.Minute)
 		o.observe(sooner, noon)
-		_, ok, _ := o.overdue(noon.Add(time.Hour))
-		require.False(t, ok)
+		due, _ := o.overdue(noon.Add(time.Hour))
+		require.Nil(t, due)
 	})
 	t.Run("not for what dooms nothing", func(t *testing.T) {
 		var o outbox
 		n := reclaim("a")
 		n.Kind = nstance.Rebalance
 		o.observe(n, noon)
-		_, ok, _ := o.overdue(noon.Add(time.Hour))
-		require.False(t, ok)
+		due, _ := o.overdue(noon.Add(time.Hour))
+		require.Nil(t, due)
 	})
 }
 

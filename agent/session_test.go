@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -139,19 +141,15 @@ func TestNotices(t *testing.T) {
 			require.Len(t, v.until(t, isReport).GetReport().GetNotices(), 1)
 		})
 	})
-	t.Run("a deadline in the past is ignored", func(t *testing.T) {
+	t.Run("a deadline in the past is sent: the server asks the provider", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			a, stop := m.start()
+			_, stop := m.start()
 			defer stop()
 			v := s.next()
 			m.notice <- reclaimIn(-time.Second)
-			after(2 * time.Minute)
-			require.Empty(t, a.Status().Notices)
-			for len(v.up) > 0 {
-				m := <-v.up
-				require.False(t, isNotice(m))
-				require.Empty(t, m.GetReport().GetNotices())
-			}
+			left := v.until(t, isNotice).GetNotice().GetTimeLeft()
+			require.NotNil(t, left)
+			require.Equal(t, -time.Second, left.AsDuration())
 		})
 	})
 	t.Run("text that is no UTF-8 does not end the session", func(t *testing.T) {
@@ -320,6 +318,22 @@ func TestDrainCommands(t *testing.T) {
 			h.finish <- nstance.OutcomeDrained
 			require.EqualValues(t, 2, s.next().until(t, isResult).GetDrainResult().GetGeneration())
 		})
+	})
+	t.Run("its time left decides, not the server's clock", func(t *testing.T) {
+		for _, left := range []time.Duration{time.Minute, 0} {
+			inBubble(t, func(t *testing.T, s *shard, m *machine) {
+				h := m.hook()
+				_, stop := m.start()
+				defer stop()
+				s.next().send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+					Generation: 2, Deadline: timestamppb.New(time.Now().Add(-17 * time.Hour)), TimeLeft: durationpb.New(left), Reason: "notice",
+				}}})
+				synctest.Wait()
+				runs, _, _ := h.log()
+				require.Len(t, runs, 1)
+				require.Equal(t, left, time.Until(runs[0].Deadline))
+			})
+		}
 	})
 	t.Run("a cancel stops it", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {

@@ -139,7 +139,7 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 			}
 			return err
 		case r := <-reports:
-			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendReport(r, time.Now()) })
+			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendReport(r, s.mail.now()) })
 		case m := <-s.answers:
 			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendAnswer(m) })
 		case <-s.mail.changed:
@@ -153,7 +153,7 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 func (s *stream) flush() (wait time.Duration) {
 	for {
 		var m *apiv1.ConnectRequest
-		s.mail.do(func(o *outbox) { m, wait = o.next(time.Now()) })
+		s.mail.do(func(o *outbox) { m, wait = o.next(s.mail.now()) })
 		if m == nil {
 			return wait
 		}
@@ -260,9 +260,10 @@ func (s *stream) take(whole *apiv1.ConnectResponse) {
 }
 
 func (s *stream) drain(c *apiv1.DrainCommand) nstance.Drain {
+	now := time.Now().UTC()
 	return nstance.Drain{
-		Instance: s.instance, Generation: c.GetGeneration(), StartedAt: time.Now().UTC(),
-		Deadline: wire.TimeOf(c.GetDeadline()), Executor: nstance.ExecutorAgent,
+		Instance: s.instance, Generation: c.GetGeneration(), StartedAt: now,
+		Deadline: wire.DrainDeadline(c, now), Executor: nstance.ExecutorAgent,
 		Causes: []nstance.Cause{{Kind: nstance.CauseKind(clean(c.GetReason()))}},
 	}
 }

@@ -57,7 +57,7 @@ func (a *Agent) notice(n nstance.Notice) {
 func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		d, err := spot.Detect(ctx, &spot.DetectOptions{
-			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log},
+			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log, Now: a.o.Now},
 			Provider: a.o.Provider,
 		})
 		if err == nil {
@@ -72,22 +72,25 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 }
 
 // drainAlone empties the machine without a server's word.
-func (a *Agent) drainAlone(n nstance.Notice) {
+func (a *Agent) drainAlone(n nstance.Notice, left time.Duration) {
 	now := time.Now().UTC()
 	a.drains.fallback(nstance.Drain{
-		Instance: a.o.InstanceID, StartedAt: now, Deadline: aloneUntil(n, now), Executor: nstance.ExecutorAgent,
+		Instance: a.o.InstanceID, StartedAt: now, Deadline: now.Add(left), Executor: nstance.ExecutorAgent,
 		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: n.EventID, Message: string(n.Kind)}},
 	}, n.EventID)
 }
 
-// aloneUntil returns the deadline of such a drain: a margin before the cloud's
-// own, the same as the server's. Where the cloud gives none, it is taken to be
-// 30 s away, the shortest warning of any supported cloud (GCP: Compute Engine
-// documentation, "Preemption process").
-func aloneUntil(n nstance.Notice, now time.Time) time.Time {
-	until := n.Deadline
-	if until.IsZero() {
-		until = now.Add(30 * time.Second)
+// shortestWarning is what a notice without a deadline leaves, and one whose
+// deadline is past although the machine runs: no supported cloud gives less
+// (GCP: Compute Engine documentation, "Preemption process").
+const shortestWarning = 30 * time.Second
+
+// timeAlone returns how long such a drain may take: a margin less than what the
+// cloud leaves, the same as the server's.
+func timeAlone(n nstance.Notice, now time.Time) time.Duration {
+	left := shortestWarning
+	if n.Deadline.After(now) {
+		left = n.Deadline.Sub(now)
 	}
-	return until.Add(-min(10*time.Second, until.Sub(now)/3))
+	return left - min(10*time.Second, left/3)
 }

@@ -150,20 +150,31 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		if n.Kind == nstance.Reclaim {
 			r.shelf.taken(m.rec.Shape, r.opts.Now())
 		}
+		r.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)
 		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}
 		if r.freezeOf(m.group) != nil {
 			e.Reason = "frozen: it is recorded, and acted on after the thaw"
 		}
 		r.say(m, e)
-	case !n.Deadline.IsZero() && (m.notices[known].Deadline.IsZero() || n.Deadline.Before(m.notices[known].Deadline)):
+	case n.Tightens(m.notices[known]):
 		m.notices[known].Deadline = n.Deadline
+		r.receiveNotice(m, &m.notices[known])
 	case r.consequent(m, n.EventID):
 		call(ack)
 		return
 	}
 	m.owe(n.EventID, ack)
 	r.queue.add(m.group.key, true)
+}
+
+// receiveNotice dates a notice. The provider is asked at once about a machine
+// whose deadline is past: it may be gone.
+func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
+	n.ReceivedAt = r.opts.Now().UTC().Round(0)
+	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
+		r.asks.add(m.id)
+	}
 }
 
 // withdrawal marks the acknowledgements that are owed for the end of a notice.

@@ -247,17 +247,24 @@ func (p *planner) tightest(m *Member, limit time.Time) time.Time {
 }
 
 // noticeEnd returns when the cloud takes the machine, estimated for a reclaim
-// without a deadline, zero where nothing is known.
+// without a deadline, zero where nothing is known. A machine that still runs when
+// a notice arrives too late is drained now, in the shortest time that any cloud
+// leaves: a deadline in the past would be no drain at all.
 func noticeEnd(n *nstance.Notice, now time.Time) time.Time {
+	end := n.Deadline
 	switch {
-	case !n.Deadline.IsZero():
-		return n.Deadline
+	case !end.IsZero():
 	case n.Kind != nstance.Reclaim:
 		return time.Time{}
 	case n.DetectedAt.IsZero():
-		return now.Add(shortestWarning)
+		end = now.Add(shortestWarning)
+	default:
+		end = n.DetectedAt.Add(shortestWarning)
 	}
-	return n.DetectedAt.Add(shortestWarning)
+	if !end.After(n.ReceivedAt) {
+		end = n.ReceivedAt.Add(shortestWarning)
+	}
+	return end
 }
 
 // drainEnd returns when to end a drain before end: 10 s earlier, or a third of

@@ -145,6 +145,10 @@ func TestPlanDrainDeadline(t *testing.T) {
 		}
 		return n
 	}
+	arrived := func(n nstance.Notice, when time.Duration) nstance.Notice {
+		n.ReceivedAt = planNow.Add(when)
+		return n
+	}
 	cases := []struct {
 		name    string
 		timeout time.Duration
@@ -159,6 +163,10 @@ func TestPlanDrainDeadline(t *testing.T) {
 		{"estimated from when it was seen", 5 * time.Minute, []nstance.Notice{reclaim(0, -15*time.Second)}, 10 * time.Second},
 		{"estimated from now, if nobody knows when", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Reclaim}}, 20 * time.Second},
 		{"now, if it has passed", 5 * time.Minute, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 0},
+		{"drained now, if it had passed on arrival", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), 0)}, 20 * time.Second},
+		{"and goes on from there", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -15*time.Second)}, 10 * time.Second},
+		{"also where the cloud gives none", 5 * time.Minute, []nstance.Notice{arrived(reclaim(0, -time.Minute), 0)}, 20 * time.Second},
+		{"not because it has passed since", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -2*time.Minute)}, 0},
 		{"not estimated for a stop", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Stop, DetectedAt: planNow}}, 5 * time.Minute},
 	}
 	for _, c := range cases {

@@ -34,7 +34,7 @@ type telling struct {
 // waits with the message that it repeats.
 func (h *hearsay) take(number uint64, n nstance.Notice) (fresh *telling, ack bool) {
 	t := h.byEvent[n.EventID]
-	if t != nil && sameNotice(t.notice, n) {
+	if t != nil && repeats(t.notice, n) {
 		if !t.settled {
 			t.owed = append(t.owed[max(0, len(t.owed)-maxOwed+1):], number)
 		}
@@ -65,9 +65,11 @@ func (h *hearsay) admit(eventID string) bool {
 	return true
 }
 
-func sameNotice(a, b nstance.Notice) bool {
-	return a.Kind == b.Kind && a.Action == b.Action && a.Source == b.Source && a.Cancelled == b.Cancelled &&
-		a.Deadline.Equal(b.Deadline) && a.NotBefore.Equal(b.NotBefore)
+// repeats reports whether n says nothing that known does not. Deadlines only
+// tighten.
+func repeats(known, n nstance.Notice) bool {
+	return known.Kind == n.Kind && known.Action == n.Action && known.Source == n.Source && known.Cancelled == n.Cancelled &&
+		!n.Tightens(known) && known.NotBefore.Equal(n.NotBefore)
 }
 
 // notice passes on what is new, and acknowledges it once that has had its

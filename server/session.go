@@ -182,7 +182,7 @@ func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	s.last = n
 	switch {
 	case m.GetReport() != nil:
-		s.report(wire.ReportOf(s.id, n, m.GetReport()))
+		s.report(wire.ReportReceived(s.id, n, m.GetReport(), s.now()))
 		s.acknowledge(n)
 	case m.GetFilesWanted() != nil:
 		s.filesWanted(m.GetFilesWanted())
@@ -191,7 +191,7 @@ func (s *session) take(m *apiv1.ConnectRequest) (goodbye bool) {
 	case m.GetFilesApplied() != nil:
 		s.filesApplied(m.GetFilesApplied())
 	case m.GetNotice() != nil:
-		s.notice(n, wire.NoticeOf(m.GetNotice()))
+		s.notice(n, wire.NoticeReceived(m.GetNotice(), s.now()))
 	case m.GetDrainResult() != nil:
 		s.drainResult(m.GetDrainResult())
 		s.acknowledge(n)
@@ -285,6 +285,9 @@ func (s *session) flush() {
 		m := s.next()
 		if m == nil {
 			return
+		}
+		if d := m.GetDrain(); d != nil {
+			wire.DrainLeft(d, s.now())
 		}
 		if err := s.stream.Send(m); err != nil {
 			s.cancel(err)

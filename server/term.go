@@ -198,14 +198,10 @@ func (t *term) noticed(id nstance.InstanceID, n nstance.Notice, ack func()) {
 	v, err := t.reconciler.Instance(id)
 	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
 	if err == nil && !known && !n.Cancelled {
-		e := nstance.Event{
-			Type: nstance.EventNoticeDetected, Time: n.DetectedAt, Instance: id,
+		t.journal(nstance.Event{
+			Type: nstance.EventNoticeDetected, Time: t.server.opts.Now().UTC(), Instance: id,
 			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
-		}
-		if e.Time.IsZero() {
-			e.Time = t.server.opts.Now().UTC()
-		}
-		t.journal(e)
+		})
 	}
 	t.reconciler.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
 }

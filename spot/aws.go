@@ -49,11 +49,11 @@ func NewAWS(o *Options) (*AWS, error) {
 // after a few seconds with Unavailable, or Denied, NotFound or Internal as the
 // service answers.
 func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
-	body, err := a.get(ctx, awsLifeCycle)
+	got, err := a.get(ctx, awsLifeCycle)
 	if err != nil {
 		return false, err
 	}
-	word, err := parseWord(body)
+	word, err := parseWord(got.body)
 	if err != nil {
 		return false, nstance.Errorf(nstance.Internal, "/%s: %w", awsLifeCycle, err)
 	}
@@ -66,7 +66,8 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 // An interruption is a Reclaim with the cloud's action and deadline, a
 // rebalance recommendation a Rebalance, a scheduled event a Maintenance with
 // its NotBefore and its code as action, the target state Terminated a
-// Terminate. A notice whose key or entry disappears, or whose state becomes
+// Terminate. Deadlines are carried over to the machine's clock by the service's
+// Date; only what is past when the watch begins is ignored, with an error. A notice whose key or entry disappears, or whose state becomes
 // canceled or completed, is yielded once more, Cancelled. An interruption that
 // is put off before it is due keeps the deadline that was yielded, since
 // deadlines only tighten. An error is yielded once as long as it lasts.
@@ -88,19 +89,19 @@ type awsKey struct {
 	parse func([]byte) ([]nstance.Notice, error)
 }
 
-func (k awsKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
-	body, err := k.aws.get(ctx, k.path)
+func (k awsKey) read(ctx context.Context) (reading, error) {
+	a, err := k.aws.get(ctx, k.path)
 	switch {
 	case errors.Is(err, nstance.NotFound):
-		return nil, false, nil
+		return reading{at: a.at}, nil
 	case err != nil:
-		return nil, false, err
+		return reading{}, err
 	}
-	found, err := k.parse(body)
+	found, err := k.parse(a.body)
 	if err != nil {
-		return found, false, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
+		err = nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
 	}
-	return found, false, nil
+	return reading{found: found, at: a.at}, err
 }
 
 // An actionKey reads the key of interruptions, which has room for one.
@@ -109,17 +110,18 @@ type actionKey struct {
 	standing nstance.Notice // zero: none
 }
 
-func (k *actionKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
-	found, soon, err := k.awsKey.read(ctx)
+func (k *actionKey) read(ctx context.Context) (reading, error) {
+	got, err := k.awsKey.read(ctx)
 	if err != nil {
-		return found, soon, err
+		return got, err
 	}
-	if len(found) == 0 {
+	if len(got.found) == 0 {
 		k.standing = nstance.Notice{}
-		return nil, soon, nil
+		return got, nil
 	}
-	k.standing = anchor(k.standing, found[0], k.aws.o.Now())
-	return []nstance.Notice{k.standing}, soon, nil
+	k.standing = anchor(k.standing, got.found[0], got.at.cloud)
+	got.found = []nstance.Notice{k.standing}
+	return got, nil
 }
 
 // anchor returns the notice n as it stands after was. A time that moves before
@@ -142,18 +144,18 @@ func anchor(was, n nstance.Notice, now time.Time) nstance.Notice {
 // get reads one path, with a session token where the service has them. A
 // refused token is dropped and the read repeated once. Fails with NotFound
 // only if the service said so about this path.
-func (a *AWS) get(ctx context.Context, path string) ([]byte, error) {
+func (a *AWS) get(ctx context.Context, path string) (answer, error) {
 	got, sent, err := a.tryGet(ctx, path)
 	if err == nil && got.status == http.StatusUnauthorized {
 		if err := a.session.refused(ctx, sent); err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		got, _, err = a.tryGet(ctx, path)
 	}
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return got.body, got.check(path)
+	return got, got.check(path)
 }
 
 func (a *AWS) tryGet(ctx context.Context, path string) (answer, map[string]string, error) {

@@ -223,7 +223,7 @@ func TestAWSNotices(t *testing.T) {
 		require.Len(t, notices, 1)
 		require.Zero(t, notices[0].Deadline)
 	})
-	bubble(t, "a deadline past at first sight is told once as an error", func(t *testing.T) {
+	bubble(t, "a deadline past when the watch begins is told once as an error", func(t *testing.T) {
 		s := aws()
 		wait(t, time.Hour)
 		s.Reclaim("terminate", base.Add(time.Hour))
@@ -236,6 +236,29 @@ func TestAWSNotices(t *testing.T) {
 		notices, errs = r.after(t, time.Minute)
 		require.Empty(t, notices, "what was never told is not withdrawn")
 		require.Len(t, errs, 1)
+	})
+	bubble(t, "a deadline past when it appears is late, not stale", func(t *testing.T) {
+		s := aws()
+		wait(t, time.Hour)
+		r := follow(t, newAWS(t, s))
+		wait(t, time.Minute)
+		s.Reclaim("terminate", base.Add(time.Hour))
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Equal(t, base.Add(time.Hour), notices[0].Deadline)
+	})
+	bubble(t, "no reading, no beginning: a broken service makes nothing new", func(t *testing.T) {
+		s := aws()
+		wait(t, time.Hour)
+		s.Reclaim("terminate", base.Add(time.Minute))
+		s.Fail(503, -1)
+		r := follow(t, newAWS(t, s))
+		wait(t, time.Minute)
+		s.Recover()
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, notices)
+		require.ErrorContains(t, errs[len(errs)-1], "past when the watch began")
 	})
 	bubble(t, "a deadline that passes while it stands changes nothing", func(t *testing.T) {
 		s := aws()

@@ -89,7 +89,7 @@ type gcpKey struct {
 	etag  string // empty: the next read does not wait
 }
 
-func (k *gcpKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
+func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	path, timeout := k.path, requestTimeout
 	if k.etag != "" {
 		path, timeout = k.path+"?"+waitFor(k.etag), longPoll+requestTimeout
@@ -99,19 +99,19 @@ func (k *gcpKey) read(ctx context.Context) ([]nstance.Notice, bool, error) {
 	case errors.Is(err, nstance.NotFound):
 		// Nothing to wait on: the key itself is polled until it appears.
 		k.etag = ""
-		return nil, false, nil
+		return reading{at: a.at}, nil
 	case err != nil:
-		return nil, false, err
+		return reading{}, err
 	}
 	found, err := k.parse(a.body)
 	if err != nil {
-		return found, false, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
+		return reading{found: found, at: a.at}, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
 	}
 	// A service without tags is polled. One that has just given its first is
 	// asked to wait at once.
 	first := k.etag == ""
 	k.etag = a.header.Get("Etag")
-	return found, first && k.etag != "", nil
+	return reading{found: found, at: a.at, soon: first && k.etag != ""}, nil
 }
 
 func waitFor(etag string) string {

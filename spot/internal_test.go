@@ -22,11 +22,11 @@ func TestDirectClientHasNoProxy(t *testing.T) {
 
 func TestLedgerIsBounded(t *testing.T) {
 	l := newLedger()
-	now := time.Unix(1e9, 0)
+	now := at(time.Unix(1e9, 0))
 	for i := range 10 * maxStanding {
 		n := nstance.Notice{EventID: fmt.Sprint(i)}
 		if i%2 == 0 {
-			n.Deadline = now
+			n.Deadline = now.cloud
 		}
 		l.update([]nstance.Notice{n}, false, now)
 	}
@@ -40,10 +40,42 @@ func TestLedgerTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
 	l := newLedger()
 	twice := []nstance.Notice{{EventID: "x", Action: "a"}, {EventID: "x", Action: "b"}}
 	for range 3 {
-		l.update(twice, true, time.Unix(1e9, 0))
+		l.update(twice, true, at(time.Unix(1e9, 0)))
 	}
-	news, _ := l.update(twice, true, time.Unix(1e9, 0))
+	news, _ := l.update(twice, true, at(time.Unix(1e9, 0)))
 	require.Empty(t, news, "two entries must not take turns")
+}
+
+// at is a moment at which both clocks are right.
+func at(t time.Time) instant { return instant{t, t} }
+
+func TestInstants(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	date := noon.Format(http.TimeFormat)
+	cases := map[string]struct {
+		date  string
+		local time.Duration // of the machine's clock, after noon
+		took  time.Duration
+		cloud time.Duration // of the cloud's clock, after noon
+	}{
+		"no date: the machine's":               {"", time.Hour, 0, time.Hour},
+		"no date that can be read: likewise":   {"noon", time.Hour, 0, time.Hour},
+		"right to the second":                  {date, 0, 0, 0},
+		"right, as far as whole seconds tell":  {date, 900 * time.Millisecond, 0, 900 * time.Millisecond},
+		"right, as far as a slow answer tells": {date, 2500 * time.Millisecond, 1500 * time.Millisecond, 2500 * time.Millisecond},
+		"slow":                                 {date, -45 * time.Second, 0, 0},
+		"fast":                                 {date, 3 * time.Minute, 100 * time.Millisecond, 1100 * time.Millisecond},
+		"fast, by a long poll":                 {date, 3 * time.Minute, 10 * time.Second, 3 * time.Second},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			at := instantOf(c.date, noon.Add(c.local), c.took)
+			require.Equal(t, noon.Add(c.cloud), at.cloud)
+			require.Equal(t, noon.Add(c.local), at.local)
+			require.Equal(t, c.local+time.Minute, at.localOf(at.cloud.Add(time.Minute)).Sub(noon))
+			require.Zero(t, at.localOf(time.Time{}))
+		})
+	}
 }
 
 // FuzzLedger plays readings against a model of a reader: what the reader holds
@@ -61,7 +93,7 @@ func FuzzLedger(f *testing.F) {
 					seen = append(seen, nstance.Notice{EventID: fmt.Sprint(bit), Action: fmt.Sprint(step >> 4 & 1)})
 				}
 			}
-			news, late := l.update(seen, complete, now.Add(time.Duration(i)))
+			news, late := l.update(seen, complete, at(now.Add(time.Duration(i))))
 			require.Empty(t, late)
 			for _, n := range news {
 				if !n.Cancelled {

@@ -1,10 +1,6 @@
 package spot
 
-import (
-	"time"
-
-	"github.com/nstance-go/nstance"
-)
+import "github.com/nstance-go/nstance"
 
 // maxStanding bounds what one key can have announced at a time. No cloud comes
 // near; a service gone mad would.
@@ -13,20 +9,25 @@ const maxStanding = 128
 // A ledger remembers what one key has announced and says what is new about a
 // reading. It is the whole policy of the package: pure, without a clock.
 type ledger struct {
-	standing map[string]nstance.Notice // by event ID; the cancelled ones too, while the cloud still lists them
-	ignored  map[string]bool           // past their deadline at first sight
+	standing map[string]announcement // by event ID; the cancelled ones too, while the cloud still lists them
+	ignored  map[string]bool         // past their deadline when the watch began
+	watching bool                    // there has been a complete reading: what appears now is new
 }
 
+// An announcement is one notice as the cloud dates it and as it was yielded, by
+// the machine's own clock.
+type announcement struct{ read, yielded nstance.Notice }
+
 func newLedger() *ledger {
-	return &ledger{standing: map[string]nstance.Notice{}, ignored: map[string]bool{}}
+	return &ledger{standing: map[string]announcement{}, ignored: map[string]bool{}}
 }
 
 // update takes everything that a reading found. It returns what to tell: new
 // and changed notices first, then the withdrawn ones, so that a machine with
 // one notice in place of another is never without; and the notices that are
-// ignored because they came too late. A reading that is not complete, because
+// ignored because they were too late when the watch began. A reading that is not complete, because
 // part of it was unreadable, withdraws nothing.
-func (l *ledger) update(seen []nstance.Notice, complete bool, now time.Time) (news, late []nstance.Notice) {
+func (l *ledger) update(seen []nstance.Notice, complete bool, at instant) (news, late []nstance.Notice) {
 	present := map[string]bool{}
 	for _, n := range seen {
 		if present[n.EventID] || l.ignored[n.EventID] {
@@ -34,49 +35,58 @@ func (l *ledger) update(seen []nstance.Notice, complete bool, now time.Time) (ne
 			continue
 		}
 		present[n.EventID] = true
-		switch changed, stale := l.enter(n, now); {
+		switch changed, stale := l.enter(n, at); {
 		case stale:
 			late = append(late, n)
 		case changed:
-			news = append(news, l.standing[n.EventID])
+			news = append(news, l.standing[n.EventID].yielded)
 		}
 	}
 	if complete {
 		news = append(news, l.drop(present)...)
+		l.watching = true
 	}
 	return news, late
 }
 
-// enter records one notice and reports whether it says something new, or comes
-// too late to be believed: a termination that failed leaves its old time
-// behind (EC2 user guide, "Spot Instance interruption notices").
-func (l *ledger) enter(n nstance.Notice, now time.Time) (changed, stale bool) {
+// enter records one notice and reports whether it says something new, or was
+// past its deadline when the watch began: a termination that failed leaves its
+// old time behind (EC2 user guide, "Spot Instance interruption notices"). What
+// appears while the key is watched is new, however late it is. An unchanged
+// deadline keeps the place that it got in the machine's time at first sight.
+func (l *ledger) enter(n nstance.Notice, at instant) (changed, stale bool) {
 	known, found := l.standing[n.EventID]
+	yielded := n
 	switch {
-	case !found && len(l.standing)+len(l.ignored) >= maxStanding:
+	case found && n == known.read:
 		return false, false
-	case !found && !n.Deadline.IsZero() && !n.Deadline.After(now):
+	case found:
+		yielded.DetectedAt = known.yielded.DetectedAt
+	case len(l.standing)+len(l.ignored) >= maxStanding:
+		return false, false
+	case !l.watching && !n.Deadline.IsZero() && !n.Deadline.After(at.cloud):
 		l.ignored[n.EventID] = true
 		return false, true
-	case found:
-		n.DetectedAt = known.DetectedAt
 	default:
-		n.DetectedAt = now
+		yielded.DetectedAt = at.local
 	}
-	l.standing[n.EventID] = n
-	return n != known, false
+	if yielded.Deadline = at.localOf(n.Deadline); found && n.Deadline.Equal(known.read.Deadline) {
+		yielded.Deadline = known.yielded.Deadline
+	}
+	l.standing[n.EventID] = announcement{n, yielded}
+	return true, false
 }
 
 // drop forgets what is no longer there and returns the withdrawals.
 func (l *ledger) drop(present map[string]bool) (withdrawn []nstance.Notice) {
-	for id, n := range l.standing {
+	for id, a := range l.standing {
 		if present[id] {
 			continue
 		}
 		delete(l.standing, id)
-		if !n.Cancelled {
-			n.Cancelled = true
-			withdrawn = append(withdrawn, n)
+		if !a.yielded.Cancelled {
+			a.yielded.Cancelled = true
+			withdrawn = append(withdrawn, a.yielded)
 		}
 	}
 	for id := range l.ignored {

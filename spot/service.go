@@ -31,6 +31,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   []byte
+	at     instant // when it came
 }
 
 // A silence is the cause of an error that came without any answer.
@@ -70,6 +71,7 @@ func (o *Options) do(ctx context.Context, r request) (answer, error) {
 }
 
 func (o *Options) exchange(req *http.Request) (answer, error) {
+	sent := time.Now()
 	resp, err := o.Client.Do(req)
 	if err != nil {
 		return answer{}, err
@@ -82,7 +84,8 @@ func (o *Options) exchange(req *http.Request) (answer, error) {
 	if len(body) > maxBody {
 		return answer{}, nstance.Errorf(nstance.Internal, "%s: answer exceeds %d bytes", req.URL.Path, maxBody)
 	}
-	return answer{resp.StatusCode, resp.Header, body}, nil
+	at := instantOf(resp.Header.Get("Date"), o.Now(), time.Since(sent))
+	return answer{resp.StatusCode, resp.Header, body, at}, nil
 }
 
 func isTimeout(err error) bool {

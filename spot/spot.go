@@ -37,7 +37,7 @@ type Options struct {
 	PollInterval time.Duration    // 0: DefaultPollInterval; at least 1 ms
 	Client       *http.Client     // nil: one that uses no proxy and follows no redirect; its own Timeout must exceed the long poll of 10 s
 	Log          *slog.Logger     // nil: discard
-	Now          func() time.Time // wall clock for DetectedAt and for deadlines already past; nil: time.Now
+	Now          func() time.Time // the machine's own clock, by which notices are dated; nil: time.Now
 }
 
 // resolve returns a copy of o with every field set, or an Invalid error. The

@@ -18,9 +18,15 @@ const maxRetry = time.Second
 type source interface {
 	// read returns everything that the key announces now. With an error, the
 	// notices are those that could be read, and prove nothing about others.
-	// It may block for a long poll, and counts that time as its pause. soon asks
-	// for the next read without one.
-	read(ctx context.Context) (found []nstance.Notice, soon bool, err error)
+	// It may block for a long poll, and counts that time as its pause.
+	read(ctx context.Context) (reading, error)
+}
+
+// A reading is what a key announces at one time.
+type reading struct {
+	found []nstance.Notice // with the cloud's times
+	at    instant
+	soon  bool // the next read is to come without a pause
 }
 
 // An item is what a watch yields.
@@ -69,28 +75,28 @@ type poller struct {
 func (p *poller) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		found, soon, err := p.source.read(ctx)
+		got, err := p.source.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		p.tell(ctx, found, err)
+		p.tell(ctx, got, err)
 		switch {
 		case err != nil:
 			wait(ctx, p.retry(err))
-		case !soon:
+		case !got.soon:
 			wait(ctx, p.o.PollInterval-time.Since(began))
 		}
 	}
 }
 
 // tell passes on what is new about a reading.
-func (p *poller) tell(ctx context.Context, found []nstance.Notice, err error) {
-	news, late := p.ledger.update(found, err == nil, p.o.Now().UTC().Round(0))
+func (p *poller) tell(ctx context.Context, got reading, err error) {
+	news, late := p.ledger.update(got.found, err == nil, got.at)
 	for _, n := range news {
 		p.send(ctx, item{notice: n})
 	}
 	for _, n := range late {
-		p.send(ctx, item{err: nstance.Errorf(nstance.Invalid, "%s: ignored %s, its deadline %s is past",
+		p.send(ctx, item{err: nstance.Errorf(nstance.Invalid, "%s: ignored %s, its deadline %s was past when the watch began",
 			n.Source, n.EventID, n.Deadline.Format(time.RFC3339))})
 	}
 	if p.trouble.isNews(err) {

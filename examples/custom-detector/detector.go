@@ -117,7 +117,8 @@ func (doc document) check() error {
 // the part with rules: no clock, no file.
 type memory struct {
 	standing *nstance.Notice
-	stale    nstance.Notice // ignored, its deadline was past at first sight
+	watching bool           // there has been a reading: what appears now is new
+	stale    nstance.Notice // ignored, its deadline was past when the watch began
 	trouble  string
 }
 
@@ -132,7 +133,7 @@ func (m *memory) update(doc document, err error, now time.Time) (news []nstance.
 		present = m.believe(notice(*doc.Eviction), now)
 	}
 	old := m.standing
-	m.standing = present
+	m.standing, m.watching = present, true
 	if present != nil && (old == nil || *old != *present) {
 		news = append(news, *present)
 	}
@@ -144,7 +145,7 @@ func (m *memory) update(doc document, err error, now time.Time) (news []nstance.
 	return news
 }
 
-// believe returns n as it stands, or nil if it came too late.
+// believe returns n as it stands, or nil if it was left over when the watch began.
 func (m *memory) believe(n nstance.Notice, now time.Time) *nstance.Notice {
 	known := m.standing != nil && m.standing.EventID == n.EventID
 	switch {
@@ -152,7 +153,7 @@ func (m *memory) believe(n nstance.Notice, now time.Time) *nstance.Notice {
 		return nil
 	case known:
 		n.DetectedAt = m.standing.DetectedAt
-	case !n.Deadline.IsZero() && !n.Deadline.After(now):
+	case !m.watching && !n.Deadline.IsZero() && !n.Deadline.After(now):
 		m.stale = n
 		return nil
 	default:

@@ -71,6 +71,7 @@ func (s *Server) serveGCPValue(w http.ResponseWriter, r *http.Request, path stri
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
+		s.date(w)
 		// The service may have been broken while the poll hung on it.
 		if status, ok := s.takeFault(path); ok {
 			w.WriteHeader(status)

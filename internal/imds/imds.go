@@ -35,7 +35,7 @@ type Options struct {
 	Zone         string // empty: local-a
 
 	MaxTokenTTL time.Duration    // grant no token for longer than this; 0: six hours, as asked
-	Now         func() time.Time // nil: time.Now
+	Now         func() time.Time // the cloud's clock, also for the Date of each answer; nil: time.Now
 }
 
 // A Server answers as the metadata service of one machine. It is an
@@ -98,6 +98,7 @@ func (s *Server) Protocol() string { return s.opts.Protocol }
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	s.count(path)
+	s.date(w)
 	if status, ok := s.takeFault(path); ok {
 		w.WriteHeader(status)
 		return
@@ -107,6 +108,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.serveAWS(w, r, path)
+}
+
+// date stamps an answer with the cloud's clock. A long poll is stamped again when
+// it ends.
+func (s *Server) date(w http.ResponseWriter) {
+	w.Header().Set("Date", s.opts.Now().UTC().Format(http.TimeFormat))
 }
 
 // ExpireTokens makes every session token issued so far worthless, as when the

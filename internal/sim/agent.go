@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -167,7 +168,7 @@ func (a *agent) report(r *reconcile.Reconciler) {
 	if len(standing) > 0 {
 		a.w.check.scarcer()
 	}
-	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
+	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Notices: a.received(r, standing...)}})
 	a.w.check.well(a.id)
 }
 
@@ -186,13 +187,22 @@ func (a *agent) bring(r *reconcile.Reconciler) {
 			continue
 		}
 		a.w.check.scarcer()
-		r.Observe(nstance.Noticed{ID: a.id, Notice: n, Ack: func() {
+		r.Observe(nstance.Noticed{ID: a.id, Notice: a.received(r, n)[0], Ack: func() {
 			if !n.Cancelled {
 				a.w.check.noticeTaken(a.id, n.EventID)
 			}
 			go a.acknowledged(n)
 		}})
 	}
+}
+
+// received returns notices as they arrive at a server, by its clock.
+func (a *agent) received(r *reconcile.Reconciler, notices ...nstance.Notice) (out []nstance.Notice) {
+	now := a.w.clockOf(r).now().UTC()
+	for _, n := range notices {
+		out = append(out, wire.NoticeReceived(wire.NoticeAt(n, time.Now()), now))
+	}
+	return out
 }
 
 // acknowledged notes that a notice need not be brought again, if the

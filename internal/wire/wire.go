@@ -59,6 +59,17 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 	return w
 }
 
+// ReportReceived is ReportOf for a report that arrived at now, by the receiver's
+// clock.
+func ReportReceived(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport, now time.Time) nstance.Report {
+	r := ReportOf(id, seq, w)
+	for i := range r.Notices {
+		r.Notices[i] = NoticeReceived(w.GetNotices()[i], now)
+	}
+	r.TerminationNotice = Urgent(r.Notices)
+	return r
+}
+
 // ReportOf returns the domain form of a report that instance id sent as its
 // message number seq. What the sender may make long is cut to fixed bounds.
 func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
@@ -113,6 +124,55 @@ func NoticeOf(w *apiv1.Notice) nstance.Notice {
 		Source: text(w.GetSource()), EventID: text(w.GetEventId()),
 		DetectedAt: TimeOf(w.GetDetectedAt()), Cancelled: w.GetCancelled(),
 	}
+}
+
+// NoticeAt returns what a machine whose clock says now sends of n: how long ago
+// it was detected, and how long is left.
+func NoticeAt(n nstance.Notice, now time.Time) *apiv1.Notice {
+	w := Notice(n)
+	if !n.DetectedAt.IsZero() {
+		w.SinceDetected = durationpb.New(max(0, now.Sub(n.DetectedAt)))
+	}
+	if !n.Deadline.IsZero() {
+		w.TimeLeft = durationpb.New(n.Deadline.Sub(now))
+	}
+	return w
+}
+
+// NoticeReceived returns the domain form of a notice that arrived at now, with
+// its times by the receiver's clock. An older agent sends no durations: its
+// deadline is the cloud's own, and when it detected the notice is not known.
+func NoticeReceived(w *apiv1.Notice, now time.Time) nstance.Notice {
+	n, now := NoticeOf(w), now.UTC().Round(0)
+	n.DetectedAt = now.Add(-max(0, duration(w.GetSinceDetected())))
+	if w.GetTimeLeft() != nil {
+		n.Deadline = now.Add(duration(w.GetTimeLeft()))
+	}
+	return n
+}
+
+// DrainLeft sets how much time a drain command leaves at now.
+func DrainLeft(w *apiv1.DrainCommand, now time.Time) {
+	if d := w.GetDeadline(); d != nil {
+		w.TimeLeft = durationpb.New(max(0, d.AsTime().Sub(now)))
+	}
+}
+
+// DrainDeadline returns the deadline of a drain command that arrived at now, by
+// the receiver's clock; zero: it has none. An older server says no time left.
+func DrainDeadline(w *apiv1.DrainCommand, now time.Time) time.Time {
+	if w.GetTimeLeft() == nil {
+		return TimeOf(w.GetDeadline())
+	}
+	return now.Add(duration(w.GetTimeLeft()))
+}
+
+// maxDuration bounds what others say of durations. Dates that follow from it can
+// be written as JSON.
+const maxDuration = 100 * 365 * 24 * time.Hour
+
+func duration(d *durationpb.Duration) time.Duration {
+	return min(max(d.AsDuration(), -maxDuration), maxDuration)
 }
 
 // Drain returns the wire form of d, nil for nil.

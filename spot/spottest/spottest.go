@@ -68,7 +68,8 @@ var promises = []promise{
 	{"an announcement has one identity whenever it is seen", identity},
 	{"an announcement that changes is yielded again", changes},
 	{"a withdrawn announcement is yielded as cancelled", withdrawn},
-	{"a deadline past at first sight is not yielded", past},
+	{"a deadline past when the watch begins is not yielded", past},
+	{"a deadline past when it appears is yielded", late},
 	{"an error is news, not the end", errorIsNews},
 	{"an error never withdraws a notice", errorKeeps},
 	{"an unreadable announcement is an error and withdraws nothing", garbled},
@@ -182,8 +183,8 @@ func withdrawn(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 
 // past accepts a notice without a deadline, of a cloud that has none.
 func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
-	w := start(t, d)
 	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
+	w := start(t, d)
 	for n := range w.during(t, silence) {
 		require.Zero(t, n.Deadline, "a stale deadline was yielded")
 		return
@@ -191,6 +192,17 @@ func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
 	require.True(t, deadline.Equal(w.notice(t).Deadline))
+}
+
+// late makes sure that the watch has begun: what it yields first is the proof.
+func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+	w := start(t, d)
+	cloud.Reclaim("terminate", soon())
+	w.notice(t)
+	cloud.Withdraw()
+	require.True(t, w.notice(t).Cancelled)
+	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
+	require.False(t, w.notice(t).Cancelled, "what appears while watched is not stale")
 }
 
 func errorIsNews(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
