@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // The environment variables that FromEnv reads.
@@ -129,7 +130,7 @@ func (e *env) duration(name string) time.Duration {
 	if s == "" {
 		return 0
 	}
-	d, err := time.ParseDuration(s)
+	d, err := duration.Parse(s)
 	if err != nil || d <= 0 {
 		e.fail(name, "use a duration such as 2s or 1m", "%q is not a positive duration", s)
 		return 0

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // maxProbesFile bounds the file of probes: 32 of them fit many times over.
@@ -140,7 +141,7 @@ func decodeArgv(dst *[]string, field string, v *hujson.Value) error {
 func decodeDuration(dst *time.Duration, field string, v *hujson.Value) error {
 	var s string
 	if err := decodeText(&s, field, v); err == nil {
-		if d, err := time.ParseDuration(s); err == nil && d > 0 {
+		if d, err := duration.Parse(s); err == nil && d > 0 {
 			*dst = d
 			return nil
 		}

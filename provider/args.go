@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // DecodeArgs decodes a spec's provider-specific arguments into the struct that
@@ -86,10 +87,11 @@ func known[T any]() []string {
 // A Duration is a duration among arguments, written as in Go: "1m30s".
 type Duration time.Duration
 
-// UnmarshalText accepts what [time.ParseDuration] does, and nothing negative.
+// UnmarshalText accepts what [time.ParseDuration] does, with whole days in front
+// such as 7d, and nothing negative.
 func (d *Duration) UnmarshalText(b []byte) error {
-	v, err := time.ParseDuration(string(b))
-	if err != nil || v < 0 {
+	v, err := duration.Parse(string(b))
+	if err != nil {
 		return nstance.Errorf(nstance.Invalid, "%.64q is not a duration such as 1m30s", b)
 	}
 	*d = Duration(v)

@@ -29,6 +29,7 @@ type GroupView struct {
 	Paused       bool
 	Halted       string // why the rollout is halted; empty: it is not
 	Frozen       bool   // by itself or with the shard
+	FrozenAlone  bool   // by itself
 	RolledBack   bool   // Group and the hashes are those of the last good definition
 	LastGoodHash string // of the definition with which all members were last ready; empty: there is none
 	Failures     int    // consecutive creations from the desired definition that did not become ready
@@ -83,7 +84,7 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 func (r *Reconciler) groupView(g *group) GroupView {
 	v := GroupView{
 		Group: g.described(), Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,
-		Paused: g.history.Paused, Frozen: r.freezeOf(g) != nil, RolledBack: g.history.Rollback != nil,
+		Paused: g.history.Paused, Frozen: r.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
 		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
 		Holds: r.openHolds(g, g.holds),
 	}

@@ -205,17 +205,16 @@ func (g *groups) standing(key nstance.GroupKey, removing bool) nstance.Group {
 
 // change lays o over what the API said of a group before; fields that o leaves
 // nil stay. It returns once that is durable, or checks it only.
-func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error) {
 	conf := g.t.server.config()
 	if err := who.may.Check(o); err != nil {
-		return nstance.Group{}, err
+		return nstance.Group{}, false, err
 	}
 	g.t.resolver.acquaint(ctx, named(conf, o))
 	b, err := g.rebase(ctx, conf, key, o, dryRun)
 	if err != nil {
-		return nstance.Group{}, err
+		return nstance.Group{}, false, err
 	}
-	var spec nstance.Group
 	err = g.edit(ctx, dryRun, func(f *groupsFile) (none nstance.Event, err error) {
 		e := f.of(key)
 		was, err := g.as(conf, key, e)
@@ -247,10 +246,11 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 		if err := who.may.Room("size", g.sizes(conf, *f, key)+was.Size+g.t.reconciler.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
 			return none, err
 		}
+		unchanged = len(config.Differences(before, e.Override)) == 0
 		f.put(key, e)
 		return g.changed(key, before, e.Override, was.Size, spec.Size, who), nil
 	})
-	return spec, err
+	return spec, unchanged, err
 }
 
 // retyped reports whether o may change what instance types a group has, or what

@@ -26,6 +26,25 @@ func (w *world) journalled(api apiv1.OperatorServiceClient, typ nstance.EventTyp
 	}, eventually, 5*time.Millisecond)
 }
 
+// TestEventsShowWhatWasJustDone: without waiting for the journal's writer.
+func TestEventsShowWhatWasJustDone(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	api := w.admin()
+	for range 5 {
+		_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web", Tenant: "default", Reason: "audit"})
+		require.NoError(t, err)
+		resp, err := api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Newest: true, Types: []string{"frozen", "thawed"}, Limit: 1})
+		require.NoError(t, err)
+		require.Len(t, resp.GetEvents(), 1)
+		require.Equal(t, "frozen", resp.GetEvents()[0].GetType())
+		_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web", Tenant: "default"})
+		require.NoError(t, err)
+		resp, err = api.ListEvents(t.Context(), &apiv1.ListEventsRequest{Newest: true, Types: []string{"frozen", "thawed"}, Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, "thawed", resp.GetEvents()[0].GetType())
+	}
+}
+
 func TestListEvents(t *testing.T) {
 	w := newWorld(t, setup{size: 3})
 	id, other := w.machine(nstance.DefaultTenant), w.machine("blue")

@@ -12,11 +12,13 @@ func (operatorService) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*a
 	c, resp := callerOf(ctx), &apiv1.FreezeResponse{}
 	reason := c.because(req.GetReason())
 	if req.GetGroup() != "" {
-		_, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		_, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
 			return c.term.reconciler.Freeze(ctx, key, reason)
 		})
+		resp.Unchanged = was.FrozenAlone
 		return resp, err
 	}
+	_, resp.Unchanged = c.term.reconciler.Frozen()
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
@@ -27,11 +29,14 @@ func (operatorService) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*a
 func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ThawResponse{}
 	if req.GetGroup() != "" {
-		_, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		_, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
 			return c.term.reconciler.Thaw(ctx, key, c.because(""))
 		})
+		resp.Unchanged = !was.FrozenAlone
 		return resp, err
 	}
+	_, frozen := c.term.reconciler.Frozen()
+	resp.Unchanged = !frozen
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}

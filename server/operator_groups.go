@@ -89,23 +89,23 @@ func (operatorService) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRe
 // UpdateGroup implements the RPC.
 func (operatorService) UpdateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.UpdateGroupResponse, error) {
 	c := callerOf(ctx)
-	spec, err := c.updateGroup(ctx, req)
+	spec, unchanged, err := c.updateGroup(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return &apiv1.UpdateGroupResponse{Group: c.described(spec, req.GetDryRun())}, nil
+	return &apiv1.UpdateGroupResponse{Group: c.described(spec, req.GetDryRun()), Unchanged: unchanged}, nil
 }
 
 // updateGroup changes a group, or only checks that, and returns what it should
-// be then.
-func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (nstance.Group, error) {
+// be then, and whether it should be so before.
+func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (spec nstance.Group, unchanged bool, err error) {
 	key, err := c.groupKey(req.GetTenant(), req.GetGroup())
 	if err != nil {
-		return nstance.Group{}, err
+		return spec, false, err
 	}
 	o, err := overrideOf(req)
 	if err != nil {
-		return nstance.Group{}, err
+		return spec, false, err
 	}
 	return c.term.groups.change(ctx, c.changer(), key, o, req.GetDryRun())
 }

@@ -101,7 +101,7 @@ func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
 func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*apiv1.PlanResponse, error) {
 	req = proto.CloneOf(req)
 	req.DryRun = true
-	spec, err := c.updateGroup(ctx, req)
+	spec, _, err := c.updateGroup(ctx, req)
 	if err != nil {
 		return nil, err
 	}

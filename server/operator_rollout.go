@@ -25,17 +25,17 @@ func (c caller) existing(tenant, group string) (reconcile.GroupView, error) {
 }
 
 // order gives an order about a group, unless it only pretends, and returns the
-// group as it is afterwards.
-func (c caller) order(tenant, group string, dryRun bool, give func(nstance.GroupKey) error) (*apiv1.Group, error) {
-	g, err := c.existing(tenant, group)
+// group as it is afterwards, and as it was before.
+func (c caller) order(tenant, group string, dryRun bool, give func(nstance.GroupKey) error) (*apiv1.Group, reconcile.GroupView, error) {
+	was, err := c.existing(tenant, group)
 	if err != nil || dryRun {
-		return groupMessage(g), err
+		return groupMessage(was), was, err
 	}
-	if err := give(g.Key); err != nil {
-		return nil, err
+	if err := give(was.Key); err != nil {
+		return nil, was, err
 	}
-	g, err = c.term.reconciler.Group(g.Key)
-	return groupMessage(g), err
+	is, err := c.term.reconciler.Group(was.Key)
+	return groupMessage(is), was, err
 }
 
 // because returns the reason for an order, which says whose it is.
@@ -54,25 +54,25 @@ const longestReason = 256
 // PauseGroup implements the RPC.
 func (operatorService) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
 	c := callerOf(ctx)
-	g, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+	g, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
 		return c.term.reconciler.Pause(ctx, key, c.because(req.GetReason()))
 	})
-	return &apiv1.PauseGroupResponse{Group: g}, err
+	return &apiv1.PauseGroupResponse{Group: g, Unchanged: was.Paused}, err
 }
 
 // ResumeGroup implements the RPC.
 func (operatorService) ResumeGroup(ctx context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
 	c := callerOf(ctx)
-	g, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+	g, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
 		return c.term.reconciler.Resume(ctx, key, c.because(""))
 	})
-	return &apiv1.ResumeGroupResponse{Group: g}, err
+	return &apiv1.ResumeGroupResponse{Group: g, Unchanged: !was.Paused && was.Halted == "" && was.Failures == 0}, err
 }
 
 // RollbackGroup implements the RPC.
 func (operatorService) RollbackGroup(ctx context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
 	c := callerOf(ctx)
-	g, err := c.order(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
+	g, _, err := c.order(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
 		switch {
 		case !req.GetUndo():
 			return c.term.reconciler.Rollback(ctx, key, c.because(""), req.GetDryRun())

@@ -398,6 +398,18 @@ func validate(t *testing.T, bin string) {
 	require.Contains(t, errs, `did you mean "size"?`)
 	require.Contains(t, errs, "no such file")
 
+	for _, kind := range []string{"aws", "gcp", "azure", "proxmox"} {
+		code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, `"sim"`, `"`+kind+`"`, 1)))
+		require.Equal(t, 1, code)
+		require.Contains(t, errs, "shard.provider.kind: this version has no provider "+kind)
+		require.Contains(t, errs, "use local or sim")
+	}
+	code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, `{"kind": "sim"`, `{"kind": "sim", "options": {"sede": 1}`, 1)))
+	require.Equal(t, 1, code)
+	require.Contains(t, errs, "shard.provider.options.sede")
+	code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, "{", `{"$schema": "https://example.com/schema.json", `, 1)))
+	require.Zero(t, code, errs)
+
 	code, _, errs = call(t, bin, "validate")
 	require.Equal(t, 2, code)
 	require.Contains(t, errs, "--help")

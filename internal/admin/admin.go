@@ -30,14 +30,14 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv}
 	root := p.root()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	if !p.begun {
 		err = misused(root, err)
 	}
-	p.stderr.note("error: %v", err)
+	p.fail(formOf(cmd, args), err)
 	return exitCode(err)
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -33,7 +34,7 @@ func (p *program) remote(cmd *cobra.Command) *remote {
 	r := &remote{p: p}
 	identityFlag(cmd, &r.dir)
 	cmd.Flags().StringSliceVar(&r.servers, "server", nil, "operator API address instead of those of the identity, port 8993 by default; may be repeated")
-	cmd.Flags().DurationVar(&r.timeout, "timeout", defaultTimeout, "how long an answer may take")
+	cmd.Flags().Var(duration.NewFlag(&r.timeout, defaultTimeout), "timeout", "how long an answer may take")
 	return r
 }
 

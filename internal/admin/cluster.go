@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
@@ -48,7 +49,7 @@ func (p *program) nonceCommand() *cobra.Command {
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
 	f.StringVar(&m.tenant, "tenant", string(nstance.DefaultTenant), "tenant")
-	f.DurationVar(&m.expiry, "expiry", 3*time.Hour, "how long it is good for")
+	f.Var(duration.NewFlag(&m.expiry, 3*time.Hour), "expiry", "how long it is good for")
 	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
 	f.StringVar(&m.caOutput, "ca-output", "", "file to write the certificates of the identity authority to, for login --ca")
 	dryRunFlag(cmd, &m.dryRun)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -65,7 +66,7 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	d.flags(cmd)
-	cmd.Flags().DurationVar(&wait, "wait", lease.MaxTTL, "how long to look at most whether leases are renewed; 0: not at all")
+	cmd.Flags().Var(duration.NewFlag(&wait, lease.MaxTTL), "wait", "how long to look at most whether leases are renewed; 0: not at all")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if wait < 0 {

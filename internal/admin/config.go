@@ -150,6 +150,9 @@ What a change would do to machines is what plan shows.`,
 	out := p.output(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		conf, err := config.Load(args[0])
+		if err == nil {
+			err = conf.Shard.Provider.Shipped()
+		}
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -217,12 +218,12 @@ func instant(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+	if d, err := duration.Parse(text); err == nil {
 		return now.Add(-d), nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, nstance.FieldError(flag, "write how long ago, such as 30m, or a time, such as 2026-01-31T12:00:00Z", "%.64q is neither", text)
+		return at, nstance.FieldError(flag, "write how long ago, such as 30m or 2d, or a time, such as 2026-01-31T12:00:00Z", "%.64q is neither", text)
 	}
 	return at, nil
 }

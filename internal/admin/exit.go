@@ -1,6 +1,12 @@
 package admin
 
 import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
 	"github.com/nstance-go/nstance"
 )
 
@@ -31,6 +37,64 @@ func exitCode(err error) int {
 		return exitConflict
 	}
 	return exitFailed
+}
+
+// A Failure is the last line on standard error of a command that was asked for
+// JSON or YAML and failed: one JSON object, which is YAML too.
+type Failure struct {
+	Error    string       `json:"error"` // what is wrong, without field and remedy
+	Code     nstance.Code `json:"code"`
+	Field    string       `json:"field,omitempty"`  // the input that is wrong
+	Remedy   string       `json:"remedy,omitempty"` // what to do
+	ExitCode int          `json:"exit_code"`
+}
+
+// fail says that a command failed, and why.
+func (p *program) fail(form string, err error) {
+	if form != formJSON && form != formYAML {
+		p.stderr.note("error: %v", err)
+		return
+	}
+	f := Failure{Error: err.Error(), Code: nstance.CodeOf(err), ExitCode: exitCode(err)}
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		f.Field, f.Remedy = e.Field, e.Remedy
+		f.Error = strings.Replace(f.Error, e.Error(), e.Msg, 1)
+	}
+	line, err := marshal(f, "")
+	if err != nil {
+		p.stderr.note("error: %v", err)
+		return
+	}
+	_, _ = p.stderr.Write(line)
+}
+
+// formOf returns the form of output that a command was asked for, as far as its
+// command line could be read.
+func formOf(cmd *cobra.Command, args []string) string {
+	flag := cmd.Flags().Lookup("output")
+	if flag == nil {
+		return ""
+	}
+	words, ok := flag.Value.(*oneOf)
+	switch {
+	case !ok || !slices.Contains(words.words, formJSON): // it is a file
+		return ""
+	case flag.Changed:
+		return flag.Value.String()
+	}
+	for i, arg := range args { // an earlier flag may be wrong
+		for _, form := range []string{formJSON, formYAML} {
+			switch arg {
+			case "-o" + form, "-o=" + form, "--output=" + form:
+				return form
+			case "-o", "--output":
+				if i+1 < len(args) && args[i+1] == form {
+					return form
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // fault returns an error with a remedy.

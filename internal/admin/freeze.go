@@ -12,7 +12,7 @@ import (
 // A chill is a freeze or a thaw.
 type chill struct {
 	name, short, long string
-	give              func(ctx context.Context, c *client, f chillFlags) error
+	give              func(ctx context.Context, c *client, f chillFlags) (unchanged bool, err error)
 }
 
 type chillFlags struct {
@@ -25,9 +25,9 @@ func (p *program) freezeCommand() *cobra.Command {
 		name: "freeze", short: "Change no machine any more, but let drains under way end",
 		long: "Change no machine of the shard or of a group any more, durably: nothing is made, drained or deleted, except what is\n" +
 			"leaving already. Agents report and renew as ever. Notices are recorded, and acted on after the thaw.",
-		give: func(ctx context.Context, c *client, f chillFlags) error {
-			_, err := c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
-			return err
+		give: func(ctx context.Context, c *client, f chillFlags) (bool, error) {
+			resp, err := c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
+			return resp.GetUnchanged(), err
 		},
 	})
 }
@@ -35,9 +35,9 @@ func (p *program) freezeCommand() *cobra.Command {
 func (p *program) thawCommand() *cobra.Command {
 	return p.chillCommand(chill{
 		name: "thaw", short: "End a freeze", long: "End a freeze. That of the shard and that of a group do not end each other.",
-		give: func(ctx context.Context, c *client, f chillFlags) error {
-			_, err := c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
-			return err
+		give: func(ctx context.Context, c *client, f chillFlags) (bool, error) {
+			resp, err := c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
+			return resp.GetUnchanged(), err
 		},
 	})
 }
@@ -62,10 +62,11 @@ func (p *program) chillShardCommand(ch chill) *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			if err := ch.give(cmd.Context(), c, f); err != nil {
+			unchanged, err := ch.give(cmd.Context(), c, f)
+			if err != nil {
 				return err
 			}
-			d := Freeze{Action: ch.name, Shard: c.id.Shard, DryRun: f.dryRun}
+			d := Freeze{Action: ch.name, Shard: c.id.Shard, DryRun: f.dryRun, Unchanged: unchanged}
 			return out.print(d, func(t *table) { t.chilled(d) })
 		})
 	}
@@ -85,10 +86,11 @@ func (p *program) chillGroupCommand(ch chill) *cobra.Command {
 				return err
 			}
 			f.tenant, f.group = string(g.Tenant), string(g.Group)
-			if err := ch.give(cmd.Context(), c, f); err != nil {
+			unchanged, err := ch.give(cmd.Context(), c, f)
+			if err != nil {
 				return err
 			}
-			d := Freeze{Action: ch.name, Shard: c.id.Shard, Tenant: g.Tenant, Group: g.Group, DryRun: f.dryRun}
+			d := Freeze{Action: ch.name, Shard: c.id.Shard, Tenant: g.Tenant, Group: g.Group, DryRun: f.dryRun, Unchanged: unchanged}
 			return out.print(d, func(t *table) { t.chilled(d) })
 		})
 	}
@@ -101,6 +103,10 @@ func (t *table) chilled(d Freeze) {
 		what = "group " + (nstance.GroupKey{Tenant: d.Tenant, Group: d.Group}).String()
 	}
 	switch {
+	case d.Unchanged && d.Action == "freeze":
+		t.say("%s is frozen already, the reason stays", what)
+	case d.Unchanged:
+		t.say("%s is not frozen by itself: nothing to thaw", what)
 	case d.DryRun:
 		t.say("%s: %s would be accepted", what, d.Action)
 	case d.Action == "freeze":

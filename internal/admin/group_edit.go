@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // A groupForm is what may be said of a group on the command line.
@@ -41,14 +42,14 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringArrayVar(&f.vars, "var", nil, "variable, as name=value; may be repeated")
 	f.flags.StringVar(&f.args, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
 	f.flags.StringSliceVar(&f.balancers, "load-balancer", nil, "load balancer of the configuration; may be repeated")
-	f.flags.DurationVar(&f.drain, "drain-timeout", 0, "longest drain of a member; 0 deletes without one")
+	f.flags.Var(duration.NewFlag(&f.drain, 0), "drain-timeout", "longest drain of a member; 0 deletes without one")
 	f.flags.StringVar(&f.surge, "max-surge", "", "spare members while replacing, a count or a percentage")
-	f.flags.DurationVar(&f.ready, "min-ready", 0, "how long a member must have been well before it counts as ready")
+	f.flags.Var(duration.NewFlag(&f.ready, 0), "min-ready", "how long a member must have been well before it counts as ready")
 	f.flags.Int32Var(&f.halt, "halt-after", 0, "failed replacements in a row that stop a rollout; 0 means never")
 	f.flags.StringVar(&f.market, "market", "", "how capacity is bought: on-demand or spot")
 	f.flags.StringVar(&f.price, "max-price", "", "with --market spot: highest price an hour, a decimal in the cloud's currency")
 	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: what to buy while it is sold out: on-demand; none if not said")
-	f.flags.DurationVar(&f.fallbackAfter, "fallback-after", 0, "with --fallback: how long spot must have been sold out first")
+	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must have been sold out first")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
 	return f
@@ -252,7 +253,9 @@ func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv
 	if err != nil {
 		return g, err
 	}
-	return groupOf(resp.GetGroup()), nil
+	g = groupOf(resp.GetGroup())
+	g.Unchanged = resp.GetUnchanged()
+	return g, nil
 }
 
 func (p *program) groupDeleteCommand() *cobra.Command {
@@ -267,15 +270,17 @@ func (p *program) groupDeleteCommand() *cobra.Command {
 			}
 			return fmt.Sprintf("deleting group %s drains and deletes %s", g.key(), plural(g.Ready+g.Booting, "instance"))
 		},
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
 			resp, err := c.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
-			return resp.GetGroup(), err
+			return resp.GetGroup(), false, err
 		},
 	})
 }
 
 func (t *table) edited(g Group, done string, dryRun bool) {
-	if dryRun {
+	if g.Unchanged {
+		t.say("group %s is so already, nothing is changed:", g.key())
+	} else if dryRun {
 		t.say("group %s would be %s:", g.key(), done)
 	} else {
 		t.say("group %s is %s:", g.key(), done)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // A Rehearsal is what interrupt prints. Latencies are counted from the
@@ -56,9 +57,9 @@ func (p *program) interruptCommand() *cobra.Command {
 		Args: instanceArgument,
 	}
 	f := cmd.Flags()
-	f.DurationVar(&i.notice, "notice", 2*time.Minute, "time until the pretended reclaim, at most 1h")
+	f.Var(duration.NewFlag(&i.notice, 2*time.Minute), "notice", "time until the pretended reclaim, at most 1h")
 	f.BoolVar(&i.wait, "wait", false, "wait until everything has happened")
-	f.DurationVar(&i.limit, "wait-timeout", 15*time.Minute, "how long to wait at most")
+	f.Var(duration.NewFlag(&i.limit, 15*time.Minute), "wait-timeout", "how long to wait at most")
 	yesFlag(cmd, &i.yes)
 	dryRunFlag(cmd, &i.dryRun)
 	r, out := p.remote(cmd), p.output(cmd)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -328,7 +329,7 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	f.StringSliceVar(&o.Registration, "registration", nil, "registration address of a server, port 8992 by default; may be repeated")
 	f.StringSliceVar(&o.Servers, "operator-addr", nil, "operator API address to save, by default each of those hosts at port 8993; may be repeated")
 	f.StringVar(&shard, "shard", "", "shard, if the nonce is for any")
-	f.DurationVar(&o.Timeout, "timeout", defaultTimeout, "how long an answer may take")
+	f.Var(duration.NewFlag(&o.Timeout, defaultTimeout), "timeout", "how long an answer may take")
 	f.BoolVarP(&o.Replace, "yes", "y", false, "replace an identity for another shard without asking")
 	identityFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the nonce, and that a server of the shard answers, but do not use it")

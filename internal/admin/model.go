@@ -41,6 +41,7 @@ type Group struct {
 	OnDemand      int               `json:"on_demand,omitempty"` // instances made by request
 	Gone          int               `json:"gone,omitempty"`      // members whose machine is gone, not counted
 	Market        *Market           `json:"market,omitempty"`
+	Unchanged     bool              `json:"unchanged,omitempty"` // group pause, resume and update: it was so before
 }
 
 // A Market is how a group's capacity is bought.
@@ -264,6 +265,8 @@ type Freeze struct {
 	Tenant nstance.TenantID `json:"tenant,omitempty"` // absent: the whole shard
 	Group  nstance.GroupID  `json:"group,omitempty"`
 	DryRun bool             `json:"dry_run"`
+
+	Unchanged bool `json:"unchanged,omitempty"` // it was so before
 }
 
 // A Plan is what plan prints: what would happen.

@@ -14,10 +14,11 @@ import (
 type order struct {
 	use, short, long string
 	done             string // what is said afterwards
+	already          string // what is said where it was so before
 	reasoned         bool   // it takes a reason
 	undoable         bool   // it can be undone
 	asks             func(g Group) string
-	give             func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error)
+	give             func(ctx context.Context, c *client, g Group, f orderFlags) (is *apiv1.Group, unchanged bool, err error)
 }
 
 type orderFlags struct {
@@ -27,23 +28,23 @@ type orderFlags struct {
 
 func (p *program) groupPauseCommand() *cobra.Command {
 	return p.orderCommand(order{
-		use: "pause GROUP", short: "Stop a group's rollout", done: "is paused", reasoned: true,
+		use: "pause GROUP", short: "Stop a group's rollout", done: "is paused", already: "is paused already", reasoned: true,
 		long: "Stop a group's rollout until it is resumed, whoever leads. Members that are lost meanwhile are replaced, from\n" +
 			"the last definition with which all of them were ready. What is more than the group's size goes all the same.",
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
 			resp, err := c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Reason: f.reason, DryRun: f.dryRun})
-			return resp.GetGroup(), err
+			return resp.GetGroup(), resp.GetUnchanged(), err
 		},
 	})
 }
 
 func (p *program) groupResumeCommand() *cobra.Command {
 	return p.orderCommand(order{
-		use: "resume GROUP", short: "End a pause or a halt", done: "goes on",
+		use: "resume GROUP", short: "End a pause or a halt", done: "goes on", already: "is neither paused nor halted: nothing to resume",
 		long: "End a group's pause or halt. Failures that led to a halt are forgotten: it takes as many again to halt anew.",
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
 			resp, err := c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
-			return resp.GetGroup(), err
+			return resp.GetGroup(), resp.GetUnchanged(), err
 		},
 	})
 }
@@ -57,9 +58,9 @@ func (p *program) groupRollbackCommand() *cobra.Command {
 		asks: func(g Group) string {
 			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", g.key())
 		},
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, error) {
+		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
 			resp, err := c.RollbackGroup(ctx, &apiv1.RollbackGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Undo: f.undo, DryRun: f.dryRun})
-			return resp.GetGroup(), err
+			return resp.GetGroup(), false, err
 		},
 	})
 }
@@ -99,24 +100,30 @@ func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, n
 	if o.asks != nil && !f.undo && !f.dryRun {
 		pretended := f
 		pretended.dryRun = true
-		if _, err := o.give(ctx, c, g, pretended); err != nil { // nobody is asked about what cannot be
+		if _, _, err := o.give(ctx, c, g, pretended); err != nil { // nobody is asked about what cannot be
 			return Group{}, err
 		}
 		if err := p.confirm(ctx, f.yes, o.asks(g)); err != nil {
 			return Group{}, err
 		}
 	}
-	w, err := o.give(ctx, c, g, f)
+	w, unchanged, err := o.give(ctx, c, g, f)
 	if err != nil {
 		return Group{}, err
 	}
-	return groupOf(w), nil
+	g = groupOf(w)
+	g.Unchanged = unchanged
+	return g, nil
 }
 
 func (t *table) ordered(g Group, o order, f orderFlags) {
 	what := o.done
 	if f.undo {
 		what = "is wanted as it is configured"
+	}
+	if g.Unchanged {
+		t.say("group %s %s", g.key(), o.already)
+		return
 	}
 	if f.dryRun {
 		t.say("group %s: %s would be accepted", g.key(), o.use[:len(o.use)-len(" GROUP")])

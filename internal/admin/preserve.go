@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -23,7 +24,7 @@ deleted. Only the cloud may still take it. --end does that now.`,
 	r, out := p.remote(cmd), p.output(cmd)
 	var keep time.Duration
 	var end, yes, dryRun bool
-	cmd.Flags().DurationVar(&keep, "for", 24*time.Hour, "how long, at most 720h")
+	cmd.Flags().Var(duration.NewFlag(&keep, 24*time.Hour), "for", "how long, at most 30d")
 	cmd.Flags().BoolVar(&end, "end", false, "end it instead: drain and delete the instance")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)

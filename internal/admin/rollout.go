@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // The states of a Rollout.
@@ -37,8 +38,8 @@ terminal the view is drawn again and again; elsewhere each change is a line.`,
 		Args: arguments("GROUP"),
 	}
 	tenantFlag(cmd, &tenant)
-	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two views; members are listed less often where there are many")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to watch at most, then exit code 5; 0 for as long as it takes")
+	cmd.Flags().Var(duration.NewFlag(&interval, time.Second), "interval", "time between two views; members are listed less often where there are many")
+	cmd.Flags().Var(duration.NewFlag(&wait, 0), "wait", "how long to watch at most, then exit code 5; 0 for as long as it takes")
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if interval < 50*time.Millisecond {

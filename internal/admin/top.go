@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 func (p *program) topCommand() *cobra.Command {
@@ -28,7 +29,7 @@ Where standard output is no terminal it is printed once.`,
 	var tenant string
 	var interval time.Duration
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant's groups")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
+	cmd.Flags().Var(duration.NewFlag(&interval, 2*time.Second), "interval", "time between two looks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if interval < 100*time.Millisecond {
 			return nstance.FieldError("--interval", "use 100ms or more", "is %s", interval)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/server/dev"
 )
 
@@ -45,7 +46,7 @@ a summary with the milliseconds that each stage took.`,
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
 	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50); kills in scenario kill (default 20)")
 	f.Uint64Var(&o.Seed, "seed", 0, "what scenario kill does, and when (default: a random one)")
-	f.DurationVar(&o.ElectionTTL, "election-ttl", 0, "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
+	f.Var(duration.NewFlag(&o.ElectionTTL, 0), "election-ttl", "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
 	f.StringVar(&o.Storage, "storage", "", "URL of the storage: s3://bucket, gs://bucket, azblob://container or file:///directory; a folder of its own there, removed in the end (default: a directory in --data)")
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
@@ -109,6 +110,6 @@ func (p *program) drainDemoCommand() *cobra.Command {
 			return dev.DrainDemo(cmd.Context(), work, p.stdout)
 		},
 	}
-	cmd.Flags().DurationVar(&work, "work", dev.DemoWork, "how long that takes")
+	cmd.Flags().Var(duration.NewFlag(&work, dev.DemoWork), "work", "how long that takes")
 	return cmd
 }

@@ -41,6 +41,18 @@ type simImage struct {
 	Arch  nstance.Arch `json:"arch"`
 }
 
+// checkProvider refuses what newProvider would, as far as that shows without
+// making anything.
+func checkProvider(c config.Provider) error {
+	switch c.Kind {
+	case "local":
+		return optionError(provider.DecodeArgs(c.Options, &localOptions{}))
+	case "sim":
+		return optionError(provider.DecodeArgs(c.Options, &simOptions{}))
+	}
+	return c.Shipped()
+}
+
 // newProvider returns the provider of that kind and what ends it.
 func newProvider(c config.Provider, log *slog.Logger) (p nstance.Provider, end func() error, err error) {
 	switch c.Kind {
@@ -49,7 +61,7 @@ func newProvider(c config.Provider, log *slog.Logger) (p nstance.Provider, end f
 	case "sim":
 		p, end, err = newSim(c)
 	default:
-		err = nstance.FieldError("shard.provider.kind", "use local or sim", "this version has no provider %s", c.Kind)
+		err = c.Shipped()
 	}
 	return p, end, err
 }

@@ -23,7 +23,11 @@ Exit codes: 0 all are right, 1 not all are, 2 the command line is wrong.`,
 		RunE: func(_ *cobra.Command, files []string) error {
 			var bad error
 			for _, file := range files {
-				if _, err := config.Load(file); err != nil {
+				conf, err := config.Load(file)
+				if err == nil {
+					err = checkProvider(conf.Shard.Provider)
+				}
+				if err != nil {
 					bad = errReported
 					p.report(file, err)
 				} else {

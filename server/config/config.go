@@ -2,6 +2,8 @@ package config
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -11,6 +13,7 @@ import (
 // Parse makes one; encoding/json does not know its names. It is not changed
 // after Parse and safe for concurrent use.
 type Config struct {
+	Schema       string                                         `name:"$schema" empty:"true" absent:"none" doc:"where an editor finds the JSON Schema of this file; not read"`
 	Cluster      Cluster                                        `name:"cluster" required:"true"`
 	Shard        Shard                                          `name:"shard" required:"true"`
 	Defaults     Defaults                                       `name:"defaults"`
@@ -73,6 +76,19 @@ type Provider struct {
 	Region  string          `name:"region" doc:"the cloud's region" restart:"true"`
 	Zone    string          `name:"zone" doc:"the cloud's zone" restart:"true"`
 	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself" restart:"true"` // canonical JSON or nil
+}
+
+// shipped are the kinds of providers that the nstance-server of this version has.
+var shipped = []string{"local", "sim"}
+
+// Shipped returns Invalid unless the nstance-server of this version has the
+// provider. A program of one's own may pass any provider to server.New.
+func (p Provider) Shipped() error {
+	if slices.Contains(shipped, p.Kind) {
+		return nil
+	}
+	return nstance.FieldError("shard.provider.kind", "use "+strings.Join(shipped, " or ")+", or a program of your own that passes the provider to server.New",
+		"this version has no provider %s", p.Kind)
 }
 
 // Bind is where the server listens.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/duration"
 )
 
 // Validate returns nil or an Invalid error that names field.
@@ -61,32 +62,15 @@ func (p Price) Validate(field string) error {
 	return nil
 }
 
-// maxDuration is far beyond any sensible setting and far from overflowing when
-// durations are added.
-const maxDuration = 3650 * day
+const maxDuration = duration.Max
 
-const day = 24 * time.Hour
-
-// parseDuration accepts Go syntax, with whole days in front: 90s, 1h30m, 7d,
-// 1d12h. It returns what is wrong with s, or "".
+// parseDuration returns what is wrong with s, or "".
 func parseDuration(s string) (d time.Duration, wrong string) {
-	days, rest, ok := strings.Cut(s, "d")
-	if !ok {
-		days, rest = "0", s
+	d, err := duration.Parse(s)
+	if err != nil {
+		return 0, err.Error()
 	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	if err == nil && (rest != "" || !ok) {
-		d, err = time.ParseDuration(rest)
-	}
-	switch {
-	case strings.HasPrefix(s, "-"):
-		return 0, "is negative"
-	case err != nil || strings.ContainsAny(rest, "+-"):
-		return 0, "is not a duration"
-	case d > maxDuration || n > uint64(maxDuration/day):
-		return 0, "is longer than 3650d"
-	}
-	return min(time.Duration(n)*day+d, maxDuration), ""
+	return d, ""
 }
 
 // parseCount accepts a percentage such as 20%.

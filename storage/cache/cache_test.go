@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -166,6 +167,24 @@ func TestRun(t *testing.T) {
 		require.NoError(t, <-done)
 		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{After: 100})))
 		require.Zero(t, c.Dropped())
+	})
+	t.Run("who reads sees what was queued before", func(t *testing.T) {
+		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		for i := range 20 { // Run may not have begun at the first
+			c.Append(event(strconv.Itoa(i)))
+			if got := events(t, c, cache.Filter{Newest: true, Limit: 1}); i > 0 || len(got) > 0 {
+				require.Eventually(t, func() bool {
+					return slices.Equal(reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})), []string{strconv.Itoa(i)})
+				}, 10*time.Second, time.Millisecond)
+			}
+		}
+		c.Append(event("last"))
+		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})))
+		cancel()
+		require.NoError(t, <-done)
 	})
 	t.Run("a full batch does not wait", func(t *testing.T) {
 		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})

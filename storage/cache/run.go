@@ -15,6 +15,8 @@ import (
 // file that cannot be used any more is replaced: trouble with the cache never
 // ends a server. Problems and the log tell of it. It is called once.
 func (c *Cache) Run(ctx context.Context) error {
+	c.setRunning(true)
+	defer c.setRunning(false)
 	look := time.NewTicker(20 * c.opts.Interval)
 	defer look.Stop()
 	for {
@@ -53,6 +55,7 @@ func (c *Cache) gather(ctx context.Context) bool {
 func (c *Cache) flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
+	defer release(c.served())
 	err := c.write(ctx)
 	if hopeless(err) { // the next file has room for what this one did not take
 		err = c.write(ctx)
@@ -64,6 +67,49 @@ func (c *Cache) flush(ctx context.Context) bool {
 		c.pause = min(max(2*c.pause, c.opts.Interval), slowest)
 	}
 	return err == nil
+}
+
+func (c *Cache) setRunning(running bool) {
+	c.mu.Lock()
+	c.running = running
+	c.mu.Unlock()
+	if !running {
+		release(c.served())
+	}
+}
+
+// served returns the readers whose events the flush that begins now writes.
+func (c *Cache) served() []chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.readers
+	c.readers = nil
+	return out
+}
+
+func release(readers []chan struct{}) {
+	for _, r := range readers {
+		close(r)
+	}
+}
+
+// settle waits until everything that is queued now has been written, or could
+// not be. It does not wait while nothing can be written.
+func (c *Cache) settle(ctx context.Context) {
+	c.mu.Lock()
+	if !c.running || c.failure != nil || len(c.events) == 0 && c.writing == nil {
+		c.mu.Unlock()
+		return
+	}
+	done := make(chan struct{})
+	c.readers = append(c.readers, done)
+	c.mu.Unlock()
+	signal(c.wake)
+	signal(c.full)
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // write writes everything that is queued to a sound file.

@@ -1,0 +1,45 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// TestOrdersSayWhenNothingChanges: to pause what is paused, to resume what goes
+// on, to say what was said before.
+func TestOrdersSayWhenNothingChanges(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	api := w.admin()
+	type answer interface{ GetUnchanged() bool }
+	for _, c := range []struct {
+		name      string
+		give      func() (answer, error)
+		unchanged bool
+	}{
+		{"resume what goes on", func() (answer, error) { return api.ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web"}) }, true},
+		{"pause", func() (answer, error) { return api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"}) }, false},
+		{"pause again", func() (answer, error) { return api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"}) }, true},
+		{"resume", func() (answer, error) { return api.ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web"}) }, false},
+		{"thaw what is not frozen", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"}) }, true},
+		{"freeze", func() (answer, error) { return api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web"}) }, false},
+		{"freeze again", func() (answer, error) { return api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web"}) }, true},
+		{"thaw the shard, which is not frozen", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{}) }, true},
+		{"freeze the shard", func() (answer, error) { return api.Freeze(t.Context(), &apiv1.FreezeRequest{}) }, false},
+		{"thaw the shard", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{}) }, false},
+		{"thaw", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"}) }, false},
+		{"scale", func() (answer, error) {
+			return api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
+		}, false},
+		{"scale again", func() (answer, error) {
+			return api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
+		}, true},
+	} {
+		got, err := c.give()
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.unchanged, got.GetUnchanged(), c.name)
+	}
+}
