@@ -32,8 +32,9 @@ type Cache struct {
 	since   time.Time
 	remarks []remark
 
-	running bool            // Run writes
-	readers []chan struct{} // closed by the next flush that began after they came
+	running  bool            // Run writes
+	flushing bool            // at this moment
+	readers  []chan struct{} // closed by the next flush that began after they came
 
 	wake chan struct{} // something is queued
 	full chan struct{} // a whole batch is

@@ -55,7 +55,7 @@ func (c *Cache) gather(ctx context.Context) bool {
 func (c *Cache) flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	defer release(c.served())
+	defer c.release(c.readersOf(true))
 	err := c.write(ctx)
 	if hopeless(err) { // the next file has room for what this one did not take
 		err = c.write(ctx)
@@ -74,20 +74,24 @@ func (c *Cache) setRunning(running bool) {
 	c.running = running
 	c.mu.Unlock()
 	if !running {
-		release(c.served())
+		c.release(c.readersOf(false))
 	}
 }
 
-// served returns the readers whose events the flush that begins now writes.
-func (c *Cache) served() []chan struct{} {
+// readersOf returns the readers that wait for the flush that begins now, if one
+// does.
+func (c *Cache) readersOf(flush bool) []chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := c.readers
-	c.readers = nil
+	c.readers, c.flushing = nil, flush
 	return out
 }
 
-func release(readers []chan struct{}) {
+func (c *Cache) release(readers []chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flushing = false
 	for _, r := range readers {
 		close(r)
 	}
@@ -97,7 +101,7 @@ func release(readers []chan struct{}) {
 // not be. It does not wait while nothing can be written.
 func (c *Cache) settle(ctx context.Context) {
 	c.mu.Lock()
-	if !c.running || c.failure != nil || len(c.events) == 0 && c.writing == nil {
+	if !c.running || c.failure != nil || len(c.events) == 0 && !c.flushing {
 		c.mu.Unlock()
 		return
 	}
