@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"syscall"
 )
 
@@ -50,13 +51,14 @@ func New(dir string) (*Watch, error) {
 func (w *Watch) Close() error { return syscall.Close(w.fd) }
 
 // Of returns what became of a name, in order, since New or the last call, and
-// forgets what became of other names.
+// forgets what became of other names. Writes in a row are one: the kernel joins
+// them or not.
 func (w *Watch) Of(name string) (changes []Change, err error) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := syscall.Read(w.fd, buf)
 		if err == syscall.EAGAIN || n == 0 && err == nil {
-			return changes, nil
+			return joinWrites(changes), nil
 		}
 		if err != nil {
 			return changes, fmt.Errorf("inotify: %w", err)
@@ -74,4 +76,8 @@ func (w *Watch) Of(name string) (changes []Change, err error) {
 			rest = rest[size:]
 		}
 	}
+}
+
+func joinWrites(changes []Change) []Change {
+	return slices.CompactFunc(changes, func(a, b Change) bool { return a == Written && b == Written })
 }

@@ -24,5 +24,5 @@ func ExampleWatch() {
 	_ = os.WriteFile(filepath.Join(dir, "file"), []byte("y"), 0o600)
 	_ = os.Remove(filepath.Join(dir, "file"))
 	fmt.Println(w.Of("file"))
-	// Output: [moved written written removed] <nil>
+	// Output: [moved written removed] <nil>
 }
