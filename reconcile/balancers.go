@@ -109,7 +109,7 @@ func (r *Reconciler) rebalance(g *group) {
 		return
 	}
 	for _, b := range r.balancers.by {
-		if g.names(b) || !g.desired {
+		if g.concerns(b) {
 			b.dirty = true
 			r.balancers.signal()
 		}
@@ -158,6 +158,35 @@ func (g *group) names(b *balancer) bool {
 	return g.desired && b.retired.IsZero() && slices.Contains(g.configured.spec.Definition.LoadBalancers, b.lb.Name)
 }
 
+// concerns reports whether members of g may have to join or leave b.
+func (g *group) concerns(b *balancer) bool {
+	return g.names(b) || !g.desired || g.balancers[b.lb.Name] > 0
+}
+
+// countBalancers keeps count of the load balancers that members name themselves.
+func (g *group) countBalancers(m *member, by int) {
+	for _, name := range m.rec.LoadBalancers {
+		if g.balancers == nil {
+			g.balancers = map[string]int{}
+		}
+		if g.balancers[name] += by; g.balancers[name] == 0 {
+			delete(g.balancers, name)
+		}
+	}
+}
+
+// names reports whether m belongs into b: by its own request if that says so,
+// else as a member of its group.
+func (m *member) names(b *balancer) bool {
+	if own := m.rec.LoadBalancers; len(own) > 0 {
+		return b.retired.IsZero() && slices.Contains(own, b.lb.Name)
+	}
+	return m.group.names(b)
+}
+
+// knowsBalancers reports whether it is known which load balancers m names.
+func (m *member) knowsBalancers() bool { return m.group.desired || len(m.rec.LoadBalancers) > 0 }
+
 // A stance says where a member stands towards a load balancer.
 type stance int
 
@@ -180,9 +209,9 @@ func (r *Reconciler) stance(m *member, b *balancer) stance {
 		return leave
 	case r.freezeOf(m.group) != nil:
 		return stay
-	case m.group.desired && !m.group.names(b), !b.retired.IsZero():
+	case m.knowsBalancers() && !m.names(b), !b.retired.IsZero():
 		return leave
-	case m.group.names(b) && m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero():
+	case m.names(b) && m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero():
 		return join
 	}
 	return stay
@@ -211,7 +240,7 @@ func (r *Reconciler) shift(b *balancer) shift {
 		}
 	}
 	for _, g := range r.groups {
-		if b.whole || g.names(b) || !g.desired {
+		if b.whole || g.concerns(b) {
 			for _, m := range g.members {
 				take(m)
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -20,6 +21,10 @@ type OnDemandRequest struct {
 	Digest     string             // of what was asked for: the same ID with another digest is another request
 	Reason     string             // for the journal: why, or who asked
 	DryRun     bool               // only check
+
+	// LoadBalancers names those that the instance joins in place of its
+	// group's; none: those of its group, whatever they are at the time.
+	LoadBalancers []string
 
 	// Admit may refuse an instance that is new, knowing how many instances on
 	// demand its tenant has. It is called under the reconciler's lock and must
@@ -109,7 +114,7 @@ func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
 	}
 	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason, unpaid: true}, rec: storage.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(ReasonOnDemand), Request: req.Digest,
-		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime,
+		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
 	}}
 	r.admit(g, m)

@@ -22,6 +22,7 @@ type group struct {
 	configured wish        // by configuration and API; differs from wish while the group is rolled back
 	back       *wish       // last good definition while the group is rolled back; nil: it could not be read
 	members    []*member
+	balancers  map[string]int // how many members name a load balancer in place of the group's
 	history    groupState
 	recorded   bool // history stands in storage, or will
 	pace       pace
@@ -204,6 +205,7 @@ func (r *Reconciler) admit(g *group, m *member) {
 	m.group, g.peopled = g, true
 	r.members[m.id] = m
 	g.members = append(g.members, m)
+	g.countBalancers(m, 1)
 }
 
 // forget removes a member: its record is gone.
@@ -211,6 +213,7 @@ func (r *Reconciler) forget(m *member) {
 	r.timeDrain(m)
 	r.launched(m, errOutdated) // if it has not been yet
 	delete(r.members, m.id)
+	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
 	r.spend(m)
 	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {

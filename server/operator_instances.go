@@ -26,10 +26,15 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 	if req.GetInstanceType() != "" {
 		o.InstanceType = &req.InstanceType
 	}
+	if len(req.GetLoadBalancers()) > 0 {
+		o.LoadBalancers = req.GetLoadBalancers()
+	}
 	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
 		return nil, err
 	}
-	order := reconcile.OnDemandRequest{ID: id, Group: key, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun()}
+	order := reconcile.OnDemandRequest{
+		ID: id, Group: key, LoadBalancers: o.LoadBalancers, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun(),
+	}
 	if err := c.prepare(ctx, &order, o); err != nil {
 		return nil, err
 	}

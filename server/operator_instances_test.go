@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
 )
 
 func newID(t *testing.T) string {
@@ -125,4 +128,80 @@ func TestCreateInstance(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return w.groupsFile()["default/batch"] == nil }, eventually, time.Millisecond)
 	})
+}
+
+// TestLoadBalancersOfInstancesOnDemand: they join those of their group, or their
+// own, and are deleted after they have left them.
+func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
+	w := newWorld(t, setup{
+		cloud: simcloud.Options{Balancers: []string{"lb-1", "lb-2"}},
+		text:  provisioned(0, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}, "side": {"id": "lb-2"}}, `),
+	})
+	api := w.admin()
+	talks := map[nstance.InstanceID]*talk{}
+	order := func(balancers ...string) nstance.InstanceID {
+		t.Helper()
+		req := &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: balancers}
+		for range 2 { // a repeat is the same request
+			_, err := api.CreateInstance(t.Context(), req)
+			require.NoError(t, err)
+		}
+		id := nstance.InstanceID(req.GetId())
+		w.await(nstance.EventCreated, id)
+		talks[id] = w.ready(id)
+		return id
+	}
+	balanced := func(lb string, ids ...nstance.InstanceID) {
+		t.Helper()
+		var want []string
+		for _, m := range w.cloud.Machines() {
+			if slices.Contains(ids, m.ID) {
+				want = append(want, m.ProviderID)
+			}
+		}
+		require.Len(t, want, len(ids))
+		require.Eventually(t, func() bool {
+			got := slices.Sorted(slices.Values(w.cloud.Balanced(lb)))
+			return slices.Equal(got, slices.Sorted(slices.Values(want)))
+		}, eventually, time.Millisecond, lb)
+	}
+	ordinary, own := order(), order("side")
+	balanced("lb-1", ordinary)
+	balanced("lb-2", own)
+
+	require.NoError(t, w.stop())
+	for _, lb := range []string{"lb-1", "lb-2"} {
+		w.cloud.SetBalancer(lb, false)
+		w.cloud.SetBalancer(lb, true) // empty
+	}
+	w.successor(server.Options{})
+	api = w.admin()
+	for _, k := range talks {
+		next := k.holder.connect()
+		next.acked(next.report())
+	}
+	balanced("lb-1", ordinary)
+	balanced("lb-2", own)
+
+	leaving, left := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(left) })
+	t.Cleanup(release)
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpLeave, Keep: true, Do: func() { close(leaving); <-left }})
+	_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(own), NoDrain: true})
+	require.NoError(t, err)
+	receive(t, leaving)
+	_, there := w.cloud.Spec(own)
+	require.True(t, there, "it may still be sent traffic")
+	release()
+	w.await(nstance.EventDeleted, own)
+	balanced("lb-2")
+	balanced("lb-1", ordinary)
+	require.Empty(t, w.cloud.Severed())
+
+	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: []string{"fornt"}})
+	refuses(t, err, nstance.Invalid, "load_balancers")
+	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	w.adopt(replace(t, w.conf.text, `"groups": {`, `"tenants": {"default": {"load_balancers": ["front"]}}, "groups": {`))
+	_, err = operator.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: []string{"side"}})
+	refuses(t, err, nstance.Denied, "load_balancers")
 }

@@ -19,9 +19,10 @@ type Instance struct {
 	ID                  nstance.InstanceID `json:"id"`
 	Tenant              nstance.TenantID   `json:"tenant"`
 	Group               nstance.GroupID    `json:"group"`
-	OnDemand            bool               `json:"on_demand,omitempty"` // asked for by itself, not a member by size
-	Reason              string             `json:"reason,omitempty"`    // why it was created
-	Request             string             `json:"request,omitempty"`   // on demand: digest of what was asked for, so that a repeat is known
+	OnDemand            bool               `json:"on_demand,omitempty"`      // asked for by itself, not a member by size
+	Reason              string             `json:"reason,omitempty"`         // why it was created
+	Request             string             `json:"request,omitempty"`        // on demand: digest of what was asked for, so that a repeat is known
+	LoadBalancers       []string           `json:"load_balancers,omitempty"` // on demand: that it joins in place of its group's; none: the group's
 	CreatedAt           time.Time          `json:"created_at"`
 	CreatedEpoch        uint64             `json:"created_epoch"` // the only epoch that the machine is ever marked with
 	Definition          string             `json:"definition"`    // digest; see Records.Definition

@@ -12,7 +12,7 @@ import (
 
 func (p *program) instanceCreateCommand() *cobra.Command {
 	var tenant, id, instanceType, text string
-	var vars []string
+	var vars, balancers []string
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "create GROUP", Short: "Make one instance beside a group's size",
@@ -25,11 +25,12 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 	cmd.Flags().StringVar(&id, "id", "", "its ID, at most 5 minutes old; a new one unless given")
 	cmd.Flags().StringVar(&instanceType, "instance-type", "", "machine type, instead of the group's")
 	cmd.Flags().StringArrayVar(&vars, "var", nil, "variable, as name=value; may be repeated")
+	cmd.Flags().StringSliceVar(&balancers, "load-balancer", nil, "load balancer of the configuration, instead of the group's; may be repeated")
 	cmd.Flags().StringVar(&text, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req := &apiv1.CreateInstanceRequest{Id: id, InstanceType: instanceType, DryRun: dryRun}
+		req := &apiv1.CreateInstanceRequest{Id: id, InstanceType: instanceType, LoadBalancers: balancers, DryRun: dryRun}
 		var err error
 		if req.Vars, err = variables(vars); err != nil {
 			return err
