@@ -44,13 +44,14 @@ const (
 // A Certificate is what the server certifies for a key that the machine has
 // made and that never leaves it.
 type Certificate struct {
-	CommonName string        `json:"common_name"`         // template
-	DNSNames   []string      `json:"dns_names,omitempty"` // templates
-	Addresses  bool          `json:"addresses,omitempty"` // the machine's addresses are in it, too
-	Server     bool          `json:"server,omitempty"`    // good for servers
-	Client     bool          `json:"client,omitempty"`    // good for clients
-	Validity   time.Duration `json:"validity"`            // it is issued again after two thirds of it
-	Key        string        `json:"key"`                 // name of the key on the machine
+	CommonName string        `json:"common_name"`          // template
+	DNSNames   []string      `json:"dns_names,omitempty"`  // templates
+	DNSSuffix  string        `json:"dns_suffix,omitempty"` // domain in which names may be what machines call themselves; empty: none may
+	Addresses  bool          `json:"addresses,omitempty"`  // the machine's addresses are in it, too, as the provider reports them
+	Server     bool          `json:"server,omitempty"`     // good for servers
+	Client     bool          `json:"client,omitempty"`     // good for clients
+	Validity   time.Duration `json:"validity"`             // it is issued again after two thirds of it
+	Key        string        `json:"key"`                  // name of the key on the machine
 }
 
 // A FileStatus is one file as it is on its machine.

@@ -475,7 +475,7 @@ func (k *fileKeeper) machine(v reconcile.RuntimeView) files.Machine {
 	}
 	m := files.Machine{
 		Instance: files.Instance{ID: rec.ID, Kind: rec.ID.Kind(), Arch: v.Definition.Arch, Type: rec.Shape.InstanceType},
-		Image:    rec.Image, Tenant: rec.Tenant, Addresses: addresses,
+		Image:    rec.Image, Tenant: rec.Tenant, Addresses: v.Machine.Addresses,
 	}
 	m.Instance.Hostname, _, _ = strings.Cut(rec.Hostname, ".")
 	if strings.Contains(rec.Hostname, ".") {

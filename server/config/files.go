@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,10 +35,25 @@ type File struct {
 type Certificate struct {
 	CommonName string        `name:"common_name" default:"{{.Instance.ID}}" rendered:"true" doc:"template of the holder's name"`
 	DNSNames   []string      `name:"dns_names" doc:"templates of the DNS names in it"`
-	Addresses  bool          `name:"addresses" default:"true" doc:"the machine's IP addresses are in it: the provider's word, else the machine's own at registration"`
+	DNSSuffix  DNSSuffix     `name:"dns_suffix" absent:"names that machines claim are refused" doc:"the domain that names must be in which use .Instance.Hostname or .Instance.FQDN: a machine calls itself what it likes"`
+	Addresses  bool          `name:"addresses" default:"true" doc:"the machine's IP addresses are in it, as the provider reports them"`
 	Usages     []string      `name:"usages" absent:"both" doc:"what it is good for: server, client"`
 	Validity   time.Duration `name:"validity" default:"24h" min:"10m" max:"825d" doc:"how long it is valid; it is issued again after two thirds of that"`
 	Key        KeyName       `name:"key" absent:"the certificate's name" doc:"name of the key, which the machine makes itself; the file NAME.pem in NSTANCE_KEYS_DIR"`
+}
+
+// A DNSSuffix is a domain, without a leading dot.
+type DNSSuffix string
+
+// Validate returns nil or an Invalid error that names field.
+func (s DNSSuffix) Validate(field string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyz0123456789-"
+	for label := range strings.SplitSeq(string(s), ".") {
+		if label == "" || len(label) > 63 || len(s) > 200 || strings.Trim(label, allowed) != "" {
+			return nstance.FieldError(field, "write a domain in lower case, such as web.example.com", "%q is not a domain", clip(string(s)))
+		}
+	}
+	return nil
 }
 
 // A FilePath is where a file goes, within NSTANCE_RECV_DIR.
@@ -224,15 +240,27 @@ func (d *decoder) variable(path, name, value string) {
 
 // certificate checks what a certificate says.
 func (d *decoder) certificate(path string, c Certificate) {
-	d.renderedAt(join(path, "common_name"), c.CommonName)
+	d.certified(join(path, "common_name"), c.CommonName, c.DNSSuffix)
 	for i, name := range c.DNSNames {
-		d.renderedAt(index(join(path, "dns_names"), i), name)
+		d.certified(index(join(path, "dns_names"), i), name, c.DNSSuffix)
 	}
 	for i, use := range c.Usages {
 		if words := []string{"server", "client"}; !slices.Contains(words, use) {
 			d.wrong(index(join(path, "usages"), i), nearest.Remedy(use, words), "unknown word %q", clip(use))
 		}
 	}
+}
+
+// claimedName finds what a machine says of itself in a template. What hides from it is
+// refused when the certificate is to be issued.
+var claimedName = regexp.MustCompile(`\{\{[^}]*\.(Hostname|FQDN)\b`)
+
+// certified checks the template of a name in a certificate.
+func (d *decoder) certified(path, text string, suffix DNSSuffix) {
+	if m := claimedName.FindStringSubmatch(text); m != nil && suffix == "" {
+		d.wrong(path, "use .Instance.ID, or set dns_suffix to the domain that such names must be in", "uses .Instance.%s, which the machine claims: it could have a certificate for any name", m[1])
+	}
+	d.renderedAt(path, text)
 }
 
 func (d *decoder) renderedAt(path, text string) {
@@ -280,7 +308,7 @@ func (f File) definition() nstance.File {
 func (c Certificate) definition(name CertificateName) nstance.Certificate {
 	both := len(c.Usages) == 0
 	return nstance.Certificate{
-		CommonName: c.CommonName, DNSNames: c.DNSNames, Addresses: c.Addresses, Validity: c.Validity, Key: string(c.key(name)),
+		CommonName: c.CommonName, DNSNames: c.DNSNames, DNSSuffix: string(c.DNSSuffix), Addresses: c.Addresses, Validity: c.Validity, Key: string(c.key(name)),
 		Server: both || slices.Contains(c.Usages, "server"), Client: both || slices.Contains(c.Usages, "client"),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -67,13 +68,12 @@ func (k *Kit) certify(ctx context.Context, name string, m *Machine, key Key, by 
 // template says what to certify.
 func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519.PublicKey, now time.Time) (t registration.Template, err error) {
 	c := k.def.Certificates[name]
-	v := &view{common: &k.common, vars: k.def.Vars, machine: m}
 	t = registration.Template{Tenant: m.Tenant, Key: key, Lifetime: c.Validity, Now: now, Uses: uses(c)}
-	if t.Subject, err = k.text.render(ctx, c.CommonName, v); err != nil {
+	if t.Subject, err = k.certifiedName(ctx, c, c.CommonName, m); err != nil {
 		return t, err
 	}
 	for _, text := range c.DNSNames {
-		dns, err := k.text.render(ctx, text, v)
+		dns, err := k.certifiedName(ctx, c, text, m)
 		if err != nil {
 			return t, err
 		}
@@ -85,6 +85,38 @@ func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519
 		t.Addresses = m.Addresses
 	}
 	return t, nil
+}
+
+// certifiedName renders a template of a name. What the machine says of itself
+// reaches a certificate only within the domain that the certificate permits: a
+// name that would be another one without it must be there.
+func (k *Kit) certifiedName(ctx context.Context, c nstance.Certificate, text string, m *Machine) (string, error) {
+	name, err := k.text.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m})
+	if err != nil || name == "" {
+		return "", err
+	}
+	known, err := k.text.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m.known()})
+	if err == nil && known == name || within(name, c.DNSSuffix) {
+		return name, nil
+	}
+	if c.DNSSuffix == "" {
+		return "", nstance.FieldError("dns_suffix", "set it to the domain of such names", "name %q is what the machine calls itself", name)
+	}
+	return "", nstance.Errorf(nstance.Denied, "the machine calls itself %q, which is not a name within %s", name, c.DNSSuffix)
+}
+
+// within reports whether name is a name of that domain, by whole labels.
+func within(name, suffix string) bool {
+	host, ok := strings.CutSuffix(strings.ToLower(name), "."+suffix)
+	if suffix == "" || !ok {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+			return false
+		}
+	}
+	return true
 }
 
 func uses(c nstance.Certificate) (out []x509.ExtKeyUsage) {

@@ -232,7 +232,7 @@ func certified() nstance.Definition {
 			"chain": {Kind: "certificate", Certificate: "web", Part: "chain"},
 		},
 		Certificates: map[string]nstance.Certificate{"web": {
-			CommonName: "{{.Instance.ID}}", DNSNames: []string{"{{.Vars.dns}}", "{{.Instance.FQDN}}"}, Addresses: true, Client: true, Validity: 3 * time.Hour, Key: "k",
+			CommonName: "{{.Instance.ID}}", DNSNames: []string{"{{.Vars.dns}}", "{{.Instance.FQDN}}"}, DNSSuffix: "web.example", Addresses: true, Client: true, Validity: 3 * time.Hour, Key: "k",
 		}},
 	}
 }

@@ -3,6 +3,7 @@ package files
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 
 	"github.com/nstance-go/nstance"
 )
@@ -45,7 +46,19 @@ type Machine struct {
 	Instance  Instance
 	Image     string
 	Tenant    nstance.TenantID
-	Addresses []netip.Addr // for certificates: the provider's word, else the machine's own
+	Addresses []netip.Addr // for certificates: as the provider reports them
+}
+
+// known returns m without what the machine itself has claimed.
+func (m *Machine) known() *Machine {
+	known := *m
+	known.Instance.Hostname, known.Instance.FQDN = "", ""
+	for _, ip := range []*string{&known.Instance.IP4, &known.Instance.IP6} {
+		if !slices.ContainsFunc(m.Addresses, func(a netip.Addr) bool { return a.Unmap().String() == *ip }) {
+			*ip = ""
+		}
+	}
+	return &known
 }
 
 // A view is what a template sees. Its methods are the template's fields, so
