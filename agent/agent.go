@@ -20,6 +20,9 @@ type Agent struct {
 	mail    *mailbox
 	drains  *drainer
 	files   *filer
+	pulse   pulse              // of connect and the session
+	notices pulse              // of watch and the detector
+	notify  func(state string) // tells systemd; nil: there is none
 	vitals  *health.Collector
 	started time.Time
 
@@ -54,6 +57,7 @@ func New(o *Options) (*Agent, error) {
 		dial = dialAny
 	}
 	a := &Agent{o: o, mail: newMailbox(o.Now), vitals: vitals}
+	a.notify = notifySocket(o.NotifySocket)
 	a.certs = &registrant{id: o.InstanceID, vault: vault{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
 	a.files = newFiler(o, a.certs.vault.record)
@@ -66,6 +70,9 @@ func New(o *Options) (*Agent, error) {
 // what no patience mends: a health address that cannot be listened on.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
+	if err := a.certs.vault.repair(); err != nil {
+		a.o.Log.Warn("permission bits not repaired", "code", nstance.CodeOf(err), "err", err)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	if a.o.HealthAddr != "" {
 		ln, err := listen(ctx, a.o.HealthAddr)
@@ -80,7 +87,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watch(ctx) })
 	g.Go(func() error { a.mail.guard(ctx, a.drainAlone); return nil })
 	g.Go(func() error { return a.connect(ctx) })
-	n := &notifier{socket: a.o.NotifySocket, watchdog: a.o.Watchdog, alive: func() { a.Status() }}
+	n := &notifier{say: a.notify, watchdog: a.o.Watchdog, alive: a.alive}
 	g.Go(func() error { return n.Run(ctx) })
 	return g.Wait()
 }

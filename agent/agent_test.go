@@ -48,13 +48,19 @@ func TestRegistration(t *testing.T) {
 	t.Run("a wider mode is for everything but the key", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			m.o.IdentityMode = 0o640
-			_, stop := m.start()
-			s.next()
-			stop()
-			for name, mode := range map[string]os.FileMode{"key.pem": 0o600, "cert.pem": 0o640, "config.hash": 0o640} {
-				info, err := os.Stat(m.path(name))
-				require.NoError(t, err)
-				require.Equal(t, mode, info.Mode(), name)
+			modes := map[string]os.FileMode{
+				"key.pem": 0o600, "cert.pem": 0o640, "ca.pem": 0o640, "config.hash": 0o640, "server.json": 0o640, "nonce.spent": 0o640,
+			}
+			for _, begun := range []string{"first", "after an interruption between write and chmod"} {
+				_, stop := m.start()
+				s.next()
+				stop()
+				for name, mode := range modes {
+					info, err := os.Stat(m.path(name))
+					require.NoError(t, err)
+					require.Equal(t, mode, info.Mode(), "%s, %s", name, begun)
+					require.NoError(t, os.Chmod(m.path(name), 0o600))
+				}
 			}
 		})
 	})

@@ -14,18 +14,25 @@ import (
 // dialTimeout bounds one attempt to reach one address of a server.
 const dialTimeout = 4 * time.Second
 
+// attemptLimit bounds one attempt to register, recover or begin a session, as
+// far as the watchdog is concerned. Each has shorter limits of its own.
+const attemptLimit = time.Minute
+
 // connect keeps a session going until ctx ends.
 func (a *Agent) connect(ctx context.Context) error {
 	registration := &route{addrs: a.o.RegistrationAddrs}
 	sessions := &route{addrs: a.o.AgentAddrs}
 	expired := false // in the server's eyes
 	for ctx.Err() == nil {
+		a.pulse.beat(attemptLimit)
 		id, err := a.certs.vault.load()
 		switch {
 		case err != nil:
 			a.register(ctx, registration, err)
 		case expired || id.expired(time.Now()):
-			a.recover(ctx, registration, id)
+			if a.recover(ctx, registration, id) {
+				sessions.shorten()
+			}
 			expired = false // if that was of no use, the server is asked again
 		default:
 			expired = calledExpired(a.session(ctx, sessions, id))
@@ -50,8 +57,8 @@ func (a *Agent) register(ctx context.Context, r *route, missing error) {
 
 // recover makes one attempt to have an expired identity succeeded. Its nonce
 // would not help: the instance has been registered with it.
-func (a *Agent) recover(ctx context.Context, r *route, id *identity) {
-	a.obtain(ctx, r, "recovered", func(addr string) error {
+func (a *Agent) recover(ctx context.Context, r *route, id *identity) (done bool) {
+	return a.obtain(ctx, r, "recovered", func(addr string) error {
 		err := a.certs.recover(ctx, addr, id)
 		if err != nil {
 			return fmt.Errorf("recover from the certificate that ends at %v: %w", id.pair.Leaf.NotAfter, err)
@@ -61,18 +68,23 @@ func (a *Agent) recover(ctx context.Context, r *route, id *identity) {
 }
 
 // obtain makes one attempt to obtain an identity at the route's next address.
-func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(addr string) error) {
+func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(addr string) error) bool {
 	addr, wait := r.step()
-	if !sleep(ctx, wait) {
-		return
+	if !a.pulse.sleep(ctx, wait) {
+		return false
 	}
+	a.pulse.beat(attemptLimit)
 	err := attempt(addr)
 	if err == nil {
 		a.o.Log.Info(done, "addr", addr)
-		return
+		return true
 	}
 	r.failed(0, refused(err))
+	if _, early := errors.AsType[*noUserData](err); early {
+		r.shorten()
+	}
 	a.lament(ctx, "not "+done, addr, err, false)
+	return false
 }
 
 // session makes one attempt to hold a session, and returns when it is over and
@@ -82,9 +94,10 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 	a.mu.Lock()
 	a.registered = true
 	a.mu.Unlock()
-	if !sleep(ctx, wait) {
+	if !a.pulse.sleep(ctx, wait) {
 		return nil
 	}
+	a.pulse.beat(attemptLimit)
 	var began time.Time
 	err := a.hold(ctx, addr, id, func() {
 		began = time.Now()
@@ -120,7 +133,7 @@ func (a *Agent) hold(ctx context.Context, addr string, id *identity, welcomed fu
 		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains, files: a.files,
 		renew: a.certs.renew, pace: &a.certs.pace, renewAt: a.certs.pace.due(id, time.Now()),
 		report: a.report, interval: a.o.ReportInterval,
-		welcomed: welcomed, log: a.o.Log.With("addr", addr),
+		welcomed: welcomed, pulse: &a.pulse, log: a.o.Log.With("addr", addr),
 	}
 	return s.run(ctx)
 }

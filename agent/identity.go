@@ -71,12 +71,17 @@ func (v vault) next() error {
 
 func (v vault) path(elem ...string) string { return filepath.Join(append([]string{v.dir}, elem...)...) }
 
+// A noUserData says that user data has not been written yet. No server was asked.
+type noUserData struct{ error }
+
+func (e *noUserData) Unwrap() error { return e.error }
+
 // nonce reads the nonce and its claims. Unavailable means that user data has
 // not been written yet.
 func (v vault) nonce() (string, claims, error) {
 	data, err := v.read(fileNonce)
 	if errors.Is(err, nstance.NotFound) {
-		return "", claims{}, nstance.Errorf(nstance.Unavailable, "there is no nonce yet: %v", err)
+		return "", claims{}, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no nonce yet: %v", err)}
 	}
 	if err != nil {
 		return "", claims{}, err
@@ -93,7 +98,7 @@ func (v vault) nonce() (string, claims, error) {
 func (v vault) registrationRoots() (*x509.CertPool, error) {
 	roots, err := loadRoots(v.path(fileCA))
 	if errors.Is(err, nstance.NotFound) {
-		return nil, nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)
+		return nil, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)}
 	}
 	return roots, err
 }
@@ -198,18 +203,29 @@ func fileError(err error) error {
 	return nstance.Errorf(nstance.Internal, "%w", err)
 }
 
-func (v vault) write(path string, data []byte) error {
-	if err := v.next(); err != nil {
+func (v vault) write(path string, data []byte) error { return pki.WriteFileMode(path, data, v.mode) }
+
+// repair gives files the permission bits that they should have: earlier versions
+// set them after the write, and could be interrupted in between.
+func (v vault) repair() error {
+	n, err := v.version()
+	if err != nil {
 		return err
 	}
-	if err := pki.WriteFile(path, data); err != nil {
-		return err
-	}
-	if v.mode == 0o600 {
-		return nil
-	}
-	if err := os.Chmod(path, v.mode); err != nil {
-		return fileError(err)
+	for _, name := range []string{
+		fileSpent, fileServer, fileConfigHash,
+		filepath.Join(version(n), fileCert), filepath.Join(version(n), fileRoots),
+	} {
+		info, err := os.Stat(v.path(name))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Perm() == v.mode {
+			continue
+		}
+		if err == nil {
+			err = os.Chmod(v.path(name), v.mode)
+		}
+		if err != nil {
+			return fileError(err)
+		}
 	}
 	return nil
 }

@@ -7,18 +7,18 @@ import (
 )
 
 // A notifier tells systemd how the agent is. See sd_notify(3) for the protocol:
-// one datagram of lines to the socket named in NOTIFY_SOCKET. A leading @ means
-// the abstract namespace there as it does in package net.
+// one datagram of lines to the socket named in NOTIFY_SOCKET.
 type notifier struct {
-	socket   string        // empty: nobody listens
-	watchdog time.Duration // how often systemd wants to hear; zero: never
-	alive    func()        // returns only if the agent is not stuck
+	say      func(state string) // nil: there is no systemd
+	watchdog time.Duration      // how often systemd wants to hear; zero: never
+	alive    func() bool        // whether the agent makes progress
 }
 
-// Run says that the agent is ready, and from then on that it lives, until ctx
-// ends. What cannot be said is lost: systemd draws its own conclusions.
+// Run says that the agent is ready, and from then on that it lives, as long as
+// it makes progress, until ctx ends. What cannot be said is lost: systemd draws
+// its own conclusions.
 func (n *notifier) Run(ctx context.Context) error {
-	if n.socket == "" {
+	if n.say == nil {
 		<-ctx.Done()
 		return nil
 	}
@@ -35,20 +35,28 @@ func (n *notifier) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick:
-			n.alive()
-			n.say("WATCHDOG=1")
+			if n.alive() {
+				n.say("WATCHDOG=1")
+			}
 		}
 	}
 }
 
-func (n *notifier) say(state string) {
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
-	if err != nil {
-		return
+// notifySocket returns how to say something to the socket, nil if there is none.
+// A leading @ means the abstract namespace here as it does in package net.
+func notifySocket(path string) func(state string) {
+	if path == "" {
+		return nil
 	}
-	defer conn.Close() // a datagram is sent or lost by now
-	if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
-		return
+	return func(state string) {
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			return
+		}
+		defer conn.Close() // a datagram is sent or lost by now
+		if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte(state))
 	}
-	_, _ = conn.Write([]byte(state))
 }

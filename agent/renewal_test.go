@@ -86,12 +86,12 @@ func TestRenewalGoesByElapsedTime(t *testing.T) {
 			after(due)
 			_, stop = m.start()
 			defer stop()
-			for range 60 { // as many sessions as seconds, roughly
+			for range 60 { // each long enough to be called well, so that the next one comes at once
 				v := s.next()
-				<-time.After(time.Second)
+				<-time.After(6 * time.Second)
 				v.end <- status.Error(codes.Unavailable, "restart")
 			}
-			require.LessOrEqual(t, s.count("renew"), 20)
+			require.LessOrEqual(t, s.count("renew"), 30)
 		})
 	})
 	t.Run("a server that asks in every session is not always obeyed", func(t *testing.T) {

@@ -1,6 +1,8 @@
 package agent // a route is plain data
 
 import (
+	"cmp"
+	"container/heap"
 	"testing"
 	"time"
 
@@ -22,17 +24,31 @@ func TestRoute(t *testing.T) {
 		addr, _ = r.step()
 		require.Equal(t, "a:1", addr)
 	})
-	t.Run("waits have full jitter and never pass 5 s", func(t *testing.T) {
-		r := newRoute("a:1")
-		var least, most time.Duration = time.Hour, 0
+	t.Run("waits have full jitter, of up to 5 s and in a long outage of up to a minute", func(t *testing.T) {
+		least, most := make([]time.Duration, 20), make([]time.Duration, 20)
 		for range 2000 {
-			r.failed(0, false)
-			_, wait := r.step()
-			least, most = min(least, wait), max(most, wait)
+			r := newRoute("a:1")
+			for i := range least {
+				r.failed(0, false)
+				_, wait := r.step()
+				least[i], most[i] = min(cmp.Or(least[i], time.Hour), wait), max(most[i], wait)
+			}
 		}
-		require.Less(t, least, time.Second)
-		require.Greater(t, most, 4*time.Second)
-		require.LessOrEqual(t, most, 5*time.Second)
+		for i, limit := range []int{1, 2, 4, 5, 5, 5, 5, 5, 5, 5, 10, 20, 40, 60, 60, 60, 60, 60, 60, 60} {
+			require.Less(t, least[i], time.Duration(limit)*time.Second/10, "failure %d", i+1)
+			require.Greater(t, most[i], time.Duration(limit)*time.Second*9/10, "failure %d", i+1)
+			require.LessOrEqual(t, most[i], time.Duration(limit)*time.Second, "failure %d", i+1)
+		}
+	})
+	t.Run("a server that is back at the other port ends the long outage", func(t *testing.T) {
+		r := newRoute("a:1")
+		for range 100 {
+			r.failed(0, false)
+		}
+		r.shorten()
+		for range 100 {
+			require.LessOrEqual(t, r.wait(), maxBackoff)
+		}
 	})
 	t.Run("a session that lasted starts the count again", func(t *testing.T) {
 		r := newRoute("a:1")
@@ -115,4 +131,56 @@ func TestRoute(t *testing.T) {
 			require.Greater(t, d, 53*time.Second)
 		}
 	})
+}
+
+// A dial is what an agent does next.
+type dial struct {
+	at    time.Duration
+	route *route
+}
+
+// dials is a queue of them, by time.
+type dials []dial
+
+func (d dials) Len() int           { return len(d) }
+func (d dials) Less(i, j int) bool { return d[i].at < d[j].at }
+func (d dials) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *dials) Push(x any)        { *d = append(*d, x.(dial)) }
+func (d *dials) Pop() any {
+	last := (*d)[len(*d)-1]
+	*d = (*d)[:len(*d)-1]
+	return last
+}
+
+// TestFleetInALongOutage plays an hour of 10,000 agents that lost their servers
+// together. Each dials once in 30 s on average, so that 333 dials come in a second.
+func TestFleetInALongOutage(t *testing.T) {
+	const (
+		agents, limit = 10_000, 400
+		window, end   = 10 * time.Second, time.Hour
+		settled       = 5 * time.Minute // by then every agent has found the outage to be long
+	)
+	for name, refusal := range map[string]bool{"that do not answer, or do not lead": false, "that refuse": true} {
+		t.Run("servers "+name, func(t *testing.T) {
+			var queue dials
+			for range agents {
+				r := &route{addrs: []string{"a:1", "b:1"}}
+				r.failed(time.Hour, refusal) // a session that was well
+				_, wait := r.step()
+				heap.Push(&queue, dial{wait, r})
+			}
+			counts := make([]int, end/window)
+			for queue[0].at < end {
+				next, _ := heap.Pop(&queue).(dial)
+				counts[next.at/window]++
+				next.route.failed(0, refusal)
+				_, wait := next.route.step()
+				heap.Push(&queue, dial{next.at + wait, next.route})
+			}
+			for i := int(settled / window); i < len(counts); i++ {
+				require.Less(t, counts[i], limit*int(window/time.Second), "from %v on", time.Duration(i)*window)
+				require.Positive(t, counts[i])
+			}
+		})
+	}
 }

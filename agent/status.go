@@ -26,7 +26,8 @@ func (s Status) Well() bool { return s.Registered && s.Connected }
 
 // handler serves GET /healthz: 200 while all is well, 503 otherwise, with the
 // Status in either case. Servers that are away make every agent answer 503, so
-// it must not be what decides whether to restart one: that is the watchdog.
+// it must not be what decides whether to restart one: that is the watchdog, which
+// is told of loops that make no progress and of nothing else.
 func handler(status func() Status) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

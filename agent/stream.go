@@ -19,6 +19,11 @@ import (
 const (
 	// welcomeTimeout bounds the time from dialling to the server's welcome.
 	welcomeTimeout = 10 * time.Second
+	// talkBeat is how often the loop of a session runs even when nothing happens,
+	// and talkLimit how long one turn of it may take: a send waits for a server that
+	// does not read, and no longer than keepalive lets a silent one live.
+	talkBeat  = 5 * time.Second
+	talkLimit = 30 * time.Second
 	// goodbyeTimeout bounds the end of a session, goodbye and all.
 	goodbyeTimeout = time.Second
 	// maxHurry bounds the time that a server may give for renewing.
@@ -47,6 +52,7 @@ type stream struct {
 	report   func(ctx context.Context) nstance.Report // without notices; as soon as ctx ends with what is known
 	interval time.Duration                            // between reports, unless the server says
 	welcomed func()                                   // called once, when the server has accepted the agent
+	pulse    *pulse
 	log      *slog.Logger
 
 	grpc    grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
@@ -123,7 +129,10 @@ func (s *stream) greet(w *apiv1.Welcome) {
 func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp func()) error {
 	resend := time.NewTimer(0)
 	defer resend.Stop()
+	beat := time.NewTicker(talkBeat)
+	defer beat.Stop()
 	for {
+		s.pulse.beat(talkLimit)
 		if wait := s.flush(); wait > 0 {
 			resend.Reset(wait)
 		} else {
@@ -144,6 +153,7 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendAnswer(m) })
 		case <-s.mail.changed:
 		case <-resend.C:
+		case <-beat.C:
 		}
 	}
 }

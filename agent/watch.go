@@ -26,19 +26,30 @@ func (a *Agent) watch(ctx context.Context) error {
 	if d == nil {
 		return nil // ctx ended first
 	}
+	due := func() time.Time { return time.Time{} }
+	if p, ok := d.(interface{ Due() time.Time }); ok {
+		due = p.Due
+	}
 	for {
+		a.notices.follow(due)
 		for n, err := range d.Watch(ctx) {
-			if err != nil {
-				a.o.Log.Warn("metadata service", "code", nstance.CodeOf(err), "err", err)
-				continue
-			}
-			a.notice(n)
+			a.notices.beat(attemptLimit)
+			a.watched(n, err)
+			a.notices.follow(due)
 		}
-		if !sleep(ctx, watchAgain) {
+		if !a.notices.sleep(ctx, watchAgain) {
 			return nil
 		}
 		a.o.Log.Error("detector gave up, watching again", "detector", fmt.Sprintf("%T", d))
 	}
+}
+
+func (a *Agent) watched(n nstance.Notice, err error) {
+	if err != nil {
+		a.o.Log.Warn("metadata service", "code", nstance.CodeOf(err), "err", err)
+		return
+	}
+	a.notice(n)
 }
 
 func (a *Agent) notice(n nstance.Notice) {
@@ -56,6 +67,7 @@ func (a *Agent) notice(n nstance.Notice) {
 // network may not be up yet.
 func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 	for failures := 0; ctx.Err() == nil; failures++ {
+		a.notices.beat(attemptLimit)
 		d, err := spot.Detect(ctx, &spot.DetectOptions{
 			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log, Now: a.o.Now},
 			Provider: a.o.Provider,
@@ -66,7 +78,7 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 		if failures == 0 && ctx.Err() == nil {
 			a.o.Log.Warn("no metadata service yet: no warning of a reclaim", "code", nstance.CodeOf(err), "err", err)
 		}
-		sleep(ctx, backoff(failures, noService))
+		a.notices.sleep(ctx, backoff(failures, noService))
 	}
 	return nil
 }

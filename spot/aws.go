@@ -29,6 +29,7 @@ const (
 type AWS struct {
 	o       Options
 	session *session
+	rounds  rounds
 }
 
 var _ nstance.SpotDetector = (*AWS)(nil)
@@ -73,7 +74,7 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 // deadlines only tighten. An error is yielded once as long as it lasts.
 func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &a.o,
+		watch(ctx, &a.o, &a.rounds,
 			&actionKey{awsKey: awsKey{a, awsAction, parseInstanceAction}},
 			awsKey{a, awsRebalance, parseRebalance},
 			awsKey{a, awsMaintenance, parseMaintenance},
@@ -81,6 +82,10 @@ func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 		)(yield)
 	}
 }
+
+// Due returns by when the watches under way will have read everything again, if
+// they make progress; zero: there is none. It may be called concurrently.
+func (a *AWS) Due() time.Time { return a.rounds.due(a.o.PollInterval) }
 
 // An awsKey is one path and the reading of its document.
 type awsKey struct {
@@ -147,9 +152,7 @@ func anchor(was, n nstance.Notice, now time.Time) nstance.Notice {
 func (a *AWS) get(ctx context.Context, path string) (answer, error) {
 	got, sent, err := a.tryGet(ctx, path)
 	if err == nil && got.status == http.StatusUnauthorized {
-		if err := a.session.refused(ctx, sent); err != nil {
-			return answer{}, err
-		}
+		a.session.refused(sent)
 		got, _, err = a.tryGet(ctx, path)
 	}
 	if err != nil {

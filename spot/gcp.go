@@ -33,7 +33,10 @@ const longPoll = 10 * time.Second
 // GCP detects what Compute Engine intends for this machine: preemption, host
 // maintenance and graceful shutdown. It asks the service to wait for changes,
 // so that a preemption is seen at once. It is safe for concurrent use.
-type GCP struct{ o Options }
+type GCP struct {
+	o      Options
+	rounds rounds
+}
 
 var _ nstance.SpotDetector = (*GCP)(nil)
 
@@ -71,13 +74,17 @@ func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
 // notice. An error is yielded once as long as it lasts.
 func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &g.o,
+		watch(ctx, &g.o, &g.rounds,
 			&gcpKey{gcp: g, path: gcpPreempted, parse: parsePreempted},
 			&gcpKey{gcp: g, path: gcpMaintenance, parse: parseMaintenanceEvent},
 			&gcpKey{gcp: g, path: gcpStopState, parse: parseStopState},
 		)(yield)
 	}
 }
+
+// Due returns by when the watches under way will have read everything again, if
+// they make progress; zero: there is none. It may be called concurrently.
+func (g *GCP) Due() time.Time { return g.rounds.due(g.o.PollInterval) }
 
 // A gcpKey reads one path again and again. The first read, which also arms the
 // maintenance key, returns at once; later ones wait for a value whose tag is

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -17,70 +18,125 @@ const (
 	ttlHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
 	tokenTTL    = 6 * time.Hour // the longest that is granted (EC2 user guide, "How IMDSv2 works")
 	maxTokenLen = 1024
+
+	// refreshPause is the time between attempts to replace a token that is still
+	// good.
+	refreshPause = 5 * time.Second
 )
 
-// A session holds the token of the aws metadata service, version 2. Its fields
-// belong to whoever holds turn, which is not a mutex: those who wait for it
-// leave when their context ends.
+// A session holds the token of the aws metadata service, version 2.
 type session struct {
-	o    *Options
-	turn chan struct{} // holds one element while free
+	o *Options
 
-	token   string
+	mu    sync.Mutex // guards what follows; not held while the service is asked
+	token token
+	asked *asking // under way; nil: none
+}
+
+// A token is what the service granted. It is replaced, never changed.
+type token struct {
+	value   string
 	refresh time.Time // when to ask for a new one
 	expiry  time.Time
 	legacy  bool // the service knows no tokens: version 1
 }
 
-func newSession(o *Options) *session {
-	s := &session{o: o, turn: make(chan struct{}, 1)}
-	s.turn <- struct{}{}
-	return s
-}
-
-// header returns what a read must carry.
-func (s *session) header(ctx context.Context) (map[string]string, error) {
-	if err := s.take(ctx); err != nil {
-		return nil, err
-	}
-	defer s.give()
-	if !s.legacy && !time.Now().Before(s.refresh) {
-		if err := s.renew(ctx); err != nil && !time.Now().Before(s.expiry) {
-			return nil, err
-		}
-	}
-	if s.legacy {
-		return nil, nil
-	}
-	return map[string]string{tokenHeader: s.token}, nil
-}
-
-// refused forgets what led to a 401, unless somebody else already has.
-func (s *session) refused(ctx context.Context, sent map[string]string) error {
-	if err := s.take(ctx); err != nil {
-		return err
-	}
-	defer s.give()
-	if s.token == sent[tokenHeader] {
-		s.token, s.refresh, s.expiry, s.legacy = "", time.Time{}, time.Time{}, false
-	}
-	return nil
-}
-
-func (s *session) take(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.turn:
+func (t token) header() map[string]string {
+	if t.legacy {
 		return nil
 	}
+	return map[string]string{tokenHeader: t.value}
 }
 
-func (s *session) give() { s.turn <- struct{}{} }
+// An asking is one request for a token, of which all that need one wait for the
+// answer.
+type asking struct {
+	over  chan struct{} // closed when the rest is set
+	token token
+	err   error
+	left  bool // the asking one's context ended: no answer
+}
+
+func newSession(o *Options) *session { return &session{o: o} }
+
+// header returns what a read must carry. While one caller asks for a new token
+// the others go on with the old one. Without one they wait for the same answer.
+func (s *session) header(ctx context.Context) (map[string]string, error) {
+	for {
+		t, a, mine := s.next()
+		if a == nil {
+			return t.header(), nil
+		}
+		if mine {
+			s.ask(ctx, a)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-a.over:
+		}
+		switch {
+		case a.left && ctx.Err() != nil:
+			return nil, ctx.Err()
+		case a.left:
+			continue
+		case a.err == nil:
+			return a.token.header(), nil
+		case time.Now().Before(t.expiry):
+			return t.header(), nil
+		}
+		return nil, a.err
+	}
+}
+
+// next returns the token, and the request to wait for unless the token will do.
+func (s *session) next() (t token, a *asking, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	switch {
+	case s.token.legacy || now.Before(s.token.refresh):
+		return s.token, nil, false
+	case s.asked == nil:
+		s.asked = &asking{over: make(chan struct{})}
+		return s.token, s.asked, true
+	case now.Before(s.token.expiry):
+		return s.token, nil, false
+	}
+	return s.token, s.asked, false
+}
+
+// ask asks for a token, keeps it and tells those who wait.
+func (s *session) ask(ctx context.Context, a *asking) {
+	a.token, a.err = s.renew(ctx)
+	a.left = a.err != nil && ctx.Err() != nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = nil
+	switch {
+	case a.err == nil:
+		s.token = a.token
+	default: // not with every read, while there is one that will do
+		s.token.refresh = time.Now().Add(refreshPause)
+		if s.token.refresh.After(s.token.expiry) {
+			s.token.refresh = s.token.expiry
+		}
+	}
+	close(a.over)
+}
+
+// refused forgets the token that led to a 401, unless another caller already has.
+func (s *session) refused(sent map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.token.value == sent[tokenHeader] {
+		s.token = token{}
+	}
+}
 
 // renew asks for a token. Only a service that says that it has no such thing
 // is a version 1 service; one that is silent or broken is merely that.
-func (s *session) renew(ctx context.Context) error {
+func (s *session) renew(ctx context.Context) (token, error) {
 	asked := time.Now()
 	a, err := s.o.do(ctx, request{
 		method:  http.MethodPut,
@@ -89,24 +145,21 @@ func (s *session) renew(ctx context.Context) error {
 		timeout: requestTimeout,
 	})
 	if err != nil {
-		return hopLimit(err)
+		return token{}, hopLimit(err)
 	}
 	if a.status == http.StatusNotFound || a.status == http.StatusMethodNotAllowed {
 		s.o.Log.Info("metadata service has no session tokens, using version 1")
-		s.legacy = true
-		return nil
+		return token{legacy: true}, nil
 	}
 	if err := a.check(tokenPath); err != nil {
-		return err
+		return token{}, err
 	}
 	if !tokenLike(a.body) {
-		return nstance.Errorf(nstance.Internal, "/%s: not a token", tokenPath)
+		return token{}, nstance.Errorf(nstance.Internal, "/%s: not a token", tokenPath)
 	}
 	ttl := grantedTTL(a.header)
-	s.token = string(a.body)
-	s.expiry = asked.Add(ttl)
-	s.refresh = s.expiry.Add(-min(time.Minute, ttl/10))
-	return nil
+	expiry := asked.Add(ttl)
+	return token{value: string(a.body), expiry: expiry, refresh: expiry.Add(-min(time.Minute, ttl/10))}, nil
 }
 
 // hopLimit adds the usual remedy to a PUT that times out: its answer is sent with

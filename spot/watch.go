@@ -38,7 +38,7 @@ type item struct {
 // watch polls every source on a goroutine of its own, so that one that hangs
 // delays no other, and yields what they find one at a time. It has waited for
 // all of them when the loop over it ends.
-func watch(ctx context.Context, o *Options, sources ...source) iter.Seq2[nstance.Notice, error] {
+func watch(ctx context.Context, o *Options, r *rounds, sources ...source) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		items := make(chan item)
@@ -47,7 +47,7 @@ func watch(ctx context.Context, o *Options, sources ...source) iter.Seq2[nstance
 		defer pollers.Wait()
 		defer stop()
 		for _, s := range sources {
-			p := &poller{o: o, source: s, ledger: newLedger(), items: items}
+			p := &poller{o: o, source: s, ledger: newLedger(), items: items, rounds: r}
 			pollers.Go(func() { p.run(ctx) })
 		}
 		for {
@@ -70,9 +70,12 @@ type poller struct {
 	ledger  *ledger
 	trouble trouble
 	items   chan<- item
+	rounds  *rounds
 }
 
 func (p *poller) run(ctx context.Context) {
+	p.rounds.done(p)
+	defer p.rounds.leave(p)
 	for ctx.Err() == nil {
 		began := time.Now()
 		got, err := p.source.read(ctx)
@@ -80,6 +83,7 @@ func (p *poller) run(ctx context.Context) {
 			return
 		}
 		p.tell(ctx, got, err)
+		p.rounds.done(p)
 		switch {
 		case err != nil:
 			wait(ctx, p.retry(err))

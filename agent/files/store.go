@@ -77,17 +77,19 @@ const (
 
 func versionDir(n int) string { return fmt.Sprintf("%s/v%d", nstance.FilesOwn, n) }
 
-// Open finishes what the end of an earlier process left: the set in use has its
-// links and its recorded hash, and what was not in use is gone. Where there is
+// Open finishes what the end of an earlier process left: keys have their
+// permission bits, the set in use has its links and its recorded hash, and what
+// was not in use is gone. Where there is
 // no directory there is nothing to finish. It may be repeated; the other methods
 // call it as long as it has not succeeded.
 func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	repaired := s.repairModes()
 	if err := s.open(); !errors.Is(err, nstance.NotFound) {
-		return err
+		return errors.Join(repaired, err)
 	}
-	return nil
+	return repaired
 }
 
 // create opens the directory, and makes it before.

@@ -72,8 +72,12 @@ func LoadPair(certPath, keyPath string) (*tls.Certificate, error) {
 // the old content or the new, never a part, and the new content is on disk when
 // WriteFile returns. It fails with Invalid when the folder does not exist,
 // Denied when it may not be written.
-func WriteFile(path string, data []byte) error {
-	err := replace(path, data)
+func WriteFile(path string, data []byte) error { return WriteFileMode(path, data, 0o600) }
+
+// WriteFileMode is WriteFile with other permission bits, which the file has from
+// the moment on at which it is there.
+func WriteFileMode(path string, data []byte, mode fs.FileMode) error {
+	err := replace(path, data, mode)
 	switch {
 	case err == nil:
 		return nil
@@ -83,7 +87,7 @@ func WriteFile(path string, data []byte) error {
 	return nstance.Errorf(codeOf(err), "write: %w", err)
 }
 
-func replace(path string, data []byte) error {
+func replace(path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
@@ -91,7 +95,7 @@ func replace(path string, data []byte) error {
 	}
 	defer os.Remove(f.Name()) // fails, as it should, after the rename
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
