@@ -255,23 +255,24 @@ func (r *Reconciler) drained(m *member, a nstance.Ack) {
 	}
 }
 
-// seen takes the provider's present answer about a machine, and reports whether
-// that is a member's. What is not is looked at where everything is listed.
-func (r *Reconciler) seen(mach nstance.Machine, now time.Time) bool {
+// seen takes the provider's answer about a machine to a question asked then, and
+// reports whether that is a member's. What is not is looked at where everything
+// is listed.
+func (r *Reconciler) seen(mach nstance.Machine, asked time.Time) bool {
 	m := r.members[mach.ID]
 	if m == nil {
 		return false
 	}
-	if r.checkMarks(m, mach) != nil {
+	if r.checkMarks(m, mach) != nil || m.overtaken(asked) {
 		return true
 	}
-	wasGone := m.gone
+	wasGone, now := m.gone, r.opts.Now()
 	m.machine, m.absent = mach, time.Time{}
 	r.knowMachine(m, now)
 	if m.gone = mach.Status.Dead(); m.gone && !wasGone {
 		r.rebalance(m.group)
 	}
-	m.track.Answered(now, mach.Status)
+	m.track.Answered(asked, mach.Status)
 	if m.gone && !wasGone && m.state != nstance.Deleting {
 		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
 	}
@@ -294,9 +295,24 @@ func (r *Reconciler) knowMachine(m *member, now time.Time) {
 	}
 }
 
-// missing takes the provider's definite NotFound. A registered machine is gone
-// only when a second answer, a consistency window later, says the same.
+// overtaken reports whether a later question about m has been answered than the
+// one asked then. If not, it counts as the latest.
+func (m *member) overtaken(asked time.Time) bool {
+	if asked.Before(m.answeredAt) {
+		return true
+	}
+	m.answeredAt = asked
+	m.looked(asked)
+	return false
+}
+
+// missing takes the provider's definite NotFound to a question asked at now. A
+// registered machine is gone only when a second answer, a consistency window
+// later, says the same.
 func (r *Reconciler) missing(m *member, now time.Time) {
+	if m.overtaken(now) {
+		return
+	}
 	young := !m.registered() && now.Before(r.absentFrom(m))
 	if !m.hasMach && !m.registered() || m.gone || young {
 		return

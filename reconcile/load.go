@@ -46,7 +46,7 @@ func (r *Reconciler) look(ctx context.Context) {
 		defer cancel()
 		r.count(ctx, r.usedSubnets(r.opts.Subnets))
 	})
-	r.survey(ctx)
+	_ = r.survey(ctx) // logged: the next pass asks again
 }
 
 // noteUnread remembers why the shard could not be read yet.
@@ -140,17 +140,17 @@ func (r *Reconciler) begin() {
 
 // survey asks the provider for everything that is ours and takes the answer as
 // facts. An error means that nothing was learned about what was not listed.
-func (r *Reconciler) survey(ctx context.Context) {
+func (r *Reconciler) survey(ctx context.Context) error {
 	listed := map[nstance.InstanceID]bool{}
 	var strangers []nstance.Machine
 	began := r.opts.Now()
 	for mach, err := range r.provider.List(ctx, r.opts.Owner) {
 		if err != nil {
 			r.log.Warn("machines not listed", "code", nstance.CodeOf(err), "err", err)
-			return
+			return err
 		}
 		listed[mach.ID] = true
-		if !r.recognised(mach) {
+		if !r.recognised(mach, began) {
 			strangers = append(strangers, mach)
 		}
 	}
@@ -162,11 +162,12 @@ func (r *Reconciler) survey(ctx context.Context) {
 		}
 	}
 	r.noteOrphans(strangers, began)
+	return nil
 }
 
 // recognised takes a listed machine as a fact about its member, if it has one.
-func (r *Reconciler) recognised(mach nstance.Machine) bool {
+func (r *Reconciler) recognised(mach nstance.Machine, asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.seen(mach, r.opts.Now())
+	return r.seen(mach, asked)
 }

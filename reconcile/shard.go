@@ -50,11 +50,12 @@ type member struct {
 	lastGood bool          // made from the last good definition
 	replaces nstance.InstanceID
 
-	machine   nstance.Machine
-	hasMach   bool
-	machSince time.Time // when this term first knew of the machine
-	absent    time.Time // first NotFound of a registered machine
-	gone      bool
+	machine    nstance.Machine
+	hasMach    bool
+	machSince  time.Time // when this term first knew of the machine
+	absent     time.Time // first NotFound of a registered machine
+	gone       bool
+	answeredAt time.Time // when the latest question was asked that the provider has answered
 
 	machineCalls
 
@@ -63,7 +64,7 @@ type member struct {
 	reportAt   time.Time
 	connected  bool
 	brokeAt    time.Time // when its stream broke without goodbye; zero while it is up
-	looks      int       // how often the provider was asked again since then
+	looks      int       // how often the provider was asked again since then, and answered
 	goodSince  time.Time
 	everReady  bool // in this term
 	graceUntil time.Time

@@ -74,7 +74,8 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 // not any more.
 var looks = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
 
-// lookAgain asks again when it is time to, and returns when it is next.
+// lookAgain asks again when it is time to, until that is answered, and returns
+// when it is next.
 func (r *Reconciler) lookAgain(m *member, now time.Time) time.Time {
 	if m.brokeAt.IsZero() || m.gone || m.state != nstance.Booting || m.looks >= len(looks) {
 		return time.Time{}
@@ -82,9 +83,15 @@ func (r *Reconciler) lookAgain(m *member, now time.Time) time.Time {
 	if due := m.brokeAt.Add(looks[m.looks]); now.Before(due) {
 		return due
 	}
-	m.looks++
-	r.asks.add(m.id)
-	return r.lookAgain(m, now)
+	r.asks.add(m.id) // until there is an answer, which is followed by a plan
+	return time.Time{}
+}
+
+// looked counts the looks that an answer to a question asked then stands for.
+func (m *member) looked(asked time.Time) {
+	for !m.brokeAt.IsZero() && m.looks < len(looks) && !asked.Before(m.brokeAt.Add(looks[m.looks])) {
+		m.looks++
+	}
 }
 
 func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time) Member {
