@@ -30,9 +30,12 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	if d.Halt {
 		r.halt(g)
 	}
+	if h, held := g.definitionHold(); held {
+		w.hold(h)
+	}
 	g.holds = r.holdViews(g, w.holds, now)
 	r.sayHolds(g, r.openHolds(g, g.holds), now)
-	r.noteStanding(g)
+	r.noteStanding(g, now)
 	next := earliest(w.next, r.reassignDrains(g, now))
 	r.resume(g, now)
 	return next

@@ -84,7 +84,7 @@ func (a *asker) ask(ctx context.Context, questions *sync.WaitGroup) {
 		a.listing = true
 		clear(a.waiting)
 		questions.Go(func() {
-			err := a.r.survey(ctx)
+			err := a.r.listMachines(ctx)
 			a.answered(func() { a.listing = false }, err, ids...)
 		})
 		return

@@ -228,6 +228,9 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 	r.mu.Unlock()
 	if digest != "" {
 		def, err := r.records.Definition(ctx, digest)
+		r.mu.Lock()
+		m.definitionErr = err
+		r.mu.Unlock()
 		return def, keepTrying(unrepeatable(r.intended(m), err))
 	}
 	if !fresh {

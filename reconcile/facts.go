@@ -153,8 +153,11 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		r.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)
 		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}
-		if r.freezeOf(m.group) != nil {
+		switch {
+		case r.freezeOf(m.group) != nil:
 			e.Reason = "frozen: it is recorded, and acted on after the thaw"
+		case r.preserved(m, r.opts.Now()):
+			e.Reason = "preserved: it is recorded, and acted on when that ends"
 		}
 		r.say(m, e)
 	case n.Tightens(m.notices[known]):
@@ -215,8 +218,9 @@ func (r *Reconciler) consequent(m *member, eventID string) bool {
 	if m.rec.Deleting != nil {
 		return true
 	}
-	if m.rec.Drain == nil { // in a frozen group it is enough that the next leader will know
-		return findNotice(m.rec.Notices, eventID) >= 0
+	recorded := findNotice(m.rec.Notices, eventID) >= 0
+	if m.rec.Drain == nil || recorded && m.preserve != nil { // where nothing follows yet it is enough that the next leader will know
+		return recorded
 	}
 	for _, c := range m.rec.Drain.Causes {
 		if c.EventID == eventID {

@@ -167,14 +167,16 @@ func (r *Reconciler) unchoose(g *group) {
 }
 
 // noteStanding has the notices of members recorded that the plan does not act
-// on: those that come during a freeze, and those that were withdrawn after it.
-func (r *Reconciler) noteStanding(g *group) {
+// on: those that come during a freeze or about a preserved member, and those
+// that were withdrawn after it.
+func (r *Reconciler) noteStanding(g *group, now time.Time) {
 	held := r.freezeOf(g) != nil || !g.desired
 	for _, m := range g.members {
-		if m.step != stepNone || !m.durable || m.state.Leaving() || sameNotices(m.rec.Notices, m.notices) {
+		kept := m.state != nstance.Deleting && r.preserved(m, now)
+		if m.step != stepNone || !m.durable || m.state.Leaving() && !kept || sameNotices(m.rec.Notices, m.notices) {
 			continue
 		}
-		if held || len(m.rec.Notices) > 0 {
+		if held || kept || len(m.rec.Notices) > 0 {
 			m.step, m.retryAt, m.attempts = stepNote, time.Time{}, 0
 			m.planned++
 		}
@@ -191,7 +193,7 @@ func (r *Reconciler) note(ctx context.Context, m *member) error {
 	notices := slices.Clone(m.notices)
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
-		if rec.Deleting != nil || rec.Drain != nil { // a former leader's late write says more
+		if rec.Deleting != nil || rec.Drain != nil && rec.Preserve == nil { // a former leader's late write says more
 			return errOutdated
 		}
 		rec.Notices = notices

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,6 +39,23 @@ func (r *Reconciler) holdViews(g *group, holds []Hold, now time.Time) []HoldView
 		out = append(out, HoldView{Hold: Hold{Kind: HoldRolledBack, Reason: why}, Since: rb.Since})
 	}
 	return out
+}
+
+// definitionHold says that members of g wait for the definition on record that
+// they are to be made from.
+func (g *group) definitionHold() (Hold, bool) {
+	for _, m := range g.members {
+		if m.step != stepCreate || m.definitionErr == nil {
+			continue
+		}
+		what, remedy := "the definition", "it is tried again"
+		if m.rec.Definition == g.history.LastGood {
+			what, remedy = "the last good definition", "resume the rollout, or configure a definition, if it is lost"
+		}
+		why := fmt.Sprintf("%s %.12s of %s cannot be read: %v; %s", what, m.rec.Definition, m.id, m.definitionErr, remedy)
+		return Hold{Kind: HoldDefinition, Reason: why}, true
+	}
+	return Hold{}, false
 }
 
 // recordedHold adds to a hold what is on record about it.

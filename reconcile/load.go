@@ -46,7 +46,7 @@ func (r *Reconciler) look(ctx context.Context) {
 		defer cancel()
 		r.count(ctx, r.usedSubnets(r.opts.Subnets))
 	})
-	_ = r.survey(ctx) // logged: the next pass asks again
+	r.survey(ctx)
 }
 
 // noteUnread remembers why the shard could not be read yet.
@@ -140,7 +140,12 @@ func (r *Reconciler) begin() {
 
 // survey asks the provider for everything that is ours and takes the answer as
 // facts. An error means that nothing was learned about what was not listed.
-func (r *Reconciler) survey(ctx context.Context) error {
+func (r *Reconciler) survey(ctx context.Context) {
+	_ = r.listMachines(ctx) // which has logged it; the next pass asks again
+}
+
+// listMachines is survey, and returns its error.
+func (r *Reconciler) listMachines(ctx context.Context) error {
 	listed := map[nstance.InstanceID]bool{}
 	var strangers []nstance.Machine
 	began := r.opts.Now()

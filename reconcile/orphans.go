@@ -159,7 +159,7 @@ func (r *Reconciler) spared(o *orphan, c census) string {
 // the rule does not spare.
 func (r *Reconciler) collectOrphans(ctx context.Context) {
 	for r.restUntilCollection(ctx) {
-		_ = r.survey(ctx) // logged: the next pass asks again
+		r.survey(ctx)
 		if err := r.collect(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("orphans not collected, tried again later", "code", nstance.CodeOf(err), "err", err)
 		}

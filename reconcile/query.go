@@ -177,8 +177,8 @@ func (r *Reconciler) Loaded() bool {
 }
 
 // Drain asks for an instance to be drained and then deleted, and returns once
-// the drain, or the deletion where there is nothing to drain, is durable. A
-// managed instance is replaced, unless nobody says what its group should be.
+// that cause of the drain, or the deletion where there is nothing to drain, is
+// durable: also for one that drains already. A managed instance is replaced, unless nobody says what its group should be.
 // Fails as Removable does, and with Unavailable when ctx ends first: then it may
 // still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
@@ -254,7 +254,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	r.mu.Unlock()
 	var kept error // somebody may preserve it before it begins to go
 	if err := r.await(ctx, func() bool {
-		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain {
+		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && causesInclude(m.rec.Drain.Causes, nstance.CauseRequest) {
 			kept = nil
 			return true
 		}

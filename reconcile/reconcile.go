@@ -288,7 +288,7 @@ func (r *Reconciler) passes(ctx context.Context) {
 		if err := r.absorb(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
-		_ = r.survey(ctx) // logged: the next pass asks again
+		r.survey(ctx)
 		r.subnets.ask()
 		r.mu.Lock()
 		r.rebalanceAll(true)

@@ -92,9 +92,10 @@ type member struct {
 	retryAt  time.Time
 	attempts int
 
-	launch *launch // hears how the first attempt at its create ends; nil: it has, or none needs to
-	probe  bool    // created although every shape was sold out
-	subnet string  // chosen for it in this term
+	launch        *launch // hears how the first attempt at its create ends; nil: it has, or none needs to
+	definitionErr error   // why the definition on record was not read when it was to be created
+	probe         bool    // created although every shape was sold out
+	subnet        string  // chosen for it in this term
 
 	leaveBy  time.Time // its deletion waits for load balancers until then
 	released bool      // and has waited

@@ -122,7 +122,7 @@ const (
 	HoldClock        = "clock"         // the leader's clock is wrong: what a deadline or an age would delete stays
 	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
 	HoldFrozen       = "frozen"        // drains under way go on, nothing else
-	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned
+	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
 	HoldBudget       = "budget"        // the create budget is used up; reported by the loop
 	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
 	HoldUnresolved   = "unresolved"    // the definition names what is not known yet, or does not suit: it stays as it was; reported by the loop

@@ -1,0 +1,297 @@
+package reconcile_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// A cancelled is what a reconciler has withdrawn.
+type cancelled struct {
+	id         nstance.InstanceID
+	generation uint64
+}
+
+// drainSpy is a coordinator that remembers what is withdrawn.
+type drainSpy struct {
+	*drain.Coordinator
+	mu        sync.Mutex
+	cancelled []cancelled
+}
+
+func (s *drainSpy) Cancel(ctx context.Context, id nstance.InstanceID, generation uint64) error {
+	s.mu.Lock()
+	s.cancelled = append(s.cancelled, cancelled{id, generation})
+	s.mu.Unlock()
+	return s.Coordinator.Cancel(ctx, id, generation)
+}
+
+func (s *drainSpy) calls() []cancelled {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cancelled
+}
+
+// operatorThere is a coordinator to which an operator is connected from the
+// beginning.
+type operatorThere struct{ *drain.Coordinator }
+
+func (operatorThere) HasExecutor(nstance.TenantID) bool { return true }
+
+// instanceWrites are the writes of records that exist.
+func instanceWrites(mode storagetest.Mode) storagetest.Fault {
+	return storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1, Mode: mode}
+}
+
+// TestCancelIsDurableFirst: a drain is withdrawn once the record says so, and no
+// other drain with it.
+func TestCancelIsDurableFirst(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty, spy := storagetest.NewFaulty(w.store), &drainSpy{}
+		w.wrap = func(o *office) {
+			o.store = faulty
+			o.options = func(opts *reconcile.Options) {
+				spy.Coordinator = opts.Drains.(*drain.Coordinator)
+				opts.Drains = spy
+			}
+		}
+		w.succeeds(wanted(2))
+		w.slow(true)
+		w.passes(10 * time.Second)
+		spared := w.ready()[0]
+		require.NoError(t, w.cloud.Reclaim(spared, 10*time.Minute))
+		w.passes(10 * time.Second)
+		started := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == spared }).Drain
+
+		faulty.Inject(instanceWrites(storagetest.Refuse))
+		require.NoError(t, w.cloud.Withdraw(spared))
+		w.passes(30 * time.Second)
+		require.Empty(t, spy.calls(), "the record says that it is drained")
+		require.Zero(t, w.count(nstance.EventDrainCancelled, spared))
+		d, ok := w.drains.Of(spared)
+		require.True(t, ok)
+		require.Equal(t, started.Generation, d.Generation)
+		faulty.Heal()
+		w.passes(15 * time.Second)
+		require.Equal(t, []cancelled{{spared, started.Generation}}, spy.calls())
+		require.Equal(t, 1, w.count(nstance.EventDrainCancelled, spared))
+	})
+}
+
+// TestLateDrainKeepsItsExecutor: a drain that a former leader has written, and
+// that lands when the next leader writes its own, is that drain, and its
+// executor's.
+func TestLateDrainKeepsItsExecutor(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.wrap = func(o *office) { o.store = faulty }
+		w.succeeds(wanted(3))
+		w.slow(true)
+		w.passes(10 * time.Second)
+		id := w.ready()[0]
+		faulty.Inject(instanceWrites(storagetest.Late))
+		require.NoError(t, w.cloud.Reclaim(id, 30*time.Minute))
+		w.passes(5 * time.Second)
+		require.Contains(t, w.in(nstance.Draining), id)
+		w.depose()
+		faulty.Heal()
+		rec, err := w.r.Records().Refresh(w.ctx, id)
+		require.NoError(t, err)
+		require.Nil(t, rec.Drain, "nothing has landed so far")
+
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: faulty.Land})
+		w.wrap = func(o *office) {
+			o.store = faulty
+			o.options = func(opts *reconcile.Options) { opts.Drains = operatorThere{opts.Drains.(*drain.Coordinator)} }
+		}
+		w.lead(wanted(3))
+		w.passes(2 * time.Minute)
+		require.Equal(t, nstance.ExecutorAgent, w.recordedExecutor(id), "the new leader would have chosen the operator")
+		rec, err = w.r.Records().Refresh(w.ctx, id)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, rec.Drain.Generation)
+		v, err := w.r.Instance(id)
+		require.NoError(t, err)
+		require.Equal(t, nstance.ExecutorAgent, v.Drain.Executor)
+		require.Zero(t, w.count(nstance.EventDrainReassigned, ""))
+	})
+}
+
+// TestFailedDrainGoesOn: a failure is recorded, and ends the drain only if it
+// says so.
+func TestFailedDrainGoesOn(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		d := w.drainsFirst()
+		ack := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeFailed, Message: "a budget forbids it"}
+		require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
+		w.passes(time.Until(d.Deadline) - time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, d.Instance))
+		require.Zero(t, w.count(nstance.EventDeleteRequested, d.Instance))
+		w.passes(2 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDrainCutShort, d.Instance), "the deadline has decided")
+
+		w.passes(2 * time.Minute)
+		d = w.drainsFirst()
+		ack.Instance, ack.Generation, ack.Delete = d.Instance, d.Generation, true
+		require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
+		w.passes(10 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
+		require.Zero(t, w.count(nstance.EventDrainCutShort, d.Instance))
+	})
+}
+
+// TestDrainWaitsForItsCause: an answer means that the request is on record.
+func TestDrainWaitsForItsCause(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.wrap = func(o *office) { o.store = faulty }
+		w.succeeds(wanted(3))
+		w.slow(true)
+		w.passes(10 * time.Second)
+		id := w.ready()[0]
+		require.NoError(t, w.cloud.Reclaim(id, time.Hour))
+		w.passes(10 * time.Second)
+		require.Contains(t, w.in(nstance.Draining), id)
+
+		faulty.Inject(instanceWrites(storagetest.Refuse))
+		ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+		defer cancel()
+		_, err := w.r.Drain(ctx, id, eve)
+		require.ErrorIs(t, err, nstance.Unavailable, "it drains for another cause, which may be withdrawn")
+		faulty.Heal()
+		d, err := w.r.Drain(w.ctx, id, eve)
+		require.NoError(t, err)
+		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: eve})
+		rec, err := w.r.Records().Refresh(w.ctx, id)
+		require.NoError(t, err)
+		require.Equal(t, d.Causes, rec.Drain.Causes)
+
+		require.NoError(t, w.cloud.Withdraw(id))
+		w.passes(time.Minute)
+		require.Contains(t, w.in(nstance.Draining), id, "it goes because somebody asked for it")
+	})
+}
+
+// TestNoticeIsAcknowledgedWhenWithdrawn: that the end of a notice is known ends
+// the wait for its consequence.
+func TestNoticeIsAcknowledgedWhenWithdrawn(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.wrap = func(o *office) { o.store = faulty }
+		w.succeeds(wanted(2))
+		id := w.ready()[0]
+		faulty.Inject(instanceWrites(storagetest.Refuse))
+		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(time.Hour), DetectedAt: time.Now()}
+		var acked, ended bool
+		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acked = true }})
+		w.passes(5 * time.Second)
+		require.False(t, acked, "nothing is on record")
+		n.Cancelled = true
+		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { ended = true }})
+		w.passes(time.Second)
+		require.True(t, acked)
+		require.True(t, ended)
+		faulty.Heal()
+		w.passes(time.Minute)
+		require.Contains(t, w.ready(), id)
+	})
+}
+
+// TestNoticeAboutAPreservedMember: it is on record and acknowledged, and acted
+// on when the member is preserved no more.
+func TestNoticeAboutAPreservedMember(t *testing.T) {
+	for name, draining := range map[string]bool{"that serves": false, "that was draining": true} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.slow(true)
+				w.passes(10 * time.Second)
+				id := w.ready()[0]
+				if draining {
+					_, err := w.r.Drain(w.ctx, id, eve)
+					require.NoError(t, err)
+				}
+				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), eve))
+				w.passes(time.Minute)
+				require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
+				w.passes(10 * time.Second)
+				e := w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id })
+				require.Contains(t, e.Reason, "preserved")
+				require.Positive(t, w.acked[e.Notice.EventID])
+				recorded := func() []nstance.Notice {
+					rec, err := w.r.Records().Refresh(w.ctx, id)
+					require.NoError(t, err)
+					return rec.Notices
+				}
+				require.Len(t, recorded(), 1)
+
+				w.hush(id) // its agent never says it again
+				w.succeeds(wanted(3))
+				v, err := w.r.Instance(id)
+				require.NoError(t, err)
+				require.Len(t, v.Notices, 1)
+				require.Zero(t, w.count(nstance.EventDeleteRequested, id))
+				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now(), eve))
+				w.passes(10 * time.Minute)
+				require.Equal(t, 1, w.count(nstance.EventDeleted, id))
+			})
+		})
+	}
+	t.Run("that is withdrawn", func(t *testing.T) {
+		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			id := w.ready()[0]
+			require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), eve))
+			w.passes(time.Minute)
+			require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
+			w.passes(10 * time.Second)
+			require.NoError(t, w.cloud.Withdraw(id))
+			w.passes(10 * time.Second)
+			rec, err := w.r.Records().Refresh(w.ctx, id)
+			require.NoError(t, err)
+			require.Empty(t, rec.Notices)
+		})
+	})
+}
+
+// TestLastGoodDefinitionThatCannotBeRead: the group says what it waits for.
+func TestLastGoodDefinitionThatCannotBeRead(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		require.NoError(t, w.r.Pause(t.Context(), web, ""))
+		w.want(redefined(3, "v2"))
+		w.passes(time.Minute)
+		w.depose()
+		var kept []storage.Object
+		for e, err := range w.store.List(t.Context(), "definition/", "") {
+			require.NoError(t, err)
+			obj, err := w.store.Get(t.Context(), e.Key)
+			require.NoError(t, err)
+			kept = append(kept, obj)
+			require.NoError(t, w.store.DeleteIfMatch(t.Context(), e.Key, e.Version))
+		}
+		require.Len(t, kept, 1)
+		w.lead(redefined(3, "v2"))
+		w.passes(2 * time.Minute)
+		require.False(t, w.holds(reconcile.HoldDefinition), "nothing needs it")
+		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
+		w.passes(30 * time.Second)
+		h := w.hold(reconcile.HoldDefinition)
+		require.Contains(t, h.Reason, "the last good definition")
+		require.Contains(t, h.Reason, "resume the rollout")
+		require.Len(t, w.held(web, reconcile.HoldDefinition), 1)
+
+		_, err := w.store.PutIfAbsent(t.Context(), kept[0].Key, kept[0].Data)
+		require.NoError(t, err)
+		w.passes(3 * time.Minute)
+		require.False(t, w.holds(reconcile.HoldDefinition))
+		require.Equal(t, map[string]int{"v1": 3}, w.told())
+	})
+}
