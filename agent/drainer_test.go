@@ -127,6 +127,40 @@ func TestDrainerCommands(t *testing.T) {
 			require.Empty(t, b.told())
 		})
 	})
+	t.Run("a cancel of a newer one stops it too", func(t *testing.T) {
+		drained(t, func(t *testing.T, b *bench) {
+			b.command(in(3, time.Hour))
+			synctest.Wait()
+			b.cancel(4) // of one that it was not told of
+			synctest.Wait()
+			require.Equal(t, 1, b.stopped())
+			require.Empty(t, b.told())
+		})
+	})
+	t.Run("a cancel does not stop what no server asked for", func(t *testing.T) {
+		drained(t, func(t *testing.T, b *bench) {
+			b.fallback(in(0, time.Hour), "event")
+			synctest.Wait()
+			b.cancel(3)
+			synctest.Wait()
+			require.Zero(t, b.stopped())
+			b.end(nstance.OutcomeDrained)
+		})
+	})
+	t.Run("what has ended is not told of another generation", func(t *testing.T) {
+		drained(t, func(t *testing.T, b *bench) {
+			b.command(in(3, time.Hour))
+			synctest.Wait()
+			b.end(nstance.OutcomeDrained)
+			b.command(in(5, time.Hour))
+			synctest.Wait()
+			require.Equal(t, 2, b.ran())
+			require.Len(t, b.told(), 1, "nothing is known of it yet")
+			b.end(nstance.OutcomeFailed)
+			require.EqualValues(t, 5, b.told()[1].GetGeneration())
+			require.Equal(t, "failed", b.told()[1].GetOutcome())
+		})
+	})
 	t.Run("a new generation replaces the old, one hook at a time", func(t *testing.T) {
 		drained(t, func(t *testing.T, b *bench) {
 			b.command(in(3, time.Hour))

@@ -340,6 +340,13 @@ func TestStartingAgainHandsOverTheStandingAck(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	t.Run("leaves the next generation alone", func(t *testing.T) {
+		c, _ := started(t, aDrain(2))
+		at := now(t, c)
+		require.NoError(t, c.Cancel(t.Context(), instance, 1))
+		require.Equal(t, []nstance.Drain{aDrain(2)}, c.Active())
+		require.Equal(t, at, now(t, c))
+	})
 	t.Run("withdraws the drain", func(t *testing.T) {
 		c, _ := started(t, aDrain(1))
 		at := now(t, c)

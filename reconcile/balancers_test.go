@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -167,6 +168,53 @@ func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
 			w.passes(time.Second)
 			w.fronts("lb-1", "foreign")
 		})
+	})
+}
+
+// A slowJoiner lets nobody into a load balancer before it is told to.
+type slowJoiner struct {
+	*simcloud.Cloud
+	open chan struct{}
+}
+
+func (s slowJoiner) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	select {
+	case <-s.open:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.Cloud.JoinBalancer(ctx, lb, machines)
+}
+
+// TestDeletionWaitsForAJoinUnderWay: a call that may yet make the machine a
+// member is no reason to delete it before it has left.
+func TestDeletionWaitsForAJoinUnderWay(t *testing.T) {
+	balancing(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+		old := w.ready()[0]
+		open := make(chan struct{})
+		wrap := w.wrap
+		w.wrap = func(o *office) {
+			wrap(o)
+			o.provider = slowJoiner{w.cloud, open}
+		}
+		w.succeeds(balanced(1, "front"))
+		w.r.Observe(nstance.Desired{Groups: []nstance.Group{balanced(2, "front")}})
+		for len(w.ready()) < 2 {
+			w.passes(100 * time.Millisecond)
+		}
+		joining := w.ready()[1]
+		require.NotEqual(t, old, joining)
+		w.passes(time.Second) // the call is under way
+		require.NoError(t, w.r.Delete(t.Context(), joining, eve, true))
+		w.passes(10 * time.Second)
+		_, err := w.cloud.Get(w.ctx, joining)
+		require.NoError(t, err, "traffic may come at any moment")
+		require.Zero(t, w.cloud.Count(simcloud.OpDelete))
+		close(open)
+		w.passes(2 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, joining))
+		require.Zero(t, w.alarms("could not be withdrawn"))
+		w.fronts("lb-1", "foreign")
 	})
 }
 

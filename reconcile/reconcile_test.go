@@ -49,6 +49,8 @@ func TestScale(t *testing.T) {
 
 func TestReclaim(t *testing.T) {
 	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		p := w.timing()
+		w.succeeds(wanted(3))
 		doomed := w.ready()[1]
 		require.NoError(t, w.cloud.Reclaim(doomed, 2*time.Minute))
 		w.passes(time.Second)
@@ -56,7 +58,7 @@ func TestReclaim(t *testing.T) {
 		mine := func(e nstance.Event) bool { return e.Instance == doomed }
 		received := w.first(nstance.EventNoticeReceived, mine)
 		replaced := w.first(nstance.EventReplacementRequested, func(e nstance.Event) bool { return e.Replaces == doomed })
-		require.Zero(t, replaced.Time.Sub(received.Time), "nothing stands between notice and replacement")
+		require.Zero(t, p.of(replaced.Instance).Sub(received.Time), "nothing stands between notice and replacement")
 		drained := w.first(nstance.EventDrainStarted, mine)
 		require.Zero(t, drained.Time.Sub(received.Time))
 		require.True(t, drained.Drain.Deadline.Before(received.Notice.Deadline), "drained before the cloud takes it")

@@ -21,6 +21,7 @@ func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Latency: simcloud.Constant(latency), Width: width})
 		defer w.close()
+		p := w.timing()
 		w.lead(wanted(size))
 		w.passes(3 * time.Minute)
 		require.Len(t, w.ready(), size)
@@ -34,14 +35,8 @@ func TestStorm(t *testing.T) {
 		arriving := time.Since(began)
 		w.passes(10 * time.Second)
 		require.Equal(t, reclaimed, w.count(nstance.EventReplacementRequested, ""))
-		var last time.Time
-		w.mu.Lock()
-		for _, e := range w.events {
-			if e.Type == nstance.EventReplacementRequested && e.Time.After(last) {
-				last = e.Time
-			}
-		}
-		w.mu.Unlock()
+		called, last := p.since(began)
+		require.Equal(t, reclaimed, called)
 		floor := max(arriving, reclaimed*latency/width)
 		require.LessOrEqual(t, last.Sub(began), floor*3/2)
 
