@@ -16,11 +16,12 @@ import (
 // after the lease is lost, the next term has a higher epoch. Operators and
 // nonces belong to all shards.
 func TestEpochsAreFound(t *testing.T) {
-	const epoch = 7
 	store := storage.NewMemory()
-	_, err := storage.NewDoc[struct{}](store, storage.StateKey(zone), &storage.DocOptions{Epoch: epoch - 1}).Update(t.Context(), func(*struct{}) error { return nil })
+	_, err := storage.NewDoc[struct{}](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*struct{}) error { return nil })
 	require.NoError(t, err)
 	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: lease.NewSingle(store, zone, nil)}})
+	epoch := w.status().Epoch
+	require.Greater(t, epoch, uint64(7))
 	w.ready(w.machine("default"))
 	size := int32(2)
 	_, err = w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Size: &size})
@@ -44,7 +45,7 @@ func TestEpochsAreFound(t *testing.T) {
 		require.NoError(t, err)
 		term, err := lease.NewSingle(left, zone, nil).Campaign(t.Context())
 		require.NoError(t, err)
-		require.EqualValues(t, epoch+1, term.Epoch(), "only %s is left", entry.Key)
+		require.Equal(t, epoch+1, term.Epoch(), "only %s is left", entry.Key)
 	}
 	require.GreaterOrEqual(t, found, 4, "records, state, groups, accepted configuration")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // freshID returns an ID that no instance has.
@@ -405,7 +406,7 @@ func TestRevokeOperator(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventOperatorRevoked))
 		require.Contains(t, w.await(nstance.EventOperatorRevoked, "").Reason, "left us")
 
-		next := newWorld(t, setup{size: 1, store: w.store}) // a server that has not heard of it
+		next := newWorld(t, setup{size: 1, store: w.store, opts: server.Options{Elector: lease.NewSingle(w.store, zone, nil)}}) // a server that has not heard of it
 		eve.w = next
 		_, err = eve.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)

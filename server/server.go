@@ -39,8 +39,8 @@ type Options struct {
 	Secrets *secret.Box          // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
 	Cache   string               // file of the SQLite journal; empty: a temporary one, gone when Run has returned
 	Journal func(nstance.Event)  // also receives every event, at times concurrently; must not block
-	Shared  bool                 // other servers may serve the shard too: this one takes part in their lease, and has a port for them
-	Elector lease.Elector        // instead of the shard's lease; nil: that, or without Shared one that is always granted
+	Shared  bool                 // has a port for other servers of the shard, so that they need not poll the lease
+	Elector lease.Elector        // instead of the shard's lease, in which a server takes part by default
 	Reread  time.Duration        // between two looks at the configuration while leading, jittered; 5 min
 	Traces  trace.TracerProvider // receives spans of requests, storage and provider; nil: there are none
 	Now     func() time.Time     // nil: time.Now
@@ -178,9 +178,6 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	s.peers = newPeers(s)
 	s.elector = s.opts.Elector
-	if s.elector == nil && !s.opts.Shared {
-		s.elector = lease.NewSingle(store, conf.Shard.ID, &lease.Options{TTL: conf.Shard.Election.TTL, Log: s.log})
-	}
 	if err := s.openCache(); err != nil {
 		return nil, err
 	}

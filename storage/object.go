@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -56,7 +57,41 @@ type one[T any] struct {
 
 	now   atomic.Pointer[held[T]] // nil: absent, or not read yet
 	doubt atomic.Bool             // now may not be what is stored: read before the next write
-	wrote string                  // write ID of the last write whose outcome is in doubt
+
+	unsettled   []string  // IDs of writes that may land still, oldest first; of the turn
+	unsettledAt time.Time // when the last of them was sent
+}
+
+const (
+	// lateWrites is how long after it was sent a write without an answer may land.
+	lateWrites = 10 * time.Minute
+	// maxUnsettled bounds how many such writes of one object are known.
+	maxUnsettled = 8
+)
+
+// unsettle remembers a write without an answer.
+func (o *one[T]) unsettle(id string) {
+	o.unsettledAt = time.Now()
+	if !slices.Contains(o.unsettled, id) {
+		o.unsettled = append(o.unsettled, id)
+	}
+	if len(o.unsettled) > maxUnsettled {
+		o.unsettled = o.unsettled[1:]
+	}
+}
+
+// mayLand reports whether a write without an answer may land still.
+func (o *one[T]) mayLand() bool {
+	return len(o.unsettled) > 0 && time.Since(o.unsettledAt) < lateWrites
+}
+
+// isOwn reports whether what stands is an own write of v, and settles it then.
+func (o *one[T]) isOwn(h *held[T], v T) bool {
+	if h == nil || !slices.Contains(o.unsettled, h.header.WriteID) || !equalBodies(h.value, v) {
+		return false
+	}
+	o.unsettled = nil
+	return true
 }
 
 func newOne[T any](s Store, key string, f fence) *one[T] {
@@ -130,7 +165,7 @@ func (o *one[T]) create(ctx context.Context, v T) (*held[T], error) {
 	if base == nil {
 		return o.write(ctx, nil, v)
 	}
-	if o.wrote == base.header.WriteID && equalBodies(base.value, v) {
+	if o.isOwn(base, v) {
 		return base, nil
 	}
 	return nil, changedError("write", o.key, true)
@@ -206,17 +241,21 @@ func (o *one[T]) write(ctx context.Context, base *held[T], next T) (*held[T], er
 			return nil, err
 		}
 		if want.version, err = o.put(ctx, base, data); err == nil {
+			o.unsettled = nil
 			return o.know(want), nil
 		}
 		if definite(err) {
 			return nil, err
 		}
-		o.wrote = want.header.WriteID
+		o.unsettle(want.header.WriteID)
 		now, rerr := o.lookBack(ctx, err)
 		switch {
 		case rerr != nil:
 			return nil, rerr
 		case now != nil && now.header.WriteID == want.header.WriteID:
+			o.unsettled = nil
+			return now, nil
+		case base == nil && o.isOwn(now, next): // an earlier call's
 			return now, nil
 		case !same(now, base):
 			return nil, changedError("write", o.key, base == nil)

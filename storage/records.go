@@ -93,7 +93,8 @@ func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
 // Create writes an instance's intent. Fails with Conflict when a record with
 // this ID stands anywhere in the shard (Get shows it), Invalid for a record
 // without proper names, and otherwise like Update. After Ambiguous, call it
-// again with the same record: if the first call landed, that is success.
+// again with the same record: if the first call has landed, or lands later, that
+// is success.
 func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 	ref := rec.Ref(r.shard)
 	if _, err := ParseInstanceKey(ref.Key()); err != nil {
@@ -309,7 +310,7 @@ func (r *Records) add(ref Ref) *record {
 
 // drop forgets a record of which nothing is known, then gives back the turn.
 func (r *Records) drop(e *record) {
-	if e.now.Load() == nil && !e.doubt.Load() && e.problem.Load() == nil {
+	if e.now.Load() == nil && !e.doubt.Load() && e.problem.Load() == nil && !e.mayLand() {
 		r.mu.Lock()
 		delete(r.byID, e.ref.ID)
 		r.mu.Unlock()

@@ -185,6 +185,67 @@ func TestCreate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, rec, b.stored(t, rec))
 	})
+	for name, c := range map[string]struct {
+		first  []storagetest.Fault // of the first call
+		second storagetest.Op      // of the second call: what comes right after the first one's write has landed
+		look   bool                // there is a look between the two
+	}{
+		"before the second call reads": {
+			first:  []storagetest.Fault{{Op: storagetest.PutIfAbsent, Mode: storagetest.Late, Err: nstance.Ambiguous}, {Op: storagetest.Get}},
+			second: storagetest.Get,
+		},
+		"before the second call writes": {
+			first:  []storagetest.Fault{{Op: storagetest.PutIfAbsent, Mode: storagetest.Late, Err: nstance.Ambiguous}, {Op: storagetest.Get}},
+			second: storagetest.PutIfAbsent,
+		},
+		"after the first call gave up": {
+			first:  []storagetest.Fault{{Op: storagetest.PutIfAbsent, Mode: storagetest.Late, Err: nstance.Ambiguous, Times: 6}},
+			second: storagetest.PutIfAbsent,
+		},
+		"after a look that found nothing": {
+			first:  []storagetest.Fault{{Op: storagetest.PutIfAbsent, Mode: storagetest.Late, Err: nstance.Ambiguous, Times: 6}},
+			second: storagetest.PutIfAbsent, look: true,
+		},
+	} {
+		bubble(t, "after Ambiguous it can be called again, also if it lands "+name, func(t *testing.T) {
+			b := newBed()
+			rec := newInstance(1)
+			b.Inject(c.first...)
+			_, err := b.recs.Create(t.Context(), rec)
+			require.ErrorIs(t, err, nstance.Ambiguous)
+			b.Heal()
+			if c.look {
+				_, err = b.recs.Refresh(t.Context(), rec.ID)
+				require.ErrorIs(t, err, nstance.NotFound)
+				_, _, err = b.recs.Load(t.Context())
+				require.NoError(t, err)
+			}
+			b.Inject(storagetest.Fault{Op: c.second, Prefix: keyOf(rec), Pass: true, Do: b.Land})
+			made, err := b.recs.Create(t.Context(), rec)
+			require.NoError(t, err)
+			require.Equal(t, made, b.stored(t, rec))
+			_, err = b.recs.Create(t.Context(), rec)
+			require.ErrorIs(t, err, nstance.Conflict, "both calls are settled: this is another one")
+			_, err = b.recs.Update(t.Context(), rec.ID, host("a"))
+			require.NoError(t, err, "the version is the right one")
+		})
+	}
+	bubble(t, "what never landed is forgotten in time", func(t *testing.T) {
+		b := newBed()
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Refuse, Err: nstance.Ambiguous, Times: 6})
+		_, err := b.recs.Create(t.Context(), newInstance(1))
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		reads := func() int {
+			b.Reset()
+			_, _, err = b.recs.Load(t.Context())
+			require.NoError(t, err)
+			return b.Count(storagetest.Get)
+		}
+		require.Equal(t, 1, reads(), "it is looked for")
+		wait(11 * time.Minute)
+		reads()
+		require.LessOrEqual(t, reads(), 1, "but for the snapshot nothing is")
+	})
 	bubble(t, "without an answer it is Ambiguous, and can be called again", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},

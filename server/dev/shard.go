@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // Limits of starting up.
@@ -77,6 +78,7 @@ func (w *shard) newServer(ctx context.Context) error {
 	w.conf.set(text)
 	w.server, err = server.New(ctx, w.depot.store, w.cloud, w.conf.read, &server.Options{
 		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log,
+		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
 	})
 	return err
 }

@@ -6,7 +6,7 @@
 // [Lease] is the elector for any number of servers. It needs a storage.Store
 // and nothing else: no clock that others agree with, no quorum, no peer. The
 // holder renews one small object; whoever has not seen it change for as long
-// as it says may replace it. [Single] is for a shard with one server.
+// as it says may replace it. [Single] is for where nothing else can lead.
 package lease
 
 import (

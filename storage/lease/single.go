@@ -11,10 +11,11 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Single grants every campaign. It is for a shard that has one server, such as
-// nstance-server dev. Nothing keeps two servers apart; what protects the
-// records, should that happen all the same, is that each grant has a new
-// epoch, and that a record never takes a write of an older one.
+// Single grants every campaign. It is for tests, and where something else keeps a
+// second server away, as the lock on its directory does for nstance-server dev.
+// Its term does not end when another server takes the lease; what protects the
+// records then is that each grant has a new epoch, and that a record never takes
+// a write of an older one. No server uses it unless its options say so.
 type Single struct {
 	store storage.Store
 	shard nstance.ShardID

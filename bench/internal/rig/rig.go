@@ -24,6 +24,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // Names of the one cluster and shard.
@@ -90,7 +91,9 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 		}
 		return "bench.jsonc", fmt.Appendf(nil, configuration, more, o.Machines), nil
 	}
-	if r.Server, err = server.New(ctx, o.Store, p, source, &server.Options{Journal: o.Journal}); err != nil {
+	if r.Server, err = server.New(ctx, o.Store, p, source, &server.Options{
+		Journal: o.Journal, Elector: lease.NewSingle(o.Store, Zone, nil), // stores are filled without a lease
+	}); err != nil {
 		return nil, err
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
