@@ -4,8 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -14,23 +18,63 @@ import (
 // honours the conditions of its writes, in sequence and in a race. A back end
 // that accepts them and overwrites all the same would let two servers lead one
 // shard: it fails with Invalid. Any other error says that the probe could not
-// finish, not that the back end is bad. What a broken probe leaves behind is
-// harmless.
+// finish, not that the back end is bad. Deletions need no condition.
+//
+// Probe removes what it has written, also when it fails, and what a probe has
+// left that was cut off more than an hour ago.
 func Probe(ctx context.Context, s Store) error {
-	p := probe{s: s, key: "probe/" + rand.Text()}
+	now := time.Now()
+	p := probe{s: s, key: probeKey(now)}
+	race := probeKey(now)
 	err := p.run(ctx)
 	if err == nil {
-		err = p.race(ctx, "probe/"+rand.Text())
+		err = p.race(ctx, race)
 	}
+	p.tidy(ctx, now, p.key, race)
 	if err != nil && nstance.CodeOf(err) != nstance.Invalid {
 		return nstance.Errorf(nstance.CodeOf(err), "probe the storage: %w", err)
 	}
 	return err
 }
 
+const (
+	probePrefix   = "probe/"
+	probeLeftover = time.Hour // an older object belongs to no probe that runs
+	tidyTime      = 10 * time.Second
+	maxTidied     = 1000
+)
+
+// probeKey returns a key that says when it was made.
+func probeKey(now time.Time) string {
+	return probePrefix + strconv.FormatInt(now.Unix(), 10) + "-" + rand.Text()
+}
+
 type probe struct {
 	s   Store
 	key string
+}
+
+// tidy removes the probe's own objects and old ones of others. What it cannot
+// remove the next probe will.
+func (p probe) tidy(ctx context.Context, now time.Time, own ...string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	page, _, err := ListPage(ctx, p.s, probePrefix, "", maxTidied)
+	if err != nil {
+		return
+	}
+	for _, entry := range page {
+		if slices.Contains(own, entry.Key) || isLeftover(entry.Key, now) {
+			_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // as said above
+		}
+	}
+}
+
+// isLeftover reports whether a key is that of a probe which was cut off.
+func isLeftover(key string, now time.Time) bool {
+	made, _, _ := strings.Cut(strings.TrimPrefix(key, probePrefix), "-")
+	sec, err := strconv.ParseInt(made, 10, 64)
+	return err == nil && now.Sub(time.Unix(sec, 0)) > probeLeftover
 }
 
 func (p probe) run(ctx context.Context) error {

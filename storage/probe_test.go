@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +41,55 @@ func TestProbe(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Denied)
 			require.ErrorContains(t, err, "no access")
 		}
+	})
+}
+
+// TestProbeLeavesNothing: whichever call fails, and however, nothing is left, or
+// the probe of a later start removes it.
+func TestProbeLeavesNothing(t *testing.T) {
+	left := func(t *testing.T, s storage.Store) (keys []string) {
+		t.Helper()
+		for e, err := range s.List(t.Context(), "", "") {
+			require.NoError(t, err)
+			keys = append(keys, e.Key)
+		}
+		return keys
+	}
+	const calls = 7 + 9 // of the sequence and of the race
+	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+		for skip := range calls {
+			mem := storage.NewMemory()
+			f := storagetest.NewFaulty(mem)
+			f.Inject(storagetest.Fault{Skip: skip, Mode: mode, Err: nstance.Ambiguous})
+			_ = storage.Probe(t.Context(), f)
+			require.Empty(t, left(t, mem), "call %d failed, mode %d", skip, mode)
+		}
+	}
+	for name, cut := range map[string]storagetest.Fault{
+		"storage that fails for good": {Skip: 1, Times: -1},
+		"a lack of the right":         {Op: storagetest.Delete, Times: -1, Err: nstance.Denied},
+	} {
+		bubble(t, "what is left by "+name+" goes with a later probe", func(t *testing.T) {
+			mem := storage.NewMemory()
+			f := storagetest.NewFaulty(mem)
+			f.Inject(cut)
+			require.Error(t, storage.Probe(t.Context(), f))
+			standing := left(t, mem)
+			require.NotEmpty(t, standing)
+			require.NoError(t, storage.Probe(t.Context(), mem))
+			require.Equal(t, standing, left(t, mem), "another one may be under way")
+			wait(2 * time.Hour)
+			require.NoError(t, storage.Probe(t.Context(), mem))
+			require.Empty(t, left(t, mem))
+		})
+	}
+	t.Run("a cancelled one tidies up", func(t *testing.T) {
+		mem := storage.NewMemory()
+		f := storagetest.NewFaulty(mem)
+		ctx, cancel := context.WithCancel(t.Context())
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Pass: true, Do: cancel})
+		require.ErrorIs(t, storage.Probe(ctx, f), context.Canceled)
+		require.Empty(t, left(t, mem))
 	})
 }
 

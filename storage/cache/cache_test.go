@@ -3,6 +3,8 @@ package cache_test
 import (
 	"bytes"
 	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,10 +12,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage/cache"
@@ -342,3 +346,37 @@ func Example() {
 	// run: <nil>
 	// 1 1 ready <nil>
 }
+
+// during is what TestBatchIsPutBackInOrder has done while a batch is written.
+var during atomic.Pointer[func() error]
+
+// TestBatchIsPutBackInOrder: what comes while a batch is written that fails
+// stands after it, and when both are too much, the newest are dropped.
+func TestBatchIsPutBackInOrder(t *testing.T) {
+	registerDuring()
+	for queue, want := range map[int][]string{100: {"1", "2", "3", "4", "5"}, 3: {"1", "2", "3"}} {
+		c := open(t, newPath(t), &cache.Options{Queue: queue})
+		require.NoError(t, c.Exec(t.Context(), "CREATE TRIGGER hold BEFORE INSERT ON events BEGIN SELECT nstance_test_during(); END"))
+		c.Append(event("1"))
+		c.Append(event("2"))
+		failing := func() error {
+			for _, reason := range []string{"3", "4", "5"} {
+				c.Append(event(reason))
+			}
+			return errors.New("no")
+		}
+		during.Store(&failing)
+		write(t, c)
+		require.NoError(t, c.Exec(t.Context(), "DROP TRIGGER hold"))
+		write(t, c)
+		require.Equal(t, want, reasons(events(t, c, cache.Filter{})), "queue of %d", queue)
+		require.EqualValues(t, 5-len(want), c.Dropped())
+	}
+}
+
+// registerDuring gives SQLite a function that calls during.
+var registerDuring = sync.OnceFunc(func() {
+	sqlite.MustRegisterScalarFunction("nstance_test_during", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+		return int64(0), (*during.Load())()
+	})
+})

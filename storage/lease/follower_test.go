@@ -140,12 +140,19 @@ func TestFollower(t *testing.T) {
 		d, _ := took(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 	})
-	bubble(t, "does not overflow on an absurd ttl", func(t *testing.T) {
-		s := storage.NewMemory()
-		place(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":9223372036854775807}`)
-		granted := stand(t, candidate(t, s, lease.Options{Poll: 2 * time.Second}))
-		after(t.Context(), time.Hour)
-		require.Empty(t, granted)
+	bubble(t, "takes a ttl that no holder can have for the nearest one", func(t *testing.T) {
+		for ttl, want := range map[string]time.Duration{
+			"9223372036854775807": lease.MaxTTL, "3600000": lease.MaxTTL, "60001": lease.MaxTTL, "60000": lease.MaxTTL,
+			"1": lease.MinTTL, "999": lease.MinTTL, "1000": lease.MinTTL, "1001": 1001 * time.Millisecond, "-5": lease.MaxTTL,
+		} {
+			s := storage.NewMemory()
+			place(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":%s}`, ttl)
+			look, err := lease.Look(t.Context(), s, "z1")
+			require.NoError(t, err)
+			require.Equal(t, want, look.TTL, ttl)
+			d, _ := took(t, candidate(t, s, lease.Options{}))
+			require.Equal(t, want, d, ttl)
+		}
 	})
 	bubble(t, "one of many wins", func(t *testing.T) {
 		s := storage.NewMemory()

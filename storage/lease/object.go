@@ -32,13 +32,13 @@ type standing struct {
 }
 
 // ttl is how long the object must stay unchanged before it may be taken. An
-// object that does not say is given the longest.
+// object that does not say is given the longest; what no holder can have written
+// counts as the nearest that one can.
 func (s *standing) ttl() time.Duration {
-	const year = int64(365 * 24 * time.Hour / time.Millisecond) // keeps sums far from overflow
-	if s.version == "" || s.TTL <= 0 {
+	if s.version == "" || s.TTL <= 0 || s.TTL > MaxTTL.Milliseconds() {
 		return MaxTTL
 	}
-	return time.Duration(min(s.TTL, year)) * time.Millisecond
+	return max(time.Duration(s.TTL)*time.Millisecond, MinTTL)
 }
 
 // next returns the object that replaces s, with a write ID of its own.

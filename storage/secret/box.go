@@ -13,7 +13,9 @@ import (
 	"crypto/cipher"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
 	"github.com/nstance-go/nstance"
 )
@@ -35,7 +37,7 @@ type Box struct {
 
 type lock struct {
 	key  Key
-	aead cipher.AEAD
+	aead func() cipher.AEAD // a function for the same reason as in Key
 }
 
 // NewBox returns a Box that seals with the first key and opens with any of
@@ -48,7 +50,7 @@ func NewBox(keys ...Key) (*Box, error) {
 	}
 	box := &Box{}
 	for _, key := range keys {
-		if !key.set {
+		if key.bytes == nil {
 			return nil, invalid("use NewKey, ParseKey, FromEnv or FromFile", "a secret key is not set")
 		}
 		if box.find(key.id[:]) != nil {
@@ -58,7 +60,7 @@ func NewBox(keys ...Key) (*Box, error) {
 		if err != nil {
 			return nil, err
 		}
-		box.keys = append(box.keys, lock{key, aead})
+		box.keys = append(box.keys, lock{key, func() cipher.AEAD { return aead }})
 	}
 	return box, nil
 }
@@ -69,7 +71,8 @@ func NewBox(keys ...Key) (*Box, error) {
 func Plain() *Box { return &Box{} }
 
 func newAEAD(key Key) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(key.bytes[:])
+	raw := key.bytes()
+	block, err := aes.NewCipher(raw[:])
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
 	}
@@ -83,6 +86,24 @@ func newAEAD(key Key) (cipher.AEAD, error) {
 // Encrypts reports whether the Box encrypts at all.
 func (b *Box) Encrypts() bool { return len(b.keys) > 0 }
 
+// String names the keys by their IDs, so that logging a Box does no harm.
+func (b *Box) String() string {
+	if b == nil || !b.Encrypts() {
+		return "no secret key"
+	}
+	var names []string
+	for _, l := range b.keys {
+		names = append(names, l.key.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// Format prints String, whatever the verb.
+func (b *Box) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, b.String()) }
+
+// MarshalText returns String, for logs and JSON.
+func (b *Box) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
 // Seal returns plain in a form that only Open with the same name gives back.
 // Each call returns other bytes. It fails with Invalid when name is empty.
 func (b *Box) Seal(name string, plain []byte) ([]byte, error) {
@@ -94,7 +115,7 @@ func (b *Box) Seal(name string, plain []byte) ([]byte, error) {
 	}
 	first := b.keys[0]
 	head := header(modeSealed, first.key)
-	return first.aead.Seal(head, nil, plain, associated(head, name)), nil
+	return first.aead().Seal(head, nil, plain, associated(head, name)), nil
 }
 
 // Open returns what Seal was given. It fails with Invalid when data was not
@@ -131,7 +152,7 @@ func (b *Box) openSealed(name string, head, body []byte) ([]byte, error) {
 	if found == nil {
 		return nil, fault(nstance.Denied, name, "pass that key, too", "is encrypted with key %s, which is not among those given", hex.EncodeToString(id))
 	}
-	plain, err := found.aead.Open(nil, nil, body, associated(head, name))
+	plain, err := found.aead().Open(nil, nil, body, associated(head, name))
 	if err != nil {
 		return nil, fault(nstance.Denied, name, "restore it from a backup", "is damaged, altered, or was sealed under another name")
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -21,12 +22,11 @@ const (
 	maxSource = 4 << 10 // bytes of a file or variable that holds a key
 )
 
-// A Key encrypts what a Box seals. Its zero value is not a key. Printing one
-// shows only its ID.
+// A Key encrypts what a Box seals. Its zero value is not a key. Printing one, or
+// what holds one, shows only its ID.
 type Key struct {
 	id    [idSize]byte
-	bytes [keySize]byte
-	set   bool
+	bytes func() [keySize]byte // a function, since fmt prints all else that a structure holds; nil: not a key
 }
 
 // NewKey returns a fresh random key.
@@ -38,7 +38,7 @@ func NewKey() Key {
 
 func keyOf(raw [keySize]byte) Key {
 	sum := sha256.Sum256(append([]byte("nstance secret key id\x00"), raw[:]...))
-	return Key{id: [idSize]byte(sum[:idSize]), bytes: raw, set: true}
+	return Key{id: [idSize]byte(sum[:idSize]), bytes: func() [keySize]byte { return raw }}
 }
 
 // ParseKey returns the key that text holds in standard base64: 32 bytes, white
@@ -149,7 +149,13 @@ func codeOf(err error) nstance.Code {
 }
 
 // Encode returns the key in the form that ParseKey reads. It is the secret.
-func (k Key) Encode() string { return base64.StdEncoding.EncodeToString(k.bytes[:]) }
+func (k Key) Encode() string {
+	if k.bytes == nil {
+		return ""
+	}
+	raw := k.bytes()
+	return base64.StdEncoding.EncodeToString(raw[:])
+}
 
 // ID returns the key's public name, 16 hexadecimal digits.
 func (k Key) ID() string { return hex.EncodeToString(k.id[:]) }
@@ -157,8 +163,11 @@ func (k Key) ID() string { return hex.EncodeToString(k.id[:]) }
 // String returns the ID, so that logging a key does no harm.
 func (k Key) String() string { return "secret key " + k.ID() }
 
-// GoString is String.
-func (k Key) GoString() string { return k.String() }
+// Format prints String, whatever the verb.
+func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
+
+// MarshalText returns String, for logs and JSON.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 func invalid(remedy, format string, args ...any) error {
 	return nstance.FieldError("", remedy, format, args...)
