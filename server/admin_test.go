@@ -232,6 +232,33 @@ func TestAdminRenewsAgainstRealServer(t *testing.T) {
 	}
 }
 
+// TestLoginAtAStandbyFindsTheLeader: whoever knows one server of a shard gets a
+// certificate, and knows all of them from then on.
+func TestLoginAtAStandbyFindsTheLeader(t *testing.T) {
+	c := newCouple(t, "", "")
+	c.hears()
+	leads, stands := c.first.server.Addresses(), c.second.server.Addresses()
+	nonce, err := c.first.keys.Nonces.Mint("", registration.Claims{
+		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
+		JTI: rand.Text(), NotBefore: time.Now().Add(-time.Minute), Expiry: time.Now().Add(time.Hour),
+	})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	_, err = admin.Login(t.Context(), dir, &admin.LoginOptions{
+		Nonce: nonce, CA: c.first.keys.Identity.CertPEM(), Registration: []string{stands.Registration}, Servers: []string{stands.Operator},
+	})
+	require.NoError(t, err)
+	saved, err := admin.LoadIdentity(dir)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{leads.Operator, stands.Operator}, saved.Servers)
+
+	c.first.stop() //nolint:errcheck // it is asked for again at the end of the test
+	c.second.leads()
+	code, out, errs := (&office{world: c.second, dir: dir}).run("status")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, stands.Operator)
+}
+
 // TestAdminRotatesAgainstRealServer goes through the steps as a person does, with
 // an agent that has a certificate of the old key.
 func TestAdminRotatesAgainstRealServer(t *testing.T) {

@@ -12,26 +12,34 @@ import (
 func (s *Server) elect() (lease.Elector, error) {
 	conf, at := s.config(), s.advertised()
 	return lease.New(s.store, conf.Shard.ID, &lease.Options{
-		Address: at.Operator, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
+		Address: at.Operator, Registration: at.Registration, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
 		Watch: s.peers.listen, Standby: s.peers.known, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
 	})
 }
 
 // leaderAddress returns where operators reach the server that leads, as far as
-// this one knows; empty: nobody leads, or this server shares no lease.
+// this one knows.
 func (s *Server) leaderAddress() string {
+	operator, _ := s.leaderAddresses()
+	return operator
+}
+
+// leaderAddresses returns where operators reach the server that leads, with a
+// certificate and to get one; empty: this one does not know.
+func (s *Server) leaderAddresses() (operator, registration string) {
 	if s.term.Load() != nil {
-		return s.advertised().Operator
+		a := s.advertised()
+		return a.Operator, a.Registration
 	}
 	known, ok := s.elector.(interface{ Holder() lease.Holder })
 	if !ok {
-		return ""
+		return "", ""
 	}
 	h := known.Holder()
 	if h.Self || h.Released {
-		return ""
+		return "", ""
 	}
-	return h.Address
+	return h.Address, h.Registration
 }
 
 // marks returns the highest epoch that any of the shard's machines is marked

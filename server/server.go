@@ -199,7 +199,7 @@ func (s *Server) openCache() (err error) {
 func (s *Server) closeCache() {
 	err := s.cache.Close()
 	if s.scratch != "" {
-		err = errors.Join(err, os.RemoveAll(s.scratch))
+		err = errors.LeaderRegistration(err, os.RemoveAll(s.scratch))
 	}
 	if err != nil {
 		s.log.Warn("journal not closed well", "err", err)
@@ -292,7 +292,7 @@ func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	}
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return errors.Join(err, s.elector.Resign(release))
+	return errors.LeaderRegistration(err, s.elector.Resign(release))
 }
 
 // Ready blocks until the listeners are open, or ctx ends.
@@ -316,7 +316,7 @@ func (s *Server) config() *config.Config {
 // that does, as far as this one knows.
 func (s *Server) standingBy() error {
 	e := &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present"}
-	if e.Leader = s.leaderAddress(); e.Leader != "" {
+	if e.Leader, e.LeaderRegistration = s.leaderAddresses(); e.Leader != "" {
 		e.Remedy = "ask the leader, at " + e.Leader
 	}
 	return e

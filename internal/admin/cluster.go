@@ -36,7 +36,7 @@ type minting struct {
 func (p *program) nonceCommand() *cobra.Command {
 	var m minting
 	cmd := &cobra.Command{
-		Use:   "nonce --storage URL --cluster ID",
+		Use:   "nonce --storage URL",
 		Short: "Mint a nonce with which one operator or administrator registers",
 		Long: "Mint a nonce with which one operator or administrator registers. It is signed with the key in the\n" +
 			"cluster's storage, which is made, together with the cluster's authorities, if there is none yet.",
@@ -46,7 +46,7 @@ func (p *program) nonceCommand() *cobra.Command {
 	m.flags(cmd)
 	m.keyFlags(cmd, "")
 	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
-	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster")
+	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster (default: what a shard's configuration in storage says)")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
 	f.StringVar(&m.tenant, "tenant", string(nstance.DefaultTenant), "tenant")
 	f.Var(duration.NewFlag(&m.expiry, 3*time.Hour), "expiry", "how long it is good for")
@@ -58,6 +58,9 @@ func (p *program) nonceCommand() *cobra.Command {
 }
 
 func (p *program) nonce(ctx context.Context, m *minting) error {
+	if err := m.place(ctx); err != nil {
+		return err
+	}
 	claims, err := m.claims(p.now())
 	if err != nil {
 		return err
@@ -95,13 +98,33 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	return nil
 }
 
+// place takes the cluster from the storage where it is not named, and refuses one
+// that is not the storage's.
+func (m *minting) place(ctx context.Context) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if m.cluster != "" {
+		if err := nstance.ClusterID(m.cluster).Validate("--cluster"); err != nil {
+			return err
+		}
+		return m.belongs(ctx, nstance.ClusterID(m.cluster))
+	}
+	is, _, err := m.clusterIn(ctx, "")
+	if err == nil && is == "" {
+		err = nstance.FieldError("--cluster", "name the cluster's ID", "is not given, and no configuration in this storage says it")
+	}
+	if err != nil {
+		return err
+	}
+	m.cluster = string(is)
+	return m.belongs(ctx, is)
+}
+
 func (m *minting) claims(now time.Time) (registration.Claims, error) {
 	c := registration.Claims{
 		Kind: nstance.Role(m.kind), Subject: m.cluster, Cluster: nstance.ClusterID(m.cluster), Shard: nstance.ShardID(m.shard),
 		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
-	}
-	if m.url == "" {
-		return c, nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")
 	}
 	if err := errors.Join(c.Cluster.Validate("--cluster"), c.Tenant.Validate("--tenant")); err != nil {
 		return c, err

@@ -106,6 +106,36 @@ func TestNonce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, keys.Identity.Certificate(), certs[0].Raw)
 	})
+	t.Run("takes the cluster from the storage, and refuses another one", func(t *testing.T) {
+		d := newDepot(t)
+		nonce := func(args ...string) result {
+			return run(t, strings.NewReader(""), d.env, append([]string{"cluster", "nonce", "--storage-bucket", d.url(), "--key-provider", "env"}, args...)...)
+		}
+		r := nonce()
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, "--cluster: is not given, and no configuration in this storage says it")
+		_, err := d.store().PutIfAbsent(t.Context(), storage.ConfigKey(shard), []byte(`{"cluster": {"id": "prod"}, "shard": {"id": "eu1a", "provider": {"kind": "sim"}}}`))
+		require.NoError(t, err)
+		r = nonce("--expiry", "1h")
+		require.Zero(t, r.code, r.errors)
+		claims, err := d.server(d.box()).Nonces.Verify(strings.TrimSpace(r.out), time.Now(), registration.Expect{Cluster: "prod", Shard: shard, Kind: nstance.RoleOperator})
+		require.NoError(t, err)
+		require.EqualValues(t, "prod", claims.Cluster)
+		r = nonce("--cluster", "test")
+		require.Equal(t, 6, r.code)
+		require.Contains(t, r.errors, "this storage is of cluster prod, as the configuration of shard eu1a says")
+	})
+	t.Run("takes the name of a bucket for that in S3", func(t *testing.T) {
+		env := map[string]string{"NSTANCE_SECRET_KEY": d.key.Encode()}
+		for name, value := range map[string]string{
+			"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1",
+		} {
+			t.Setenv(name, value)
+		}
+		r := run(t, strings.NewReader(""), env, "cluster", "nonce", "--storage-bucket", "my-bucket", "--key-provider", "env")
+		require.NotEqual(t, 2, r.code, r.errors)
+		require.Contains(t, r.errors, "127.0.0.1:1")
+	})
 	t.Run("has --storage-bucket for --storage", func(t *testing.T) {
 		r := run(t, strings.NewReader(""), d.env, "cluster", "nonce", "--storage-bucket", d.url(), "--cluster", "prod")
 		require.Zero(t, r.code, r.errors)

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ type depot struct {
 // flags adds the flag that says where the storage is.
 func (d *depot) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1; also --storage-bucket")
+	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1, or the name of an S3 bucket; also --storage-bucket")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "storage-bucket" {
 			name = "storage"
@@ -73,7 +74,14 @@ func (d *depot) readOrNothing(ctx context.Context) (storage.Store, error) {
 	return store, err
 }
 
+// bucketName is the name of a bucket without the scheme of a URL.
+var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+
+// check completes the name of a bucket to a URL, and refuses what cannot be.
 func (d *depot) check() error {
+	if bucketName.MatchString(d.url) {
+		d.url = "s3://" + d.url
+	}
 	switch {
 	case d.url == "":
 		return nstance.FieldError("--storage", "use file:///absolute/directory or s3://bucket", "is not given")

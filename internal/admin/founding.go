@@ -97,14 +97,25 @@ func (p *program) make(ctx context.Context, at depot, box *secret.Box) (d *draft
 
 // belongs fails with Conflict if the storage is another cluster's, as far as
 // configurations in it tell.
-func (f *founding) belongs(ctx context.Context, id nstance.ClusterID) error {
-	store, err := f.readOrNothing(ctx)
-	if err != nil {
+func (d *depot) belongs(ctx context.Context, id nstance.ClusterID) error {
+	is, shard, err := d.clusterIn(ctx, id)
+	if err != nil || is == "" {
 		return err
+	}
+	return fault(nstance.Conflict, nil, "name that cluster, or another storage",
+		fmt.Sprintf("this storage is of cluster %s, as the configuration of shard %s says", is, shard))
+}
+
+// clusterIn returns a cluster, other than the given one, that the storage is of,
+// and the shard whose configuration says so; empty: none does.
+func (d *depot) clusterIn(ctx context.Context, other nstance.ClusterID) (nstance.ClusterID, nstance.ShardID, error) {
+	store, err := d.readOrNothing(ctx)
+	if err != nil {
+		return "", "", err
 	}
 	shards, err := shardsIn(ctx, store)
 	if err != nil {
-		return err
+		return "", "", err
 	}
 	for _, shard := range shards {
 		conf, err := configOf(ctx, store, shard)
@@ -112,14 +123,13 @@ func (f *founding) belongs(ctx context.Context, id nstance.ClusterID) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return "", "", err
 		}
-		if conf.Cluster.ID != id {
-			return fault(nstance.Conflict, nil, "name that cluster, or another storage",
-				fmt.Sprintf("this storage is of cluster %s, as the configuration of shard %s says", conf.Cluster.ID, shard))
+		if conf.Cluster.ID != other {
+			return conf.Cluster.ID, shard, nil
 		}
 	}
-	return nil
+	return "", "", nil
 }
 
 func (t *table) founding(f Founding) {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,12 +71,14 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 	if err != nil {
 		return Identity{}, err
 	}
+	id.Servers = e.id.Servers // a standby may have named the leader
 	if id.Chain, id.Roots = cred.Chain, cred.Roots; len(id.Roots) == 0 {
 		return Identity{}, nstance.Errorf(nstance.Internal, "the server sent no authority to trust")
 	}
 	if _, err := holder(id.Key, id.Chain); err != nil {
 		return Identity{}, err
 	}
+	id.Servers = e.learn(ctx, id)
 	if err := forget(dir); err != nil {
 		return Identity{}, err
 	}
@@ -188,20 +191,70 @@ func (e *enrolment) reach(ctx context.Context, addr string) error {
 	return unreachable(addr, err, err.Error())
 }
 
+// register registers at the first address that leads. A standby that knows the
+// leader names it: that is followed, once.
 func (e *enrolment) register(ctx context.Context, key ed25519.PrivateKey) (nstance.Credential, error) {
 	csr, err := pki.NewCSR(key, "nstance-admin")
 	if err != nil {
 		return nstance.Credential{}, err
 	}
 	req := &apiv1.RegisterOperatorRequest{Nonce: strings.TrimSpace(e.Nonce), Csr: csr}
+	var leader, by string
 	for _, addr := range e.Registration {
 		var cred nstance.Credential
 		cred, err = registerAt(ctx, addr, e.dialing(), req)
 		if nstance.CodeOf(err) != nstance.Unavailable {
 			return cred, err
 		}
+		if s, ok := errors.AsType[*nstance.Error](err); ok && s.Leader != "" {
+			e.id.Servers = appendNew(e.id.Servers, s.Leader)
+			leader, by = s.LeaderRegistration, addr
+		}
 	}
-	return nstance.Credential{}, err
+	if leader == "" || slices.Contains(e.Registration, leader) {
+		return nstance.Credential{}, err
+	}
+	cred, err := registerAt(ctx, leader, e.dialing(), req)
+	if err != nil {
+		err = fmt.Errorf("%s leads, as %s says: %w", leader, by, err)
+	}
+	return cred, err
+}
+
+// learn returns the identity's addresses and those of the other servers, as far
+// as the leader tells them at once.
+func (e *enrolment) learn(ctx context.Context, id Identity) []string {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	cfg, err := id.tls()
+	if err != nil {
+		return id.Servers
+	}
+	servers := id.Servers
+	for _, addr := range id.Servers {
+		conn, err := dialing{tls: cfg, timeout: e.Timeout}.open(addr)
+		if err != nil {
+			continue
+		}
+		s, err := apiv1.NewOperatorServiceClient(conn).GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
+		_ = conn.Close() // nothing is under way
+		if err != nil {
+			continue
+		}
+		servers = appendNew(servers, s.GetLeaderAddress())
+		for _, b := range s.GetStandbys() {
+			servers = appendNew(servers, b.GetAddress())
+		}
+		break
+	}
+	return servers
+}
+
+func appendNew(list []string, addr string) []string {
+	if addr == "" || slices.Contains(list, addr) {
+		return list
+	}
+	return append(slices.Clone(list), addr)
 }
 
 func registerAt(ctx context.Context, addr string, d dialing, req *apiv1.RegisterOperatorRequest) (nstance.Credential, error) {

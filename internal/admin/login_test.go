@@ -51,7 +51,8 @@ func TestLogin(t *testing.T) {
 	var got admin.LoginResult
 	require.NoError(t, json.Unmarshal([]byte(r.out), &got))
 	require.Equal(t, admin.LoginResult{
-		Identity: dir, Subject: "admin-0123456789abcdef", Cluster: cluster, Shard: shard, Servers: []string{w.operator}, NotAfter: got.NotAfter,
+		Identity: dir, Subject: "admin-0123456789abcdef", Cluster: cluster, Shard: shard, NotAfter: got.NotAfter,
+		Servers: []string{w.operator, "server-a.example:8993", "server-b.example:8993"},
 	}, got)
 
 	t.Run("makes an identity that serves", func(t *testing.T) {
@@ -108,7 +109,7 @@ func TestLoginTriesEachAddress(t *testing.T) {
 	r := w.login(dir, w.nonce(nil), "--registration", closedPort(t), "--operator-addr", "second.example:1,third.example")
 	require.Zero(t, r.code, r.errors)
 	w.dir = dir
-	require.Equal(t, []string{w.operator, "second.example:1", "third.example:8993"}, w.saved().Servers, "all of them")
+	require.Equal(t, []string{w.operator, "second.example:1", "third.example:8993", "server-a.example:8993", "server-b.example:8993"}, w.saved().Servers, "all of them")
 }
 
 func TestLoginRefuses(t *testing.T) {

@@ -40,7 +40,7 @@ func Status(err error) error {
 	code := known(nstance.CodeOf(err))
 	info := &errdetails.ErrorInfo{Domain: domain, Reason: string(code), Metadata: map[string]string{}}
 	if e, ok := errors.AsType[*nstance.Error](err); ok {
-		for k, v := range map[string]string{"field": e.Field, "remedy": e.Remedy, "leader": e.Leader} {
+		for k, v := range map[string]string{"field": e.Field, "remedy": e.Remedy, "leader": e.Leader, "leader_registration": e.LeaderRegistration} {
 			if v != "" {
 				info.Metadata[k] = valid(v)
 			}
@@ -71,7 +71,7 @@ func ErrorOf(err error) error {
 		info, ok := d.(*errdetails.ErrorInfo)
 		if ok && info.GetDomain() == domain {
 			e.Code = known(nstance.Code(info.GetReason())) // the message names field and remedy already
-			e.Leader = info.GetMetadata()["leader"]
+			e.Leader, e.LeaderRegistration = info.GetMetadata()["leader"], info.GetMetadata()["leader_registration"]
 		}
 	}
 	return e

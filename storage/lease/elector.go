@@ -197,7 +197,7 @@ func (l *Lease) observe(s standing) {
 	}
 	l.looked, l.found = true, l.found || s.version != ""
 	l.now, l.last = s, max(l.last, s.Epoch)
-	h := Holder{ID: s.Holder, Address: s.Address, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
+	h := Holder{ID: s.Holder, Address: s.Address, Registration: s.Registration, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
 	if s.version == "" {
 		h = Holder{}
 	}

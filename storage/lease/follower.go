@@ -118,6 +118,7 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 	}
 	next := c.now.next(last + 1)
 	next.Holder, next.Address, next.Peer = c.id, c.opts.Address, c.opts.Peer
+	next.Registration = c.opts.Registration
 	next.TTL, next.Released = c.opts.TTL.Milliseconds(), false
 	sent, err := c.write(ctx, &next)
 	if err == nil {

@@ -14,11 +14,13 @@ import (
 // object is lease/{shard}.json.
 type object struct {
 	storage.Header
-	Holder   string `json:"holder"` // random, new with every process
-	Address  string `json:"address,omitempty"`
-	Peer     string `json:"peer,omitempty"`
-	TTL      int64  `json:"ttl_ms"`
-	Released bool   `json:"released"` // given back: it may be taken at once
+	Holder  string `json:"holder"` // random, new with every process
+	Address string `json:"address,omitempty"`
+	Peer    string `json:"peer,omitempty"`
+
+	Registration string `json:"registration,omitempty"`
+	TTL          int64  `json:"ttl_ms"`
+	Released     bool   `json:"released"` // given back: it may be taken at once
 }
 
 var known = []string{"format", "epoch", "write_id", "holder", "address", "peer", "ttl_ms", "released"}

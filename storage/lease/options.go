@@ -27,6 +27,9 @@ type Options struct {
 	TTL     time.Duration // of its own terms: MinTTL to MaxTTL, whole milliseconds; 6s
 	Log     *slog.Logger  // nil: discard
 
+	// Registration is where clients without a certificate reach this process.
+	Registration string
+
 	// Peer is where Watch of other servers reaches this process; empty: nowhere.
 	Peer string
 
@@ -64,12 +67,14 @@ type Options struct {
 // A Holder is who holds the lease, as last seen in storage. The zero Holder
 // means that nobody is known to.
 type Holder struct {
-	ID       string // random, new with every process
-	Address  string // as in its Options
-	Peer     string // as in its Options
-	Epoch    uint64
-	Self     bool // this very process; that its term lasts only the Term knows
-	Released bool // it was given back
+	ID      string // random, new with every process
+	Address string // as in its Options
+	Peer    string // as in its Options
+
+	Registration string // as in its Options
+	Epoch        uint64
+	Self         bool // this very process; that its term lasts only the Term knows
+	Released     bool // it was given back
 }
 
 // An Announcement says that the holder's write has reached storage.

@@ -37,7 +37,7 @@ func Look(ctx context.Context, s storage.Store, shard nstance.ShardID) (Sighting
 		return Sighting{}, err
 	}
 	return Sighting{
-		Holder: Holder{ID: at.Holder, Address: at.Address, Peer: at.Peer, Epoch: at.Epoch, Released: at.Released},
+		Holder: Holder{ID: at.Holder, Address: at.Address, Registration: at.Registration, Peer: at.Peer, Epoch: at.Epoch, Released: at.Released},
 		TTL:    at.ttl(), Version: at.version,
 	}, nil
 }

@@ -62,6 +62,7 @@ func (e *Single) Campaign(ctx context.Context) (*Term, error) {
 	taken, err := e.doc.Update(ctx, func(o *object) error {
 		o.Epoch = max(o.Epoch, last) + 1
 		o.Holder, o.Address, o.Peer = holder, e.opts.Address, e.opts.Peer
+		o.Registration = e.opts.Registration
 		o.TTL, o.Released = e.opts.TTL.Milliseconds(), false
 		return nil
 	})
