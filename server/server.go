@@ -199,7 +199,7 @@ func (s *Server) openCache() (err error) {
 func (s *Server) closeCache() {
 	err := s.cache.Close()
 	if s.scratch != "" {
-		err = errors.LeaderRegistration(err, os.RemoveAll(s.scratch))
+		err = errors.Join(err, os.RemoveAll(s.scratch))
 	}
 	if err != nil {
 		s.log.Warn("journal not closed well", "err", err)
@@ -292,7 +292,7 @@ func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	}
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return errors.LeaderRegistration(err, s.elector.Resign(release))
+	return errors.Join(err, s.elector.Resign(release))
 }
 
 // Ready blocks until the listeners are open, or ctx ends.

@@ -74,7 +74,7 @@ func TestLogin(t *testing.T) {
 		require.Equal(t, []string{"admin.json", "ca.pem", "cert.pem", "key.pem"}, names)
 		data, err := os.ReadFile(filepath.Join(dir, "admin.json"))
 		require.NoError(t, err)
-		require.JSONEq(t, `{"servers":["`+w.operator+`"],"shard":"eu1a","cluster":"prod"}`, string(data))
+		require.JSONEq(t, `{"servers":["`+w.operator+`","server-a.example:8993","server-b.example:8993"],"shard":"eu1a","cluster":"prod"}`, string(data))
 	})
 	t.Run("again, with a new nonce", func(t *testing.T) {
 		again := w.nonce(func(c *registration.Claims) { c.JTI = "fedcba9876543210" })
