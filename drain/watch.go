@@ -46,14 +46,14 @@ func event(item feed.Item[nstance.DrainEvent]) nstance.DrainEvent {
 	return e
 }
 
-func (c *Coordinator) snapshot() ([]nstance.DrainEvent, nstance.Seq) {
+func (c *Coordinator) snapshot() (iter.Seq[nstance.DrainEvent], nstance.Seq) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []nstance.DrainEvent
 	for _, d := range c.active() {
 		all = append(all, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: d})
 	}
-	return all, c.feed.Last()
+	return slices.Values(all), c.feed.Last()
 }
 
 // Active returns the drains under way, earliest deadline first.

@@ -135,6 +135,35 @@ func (r *Reconciler) Instances() []InstanceView {
 	return out
 }
 
+// InstanceIDs returns the IDs of the instances whose group keep accepts, sorted.
+// keep must not call the reconciler.
+func (r *Reconciler) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
+	r.mu.Lock()
+	var out []nstance.InstanceID
+	for id, m := range r.members {
+		if keep(m.rec.Key()) {
+			out = append(out, id)
+		}
+	}
+	r.mu.Unlock()
+	slices.Sort(out)
+	return out
+}
+
+// GroupKeys returns the key of every group, in the order of Groups.
+func (r *Reconciler) GroupKeys() []nstance.GroupKey {
+	r.mu.Lock()
+	var out []nstance.GroupKey
+	for key, g := range r.groups {
+		if !g.vanished() {
+			out = append(out, key)
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(out, func(a, b nstance.GroupKey) int { return cmp.Compare(a.String(), b.String()) })
+	return out
+}
+
 // Instance returns one instance, or NotFound.
 func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
 	r.mu.Lock()

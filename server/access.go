@@ -108,6 +108,11 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 	if promote {
 		t.used.note(id)
 	}
+	if id.Role == nstance.RoleOperator {
+		if err := s.budgets.request(s.config().Budget(id.Tenant)); err != nil {
+			return nil, err
+		}
+	}
 	return context.WithValue(ctx, callerKey{}, caller{id, t}), nil
 }
 

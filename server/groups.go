@@ -115,6 +115,7 @@ func (g *groups) publish() {
 	conf := g.t.server.config()
 	file, _ := g.doc.Held()
 	d := g.desired(conf, file)
+	g.t.resolver.wantTypes(groupsIn(d))
 	g.noteOpen(d.Open)
 	if g.published != conf {
 		g.published = conf
@@ -132,6 +133,18 @@ func (g *groups) desired(conf *config.Config, file groupsFile) nstance.Desired {
 	d := g.complete(conf, file, laid)
 	d.Open = append(d.Open, open...)
 	return d
+}
+
+// groupsIn returns every group of d as it should be, the open ones too.
+func groupsIn(d nstance.Desired) []nstance.Group {
+	all := slices.Clone(d.Groups)
+	for _, u := range d.Open {
+		all = append(all, u.Group)
+		if u.Last != nil {
+			all = append(all, *u.Last)
+		}
+	}
+	return all
 }
 
 // noteOpen takes note of the groups that are open. When there are others than
@@ -157,7 +170,11 @@ func (g *groups) complete(conf *config.Config, file groupsFile, laid []nstance.G
 		if e.alone(conf, spec.Key) {
 			complete = g.t.resolver.vet
 		}
-		if err := complete(conf, &spec); err != nil {
+		err := complete(conf, &spec)
+		if err == nil {
+			err = config.CheckVars(spec.Definition, e.set(conf.Static(spec.Key)).Vars)
+		}
+		if err != nil {
 			d.Open = append(d.Open, nstance.Unresolved{Group: spec, Known: true, Last: g.madeFrom(spec, e), Why: err.Error()})
 			continue
 		}

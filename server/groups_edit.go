@@ -18,8 +18,22 @@ const maxDynamic = 5000
 
 // A changer is on whose behalf groups are changed, and what that one may name.
 type changer struct {
-	by  string
-	may config.Allowance
+	by     string
+	may    config.Allowance
+	budget *config.Budget // nil: no limit
+}
+
+// grown fails with Quota if another entry of the file went beyond the changer's
+// budget.
+func (w changer) grown(conf *config.Config, key nstance.GroupKey, f groupsFile, e entry) error {
+	if w.budget == nil {
+		return nil
+	}
+	groupsBefore, bytesBefore := f.use(conf, key.Tenant)
+	f.Groups = maps.Clone(f.Groups)
+	f.put(key, e)
+	groups, bytes := f.use(conf, key.Tenant)
+	return w.budget.Grown(groupsBefore, groups, bytesBefore, bytes)
 }
 
 // changer returns the caller as one who changes groups of its tenant.
@@ -27,7 +41,9 @@ func (c caller) changer() changer {
 	if c.Role == nstance.RoleAdmin {
 		return changer{by: c.Subject}
 	}
-	return changer{c.Subject, c.term.server.config().Allowance(c.Tenant)}
+	conf := c.term.server.config()
+	budget := conf.Budget(c.Tenant)
+	return changer{c.Subject, conf.Allowance(c.Tenant), &budget}
 }
 
 // An edit changes the file, and returns what the journal says of that. One
@@ -100,7 +116,7 @@ func (g *groups) create(ctx context.Context, who changer, key nstance.GroupKey, 
 	if err != nil {
 		return spec, err
 	}
-	g.t.resolver.acquaint(ctx, spec.Definition.InstanceTypes)
+	types := g.t.resolver.lookUpTypes(ctx, spec.Definition.InstanceTypes)
 	b, err := g.beneath(ctx, conf, under, dryRun)
 	if err != nil {
 		return spec, err
@@ -110,13 +126,20 @@ func (g *groups) create(ctx context.Context, who changer, key nstance.GroupKey, 
 		if err != nil || same {
 			return none, err
 		}
-		if err := g.t.resolver.vet(conf, &spec); err != nil {
+		if err := g.t.resolver.vetRequest(types, &spec); err != nil {
 			return none, err
 		}
 		if err := who.may.Room("size", g.sizes(conf, *f, key)+g.t.reconciler.OnDemand(key.Tenant), spec.Size); err != nil {
 			return none, err
 		}
-		f.put(key, entry{Override: o, Dynamic: true, Base: b})
+		if err := g.checkVars(conf, spec, o.Vars); err != nil {
+			return none, err
+		}
+		made := entry{Override: o, Dynamic: true, Base: b}
+		if err := who.grown(conf, key, *f, made); err != nil {
+			return none, err
+		}
+		f.put(key, made)
 		return g.event(nstance.EventGroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
 	})
 	return spec, err
@@ -210,7 +233,7 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 	if err := who.may.Check(o); err != nil {
 		return nstance.Group{}, false, err
 	}
-	g.t.resolver.acquaint(ctx, named(conf, o))
+	types := g.t.resolver.lookUpTypes(ctx, named(conf, o))
 	b, err := g.rebase(ctx, conf, key, o, dryRun)
 	if err != nil {
 		return nstance.Group{}, false, err
@@ -224,7 +247,7 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 		if err != nil {
 			return none, err
 		}
-		before := e.overlayOr(conf.Static(key))
+		before := e.set(conf.Static(key))
 		e.Override = o.Over(before)
 		e.Dynamic = !conf.Static(key)
 		if b != nil {
@@ -234,7 +257,7 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 			return none, err
 		}
 		if retyped(o) {
-			if err := g.t.resolver.vet(conf, &spec); err != nil {
+			if err := g.t.resolver.vetRequest(types, &spec); err != nil {
 				return none, err
 			}
 		}
@@ -247,10 +270,31 @@ func (g *groups) change(ctx context.Context, who changer, key nstance.GroupKey, 
 			return none, err
 		}
 		unchanged = len(config.Differences(before, e.Override)) == 0
+		if o.Vars != nil || o.Template != "" || o.Args != nil {
+			if err := g.checkVars(conf, spec, e.Vars); err != nil {
+				return none, err
+			}
+		}
+		if err := who.grown(conf, key, *f, e); err != nil {
+			return none, err
+		}
 		f.put(key, e)
 		return g.changed(key, before, e.Override, was.Size, spec.Size, who), nil
 	})
 	return spec, unchanged, err
+}
+
+// checkVars fails with Invalid if variables that the API sets would be printed as
+// they are and are more than plain words. User data that is not known yet is
+// looked at once it is.
+func (g *groups) checkVars(conf *config.Config, spec nstance.Group, vars map[string]string) error {
+	if len(vars) == 0 {
+		return nil
+	}
+	if err := g.t.resolver.fill(conf, &spec); err != nil && !errors.Is(err, nstance.Unavailable) {
+		return err
+	}
+	return config.CheckVars(spec.Definition, vars)
 }
 
 // retyped reports whether o may change what instance types a group has, or what
@@ -269,14 +313,6 @@ func named(conf *config.Config, o config.Override) []string {
 		names = append(slices.Clone(t.InstanceTypes), t.InstanceType)
 	}
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
-}
-
-// overlayOr returns what is laid over a static group, or what a dynamic one is.
-func (e entry) overlayOr(static bool) config.Override {
-	if static {
-		return e.overlay()
-	}
-	return e.Override
 }
 
 // as returns a group as an entry makes it. It fails with NotFound when there is

@@ -74,6 +74,22 @@ func (f groupsFile) keys() (out []nstance.GroupKey) {
 	return out
 }
 
+// use returns how many groups of a tenant the API made, and how many bytes it says
+// of all its groups.
+func (f groupsFile) use(conf *config.Config, tenant nstance.TenantID) (groups, bytes int) {
+	for name, e := range f.Groups {
+		of, group, _ := strings.Cut(name, "/")
+		if of != string(tenant) {
+			continue
+		}
+		if key := (nstance.GroupKey{Tenant: tenant, Group: nstance.GroupID(group)}); !conf.Static(key) && e.exists() {
+			groups++
+		}
+		bytes += e.Override.Bytes()
+	}
+	return groups, bytes
+}
+
 // exists reports whether the entry by itself makes a group.
 func (e entry) exists() bool { return e.Template != "" || e.Base != nil }
 
@@ -107,6 +123,14 @@ func (e entry) alone(conf *config.Config, key nstance.GroupKey) bool {
 func (e entry) overlay() config.Override {
 	if e.Dynamic {
 		return config.Override{}
+	}
+	return e.Override
+}
+
+// set returns what the API says of a group.
+func (e entry) set(static bool) config.Override {
+	if static {
+		return e.overlay()
 	}
 	return e.Override
 }

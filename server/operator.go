@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
+	"iter"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,12 +53,24 @@ func renew(ctx context.Context, csr []byte) (*apiv1.Credential, error) {
 // ListInstances implements the RPC.
 func (operatorService) ListInstances(ctx context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ListInstancesResponse{}
-	for _, v := range c.term.reconciler.Instances() {
-		if c.sees(v.Record.Tenant) && (req.GetGroup() == "" || string(v.Record.Group) == req.GetGroup()) {
-			resp.Instances = append(resp.Instances, instanceMessage(v))
+	ids := c.term.reconciler.InstanceIDs(c.wants(req.GetGroup()))
+	var err error
+	resp.Instances, resp.NextPage, err = pageOf(req, ids, func(id nstance.InstanceID) string { return string(id) }, func(id nstance.InstanceID) *apiv1.Instance {
+		v, err := c.term.reconciler.Instance(id)
+		if err != nil { // it went meanwhile
+			return nil
 		}
+		return instanceMessage(v)
+	})
+	return resp, err
+}
+
+// wants returns a function that reports whether the caller may see a group and
+// asks for it; an empty name asks for all.
+func (c caller) wants(group string) func(nstance.GroupKey) bool {
+	return func(key nstance.GroupKey) bool {
+		return c.sees(key.Tenant) && (group == "" || string(key.Group) == group)
 	}
-	return resp, nil
 }
 
 // instance returns an instance that the caller may know of.
@@ -93,6 +105,7 @@ func (o operatorService) GetInstance(ctx context.Context, req *apiv1.GetInstance
 	for _, e := range events {
 		resp.Events = append(resp.Events, wire.Event(e))
 	}
+	resp.Events = fittingEnd(resp.GetEvents())
 	v, err := c.instance(req.GetId())
 	switch {
 	case err == nil:
@@ -218,6 +231,9 @@ func (o operatorService) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfig
 // GetConfig implements the RPC.
 func (o operatorService) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
 	p := o.s.proposed()
+	if len(p.Data) > maxRecord {
+		return nil, nstance.Errorf(nstance.Invalid, "the configuration has %d bytes, more than an answer holds: read it from %s", len(p.Data), p.Name)
+	}
 	return &apiv1.GetConfigResponse{Name: p.Name, Digest: p.Digest, Content: p.Data}, nil
 }
 
@@ -251,7 +267,7 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	list := c.term.attention()
 	resp.Attention, resp.AttentionOmitted = attentionMessages(c, list)
 	if c.Role == nstance.RoleAdmin {
-		resp.Problems = reconcile.Problems(list)
+		resp.Problems = fitProblems(reconcile.Problems(list))
 	}
 	return resp, nil
 }
@@ -274,26 +290,20 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 		}
 		defer c.term.drains.AddExecutor(c.drainTenant())()
 	}
-	wanted := func(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) bool {
-		return c.sees(tenant) && (req.GetGroup() == "" || string(group) == req.GetGroup()) &&
-			(req.GetInstance() == "" || string(id) == req.GetInstance())
-	}
+	wantsGroup := c.wants(req.GetGroup())
+	wantsInstance := func(id nstance.InstanceID) bool { return req.GetInstance() == "" || string(id) == req.GetInstance() }
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.term.granted.Context(), cancel)()
 	// A watcher that does not read keeps Send waiting, which ctx does not end.
 	defer c.term.hangUpAfter(stream.Context())()
 	view := feed.View[watched]{
-		Snapshot: c.term.snapshot,
+		Snapshot: c.term.snapshot(wantsGroup, wantsInstance), Turn: c.watchTurn(req.GetDrainExecutor()),
 		Keep: func(w watched) bool {
 			if w.renew {
 				return c.mustRenew()
 			}
-			if w.instance != nil {
-				r := w.instance.Record
-				return wanted(r.Tenant, r.Group, r.ID)
-			}
-			return wanted(w.event.Tenant, w.event.Group, w.event.Instance)
+			return w.instance != nil || wantsGroup(nstance.GroupKey{Tenant: w.event.Tenant, Group: w.event.Group}) && wantsInstance(w.event.Instance)
 		},
 	}
 	if req.GetAfterSeq() != 0 && c.mustRenew() { // where it goes on there may be no Synced
@@ -306,7 +316,7 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 			return err
 		}
 		for _, m := range c.watchMessages(item) {
-			if err := stream.Send(m); err != nil {
+			if err := sendInTime(stream, m); err != nil {
 				return err
 			}
 		}
@@ -317,14 +327,22 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 	return nil
 }
 
-// snapshot returns every instance. The number is taken first: what happens
-// meanwhile may be both in the snapshot and among the events, never in neither.
-func (t *term) snapshot() ([]watched, nstance.Seq) {
-	seq := t.hub.Last()
-	views := t.reconciler.Instances()
-	out := make([]watched, len(views))
-	for i := range views {
-		out[i].instance = &views[i]
+// snapshot returns the instances that are wanted, each as it is when its turn
+// comes, so that a watcher that is slow holds no copy of them all. The number is
+// taken first: what happens meanwhile may be both in the snapshot and among the
+// events, never in neither.
+func (t *term) snapshot(wantsGroup func(nstance.GroupKey) bool, wantsInstance func(nstance.InstanceID) bool) func() (iter.Seq[watched], nstance.Seq) {
+	return func() (iter.Seq[watched], nstance.Seq) {
+		seq := t.hub.Last()
+		return func(yield func(watched) bool) {
+			for _, id := range t.reconciler.InstanceIDs(wantsGroup) {
+				if !wantsInstance(id) {
+					continue
+				}
+				if v, err := t.reconciler.Instance(id); err == nil && !yield(watched{instance: &v}) {
+					return
+				}
+			}
+		}, seq
 	}
-	return slices.Clip(out), seq
 }

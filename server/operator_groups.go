@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"iter"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -15,14 +17,18 @@ import (
 )
 
 // ListGroups implements the RPC.
-func (operatorService) ListGroups(ctx context.Context, _ *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
+func (operatorService) ListGroups(ctx context.Context, req *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ListGroupsResponse{}
-	for _, g := range c.term.reconciler.Groups() {
-		if c.sees(g.Key.Tenant) {
-			resp.Groups = append(resp.Groups, c.term.groupMessage(g))
+	keys := slices.DeleteFunc(c.term.reconciler.GroupKeys(), func(key nstance.GroupKey) bool { return !c.sees(key.Tenant) })
+	var err error
+	resp.Groups, resp.NextPage, err = pageOf(req, keys, nstance.GroupKey.String, func(key nstance.GroupKey) *apiv1.Group {
+		g, err := c.term.reconciler.Group(key)
+		if err != nil { // it went meanwhile
+			return nil
 		}
-	}
-	return resp, nil
+		return c.term.groupMessage(g)
+	})
+	return resp, err
 }
 
 // groupMessage is what is told of a group, with what only the file knows.
@@ -199,28 +205,48 @@ func (operatorService) DeleteGroup(ctx context.Context, req *apiv1.DeleteGroupRe
 
 // A groupChange is one thing that watchers of groups are told.
 type groupChange struct {
-	view  reconcile.GroupView
+	key   nstance.GroupKey
+	view  *reconcile.GroupView // nil: watchers are sent the group as it is by then
 	gone  bool
 	renew bool // nothing changed, but watchers may have to renew their certificates
 }
 
 // groupChanged takes note of a change. It is called under the reconciler's lock.
 func (t *term) groupChanged(v reconcile.GroupView, gone bool) {
-	t.groupHub.Publish(groupChange{view: v, gone: gone})
+	change := groupChange{key: v.Key, gone: gone}
+	if !gone && bytesSet(v.Definition) <= maxKeptChange {
+		change.view = &v
+	}
+	t.groupHub.Publish(change)
 	if gone && v.Removing && v.OnDemand == 0 {
 		t.groups.forgetSoon(v.Key)
 	}
 }
 
+// maxKeptChange is how long variables and arguments of a group may be, in bytes,
+// for each of its changes to be kept as it was: thousands are kept.
+const maxKeptChange = 4 << 10
+
+// bytesSet returns how long the variables and arguments of a definition are.
+func bytesSet(d nstance.Definition) int {
+	n := len(d.Args)
+	for name, value := range d.Vars {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
 // groupSnapshot returns every group. The number is taken first: a change
 // meanwhile may be both in the snapshot and among the events, never in neither.
-func (t *term) groupSnapshot() ([]groupChange, nstance.Seq) {
+func (t *term) groupSnapshot() (iter.Seq[groupChange], nstance.Seq) {
 	seq := t.groupHub.Last()
-	var out []groupChange
-	for _, v := range t.reconciler.Groups() {
-		out = append(out, groupChange{view: v})
-	}
-	return out, seq
+	return func(yield func(groupChange) bool) {
+		for _, key := range t.reconciler.GroupKeys() {
+			if !yield(groupChange{key: key}) {
+				return
+			}
+		}
+	}, seq
 }
 
 // WatchGroups implements the RPC.
@@ -231,13 +257,14 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 	defer context.AfterFunc(c.term.granted.Context(), cancel)()
 	// A watcher that does not read keeps Send waiting, which ctx does not end.
 	defer c.term.hangUpAfter(stream.Context())()
+	wants := c.wants(req.GetGroup())
 	view := feed.View[groupChange]{
-		Snapshot: c.term.groupSnapshot,
+		Snapshot: c.term.groupSnapshot, Turn: c.watchTurn(false),
 		Keep: func(w groupChange) bool {
 			if w.renew {
 				return c.mustRenew()
 			}
-			return c.sees(w.view.Key.Tenant) && (req.GetGroup() == "" || string(w.view.Key.Group) == req.GetGroup())
+			return wants(w.key)
 		},
 	}
 	if req.GetAfterSeq() != 0 && c.mustRenew() { // where it goes on there may be no Synced
@@ -250,7 +277,7 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 			return err
 		}
 		for _, m := range c.groupWatchMessages(item) {
-			if err := stream.Send(m); err != nil {
+			if err := sendInTime(stream, m); err != nil {
 				return err
 			}
 		}
@@ -261,17 +288,29 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 	return nil
 }
 
+// groupWatchMessage returns an item as it is sent; nil for a change of a group
+// that is gone by now, which another item says.
 func (t *term) groupWatchMessage(item feed.Item[groupChange]) *apiv1.WatchGroupsResponse {
-	v, seq := item.Value.view, uint64(item.Seq)
+	key, seq := item.Value.key, uint64(item.Seq)
 	switch {
-	case item.Kind == feed.Snapshot:
-		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Snapshot{Snapshot: t.groupMessage(v)}}
 	case item.Kind == feed.Synced:
 		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Synced{Synced: &apiv1.Synced{Seq: seq}}}
 	case item.Value.gone:
 		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Removed{Removed: &apiv1.GroupRemoved{
-			Seq: seq, Tenant: string(v.Key.Tenant), Group: string(v.Key.Group),
+			Seq: seq, Tenant: string(key.Tenant), Group: string(key.Group),
 		}}}
+	}
+	var v reconcile.GroupView
+	if item.Value.view != nil {
+		v = *item.Value.view
+	} else {
+		var err error
+		if v, err = t.reconciler.Group(key); err != nil {
+			return nil
+		}
+	}
+	if item.Kind == feed.Snapshot {
+		return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Snapshot{Snapshot: t.groupMessage(v)}}
 	}
 	return &apiv1.WatchGroupsResponse{Message: &apiv1.WatchGroupsResponse_Changed{Changed: &apiv1.GroupChanged{Seq: seq, Group: t.groupMessage(v)}}}
 }

@@ -63,9 +63,11 @@ func (c caller) prepare(ctx context.Context, order *reconcile.OnDemandRequest, o
 	if err == nil {
 		g.Group, err = conf.Lay(g.Group, o)
 	}
+	if err == nil {
+		err = config.CheckVars(g.Definition, o.Vars)
+	}
 	if err == nil && retyped(o) {
-		c.term.resolver.acquaint(ctx, named(conf, o))
-		err = c.term.resolver.vet(conf, &g.Group)
+		err = c.term.resolver.vetRequest(c.term.resolver.lookUpTypes(ctx, named(conf, o)), &g.Group)
 	}
 	if err != nil {
 		return err

@@ -18,7 +18,6 @@ import (
 const (
 	journalPage    = 1000
 	maxJournalPage = 10_000
-	maxAnswer      = 2 << 20 // bytes of a page: gRPC's own limit for a message is 4 MiB
 	maxTypes       = 64
 )
 
@@ -126,5 +125,5 @@ func (o operatorService) ListInterruptions(ctx context.Context, req *apiv1.ListI
 		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Instance: nstance.InstanceID(req.GetInstance()),
 		EventID: req.GetEventId(), Types: noticeTypes, Limit: limit,
 	})
-	return &apiv1.ListInterruptionsResponse{Interruptions: list}, err
+	return &apiv1.ListInterruptionsResponse{Interruptions: fitting(list)}, err
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,16 +91,15 @@ func later(a, b time.Time) time.Time {
 }
 
 // ListOperators implements the RPC.
-func (operatorService) ListOperators(ctx context.Context, _ *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
+func (operatorService) ListOperators(ctx context.Context, req *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
 	list, err := callerOf(ctx).term.listOperators(ctx)
 	if err != nil {
 		return nil, err
 	}
 	resp := &apiv1.ListOperatorsResponse{}
-	for _, o := range list {
-		resp.Operators = append(resp.Operators, operatorMessage(o))
-	}
-	return resp, nil
+	slices.SortFunc(list, func(a, b listedOperator) int { return strings.Compare(a.key, b.key) })
+	resp.Operators, resp.NextPage, err = pageOf(req, list, func(o listedOperator) string { return o.key }, operatorMessage)
+	return resp, err
 }
 
 func operatorMessage(o listedOperator) *apiv1.Operator {

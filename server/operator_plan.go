@@ -41,7 +41,7 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	if err != nil {
 		return nil, err
 	}
-	c.term.resolver.acquaint(ctx, typesOf(conf))
+	c.term.resolver.lookUpTypes(ctx, typesOf(conf))
 	plans, err := c.term.groups.whatIf(conf)
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 			resp.Groups = append(resp.Groups, c.planMessage(p))
 		}
 	}
-	return resp, err
+	return fitPlan(resp), err
 }
 
 // typesOf returns the instance types that a configuration names.
@@ -110,7 +110,7 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	for _, p := range plans {
 		resp.Groups = append(resp.Groups, c.planMessage(p))
 	}
-	return resp, err
+	return fitPlan(resp), err
 }
 
 // whatIfOne says what another state of one group would do; template is the one

@@ -10,12 +10,11 @@ import (
 )
 
 // ListOrphans implements the RPC.
-func (operatorService) ListOrphans(ctx context.Context, _ *apiv1.ListOrphansRequest) (*apiv1.ListOrphansResponse, error) {
-	resp := &apiv1.ListOrphansResponse{}
-	for _, o := range callerOf(ctx).term.reconciler.Orphans() {
-		resp.Orphans = append(resp.Orphans, orphanMessage(o))
-	}
-	return resp, nil
+func (operatorService) ListOrphans(ctx context.Context, req *apiv1.ListOrphansRequest) (resp *apiv1.ListOrphansResponse, err error) {
+	resp = &apiv1.ListOrphansResponse{}
+	id := func(o reconcile.OrphanView) string { return string(o.Machine.ID) }
+	resp.Orphans, resp.NextPage, err = pageOf(req, callerOf(ctx).term.reconciler.Orphans(), id, orphanMessage)
+	return resp, err
 }
 
 // AdoptOrphan implements the RPC.

@@ -53,7 +53,8 @@ type resolver struct {
 	bodies map[string][]byte    // fetched user data, by digest
 	looked map[string]time.Time // when tracked secrets were last read
 	archs  map[string][]nstance.Arch
-	asked  map[string]bool    // types that groups name
+	asked  map[string]bool    // types that groups in force name
+	recent []string           // types that requests named, oldest first
 	tried  map[string]bool    // types that the provider was asked for in this term, whatever it said
 	wrong  map[string]trouble // what could not be found, and why
 	seen   *config.Config     // for which it was looked last
@@ -64,9 +65,9 @@ type resolver struct {
 type trouble struct{ what, why string }
 
 const (
-	firstResolve    = 5 * time.Second // the wait after a failure, doubling
-	lastResolve     = 5 * time.Minute
-	maxMachineTypes = 1000
+	firstResolve   = 5 * time.Second // the wait after a failure, doubling
+	lastResolve    = 5 * time.Minute
+	maxRecentTypes = 1000
 )
 
 func newResolver(t *term) *resolver {
@@ -360,22 +361,69 @@ func (v *resolver) findTypes(ctx context.Context) bool {
 	return ok
 }
 
-// acquaint asks what instance types can run that somebody names, unless it is
-// known, so that what does not suit is refused at once. Without an answer
-// nothing is held against them.
-func (v *resolver) acquaint(ctx context.Context, names []string) {
-	v.mu.Lock()
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, known := v.archs[name]; return known })
+// typeArchs is what instance types run, as far as that is known, by name.
+type typeArchs map[string][]nstance.Arch
+
+// lookUpTypes returns what the instance types run that a request names. The
+// provider is asked for those that are not known yet. Without an answer nothing
+// is held against them.
+func (v *resolver) lookUpTypes(ctx context.Context, names []string) typeArchs {
+	names = slices.Clone(names)
 	slices.Sort(names)
-	if names = slices.Compact(names); len(v.tried)+len(names) > maxMachineTypes { // clients may name any
-		others := func(name string) bool { return !v.asked[name] }
-		maps.DeleteFunc(v.archs, func(name string, _ []nstance.Arch) bool { return others(name) })
-		maps.DeleteFunc(v.tried, func(name string, _ bool) bool { return others(name) })
-	}
+	names = slices.Compact(names)
+	v.mu.Lock()
+	unknown := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, known := v.archs[name]; return known })
+	v.rememberTypes(unknown)
 	v.mu.Unlock()
 	ctx, cancel := v.t.bound(ctx)
 	defer cancel()
-	v.learnTypes(ctx, names)
+	v.learnTypes(ctx, unknown)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := typeArchs{}
+	for _, name := range names {
+		if archs, known := v.archs[name]; known {
+			out[name] = archs
+		}
+	}
+	return out
+}
+
+// rememberTypes makes room for types that a request names: those that earlier
+// requests named are forgotten first, those that groups name never. It needs the
+// lock.
+func (v *resolver) rememberTypes(names []string) {
+	v.recent = append(slices.DeleteFunc(v.recent, func(name string) bool { return slices.Contains(names, name) }), names...)
+	for len(v.recent) > max(maxRecentTypes, len(names)) {
+		oldest := v.recent[0]
+		if v.recent = v.recent[1:]; !v.asked[oldest] {
+			delete(v.archs, oldest)
+			delete(v.tried, oldest)
+		}
+	}
+}
+
+// wantTypes has the instance types looked for that groups in force name, and
+// forgets those that neither groups nor requests name any more.
+func (v *resolver) wantTypes(specs []nstance.Group) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	was := v.asked
+	v.asked = map[string]bool{}
+	for _, spec := range specs {
+		for _, name := range spec.Definition.InstanceTypes {
+			_, known := v.archs[name]
+			if v.asked[name] = true; !known && !was[name] {
+				v.signal()
+			}
+		}
+	}
+	needed := maps.Clone(v.asked)
+	for _, name := range v.recent {
+		needed[name] = true
+	}
+	maps.DeleteFunc(v.archs, func(name string, _ []nstance.Arch) bool { return !needed[name] })
+	maps.DeleteFunc(v.tried, func(name string, _ bool) bool { return !needed[name] })
 }
 
 func (v *resolver) learnTypes(ctx context.Context, names []string) bool {
@@ -432,10 +480,13 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 	return err == nil
 }
 
-// typesKnown returns what is known of instance types, to be kept. It needs the
-// lock.
+// typesKnown returns what is known of the instance types that groups name, to be
+// kept. It needs the lock.
 func (v *resolver) typesKnown() (out map[string]found) {
 	for name, archs := range v.archs {
+		if !v.asked[name] {
+			continue
+		}
 		f, was := v.known.Types[name]
 		if is := inArchs(archs); !was || f.Is != is {
 			f = found{is, v.t.server.opts.Now().UTC()}
@@ -503,7 +554,23 @@ func (v *resolver) fill(conf *config.Config, spec *nstance.Group) error {
 func (v *resolver) vet(_ *config.Config, spec *nstance.Group) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.suits(&spec.Definition)
+	for _, name := range spec.Definition.InstanceTypes {
+		if _, known := v.archs[name]; !known && !v.tried[name] && v.can.Types != nil {
+			return nstance.Errorf(nstance.Unavailable, "instance type %.64q is not known yet: it is being looked for", name)
+		}
+	}
+	return typeArchs(v.archs).suit(&spec.Definition)
+}
+
+// vetRequest is vet for what a request makes of a group; types is what was looked
+// up for it.
+func (v *resolver) vetRequest(types typeArchs, spec *nstance.Group) error {
+	if err := types.suit(&spec.Definition); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return typeArchs(v.archs).suit(&spec.Definition)
 }
 
 func (v *resolver) unknown(what, shown string) error {
@@ -514,36 +581,15 @@ func (v *resolver) unknown(what, shown string) error {
 	return nstance.Errorf(nstance.Unavailable, "%s is not known yet: %s", shown, why)
 }
 
-// suits refuses instance types that definitely do not run the template's
-// architecture, or that nobody has been asked about yet. It needs the lock.
-func (v *resolver) suits(d *nstance.Definition) error {
+// suit refuses instance types that definitely do not run the template's
+// architecture.
+func (a typeArchs) suit(d *nstance.Definition) error {
 	for _, name := range d.InstanceTypes {
-		v.ask(name)
-	}
-	for _, name := range d.InstanceTypes {
-		archs, known := v.archs[name]
-		switch {
-		case !known && !v.tried[name] && v.can.Types != nil:
-			return nstance.Errorf(nstance.Unavailable, "instance type %.64q is not known yet: it is being looked for", name)
-		case archs != nil && !slices.Contains(archs, d.Arch):
+		if archs := a[name]; archs != nil && !slices.Contains(archs, d.Arch) {
 			return nstance.FieldError("instance_type", "use another type, or a template of that architecture", "%.64q does not run %s", name, d.Arch)
 		}
 	}
 	return nil
-}
-
-// ask has an instance type looked for that groups name. It needs the lock.
-func (v *resolver) ask(name string) {
-	if v.asked[name] {
-		return
-	}
-	if len(v.asked) >= maxMachineTypes { // clients may name any
-		clear(v.asked)
-		clear(v.archs)
-		clear(v.tried)
-	}
-	v.asked[name] = true
-	v.signal()
 }
 
 // problems lists what a person should see.
@@ -554,7 +600,7 @@ func (v *resolver) problems() (out []string) {
 		out = append(out, w.what+": "+w.why)
 	}
 	for name, archs := range v.archs {
-		if archs == nil {
+		if archs == nil && v.asked[name] {
 			out = append(out, fmt.Sprintf("instance type %.64q is none that the provider knows", name))
 		}
 	}

@@ -112,6 +112,8 @@ type Server struct {
 	ring     *registration.Keyring // whose keys are keys
 	followed atomic.Uint64         // changes of the keys that have been acted on
 
+	budgets budgets
+
 	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
 
 	mu      sync.Mutex     // guards what follows

@@ -216,6 +216,18 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			require.NoError(t, elector.Resign(t.Context()))
 		})
 	})
+	t.Run("loses its connection", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, d, elector := quietTerm(t)
+			ended := make(chan error, 1)
+			began := time.Now()
+			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			<-d.gone
+			require.Equal(t, patience, time.Since(began))
+			require.Error(t, <-ended)
+			require.NoError(t, elector.Resign(t.Context()))
+		})
+	})
 	t.Run("keeps no shutdown waiting", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tm, d, elector := quietTerm(t)

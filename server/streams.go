@@ -93,13 +93,18 @@ func (t *term) recheckStreams(ctx context.Context) {
 // guarded serves a stream of an operator or administrator, until the certificate
 // that it began with does not stand any more.
 func (c caller) guarded(ss grpc.ServerStream, serve func(context.Context) error) error {
+	done, err := c.beginWatch()
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithCancelCause(context.WithValue(ss.Context(), callerKey{}, c))
 	defer cancel(nil)
 	defer c.term.streams.begin(&openStream{id: c.Identity, cancel: cancel, hangUp: hangUp(ss.Context())})()
 	if _, err := c.term.registrar.Verify(ctx, c.Identity); err != nil {
 		return err // revoked just before it could be found
 	}
-	err := serve(ctx)
+	err = serve(ctx)
 	if cause := context.Cause(ctx); ctx.Err() != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

@@ -88,7 +88,10 @@ func (c caller) groupWatchMessages(item feed.Item[groupChange]) []*apiv1.WatchGr
 	case item.Kind == feed.Synced && c.mustRenew():
 		return []*apiv1.WatchGroupsResponse{c.term.groupWatchMessage(item), c.askGroupWatcher()}
 	}
-	return []*apiv1.WatchGroupsResponse{c.term.groupWatchMessage(item)}
+	if m := c.term.groupWatchMessage(item); m != nil {
+		return []*apiv1.WatchGroupsResponse{m}
+	}
+	return nil
 }
 
 // tendKeys does what takes its time while keys are being rotated. What it does

@@ -21,7 +21,7 @@ func (g *groups) acquaint(ctx context.Context, conf *config.Config) {
 	for _, spec := range laid {
 		names = append(names, spec.Definition.InstanceTypes...)
 	}
-	g.t.resolver.acquaint(ctx, names)
+	g.t.resolver.lookUpTypes(ctx, names)
 }
 
 // foretell returns the holds of a group as they would be if it became what spec

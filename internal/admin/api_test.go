@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -280,7 +281,7 @@ func (w *world) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest, strea
 		case <-ctx.Done():
 		}
 	}()
-	begin := func() ([]*apiv1.Event, nstance.Seq) {
+	begin := func() (iter.Seq[*apiv1.Event], nstance.Seq) {
 		seq := w.hub.Last()
 		if req.GetAfterSeq() == 0 {
 			w.did(call) // what is published from now on is not missed

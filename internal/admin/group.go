@@ -45,17 +45,17 @@ func (p *program) groupListCommand() *cobra.Command {
 
 // groups returns the groups of a tenant; empty means of all.
 func (c *client) groups(ctx context.Context, tenant nstance.TenantID) ([]Group, error) {
-	resp, err := c.ListGroups(ctx, &apiv1.ListGroupsRequest{})
-	if err != nil {
-		return nil, err
-	}
 	groups := []Group{} // an empty list is [], not null
-	for _, g := range resp.GetGroups() {
-		if g := groupOf(g); tenant == "" || g.Tenant == tenant {
-			groups = append(groups, g)
+	err := eachPage(func(page string) (paged, error) {
+		resp, err := c.ListGroups(ctx, &apiv1.ListGroupsRequest{Page: page})
+		for _, g := range resp.GetGroups() {
+			if g := groupOf(g); tenant == "" || g.Tenant == tenant {
+				groups = append(groups, g)
+			}
 		}
-	}
-	return groups, nil
+		return resp, err
+	})
+	return groups, err
 }
 
 func (t *table) groups(groups []Group) {

@@ -43,15 +43,18 @@ func (p *program) instanceListCommand() *cobra.Command {
 // A group that does not exist is NotFound, because an empty answer would hide
 // a mistyped name.
 func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group string) ([]Instance, error) {
-	resp, err := c.ListInstances(ctx, &apiv1.ListInstancesRequest{Group: group})
+	list := []Instance{}
+	err := eachPage(func(page string) (paged, error) {
+		resp, err := c.ListInstances(ctx, &apiv1.ListInstancesRequest{Group: group, Page: page})
+		for _, i := range resp.GetInstances() {
+			if i := instanceOf(i); tenant == "" || i.Tenant == tenant {
+				list = append(list, i)
+			}
+		}
+		return resp, err
+	})
 	if err != nil {
 		return nil, err
-	}
-	list := []Instance{}
-	for _, i := range resp.GetInstances() {
-		if i := instanceOf(i); tenant == "" || i.Tenant == tenant {
-			list = append(list, i)
-		}
 	}
 	if len(list) == 0 && group != "" {
 		if _, err := c.group(ctx, tenant, group); nstance.CodeOf(err) == nstance.NotFound {

@@ -377,15 +377,18 @@ func (p *program) operatorListCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.ListOperators(cmd.Context(), &apiv1.ListOperatorsRequest{})
+			list := []Operator{}
+			err := eachPage(func(page string) (paged, error) {
+				resp, err := c.ListOperators(cmd.Context(), &apiv1.ListOperatorsRequest{Page: page})
+				for _, w := range resp.GetOperators() {
+					if o := operatorOf(w); all || o.status(p.now()) != "expired" {
+						list = append(list, o)
+					}
+				}
+				return resp, err
+			})
 			if err != nil {
 				return err
-			}
-			list := []Operator{}
-			for _, w := range resp.GetOperators() {
-				if o := operatorOf(w); all || o.status(p.now()) != "expired" {
-					list = append(list, o)
-				}
 			}
 			return out.print(list, func(t *table) { t.operators(list) })
 		})

@@ -274,6 +274,8 @@ type Plan struct {
 	Digest string      `json:"digest"` // of the configuration
 	Held   bool        `json:"held"`   // it would wait until it is confirmed
 	Groups []GroupPlan `json:"groups"` // only those that something would happen to
+
+	GroupsOmitted int `json:"groups_omitted,omitempty"` // that did not fit into the answer
 }
 
 // A GroupPlan is what would happen to one group.
@@ -289,6 +291,8 @@ type GroupPlan struct {
 	EstimateSeconds float64           `json:"estimate_seconds,omitempty"` // at most
 	EstimateBasis   string            `json:"estimate_basis,omitempty"`
 	Holds           []Hold            `json:"holds,omitempty"` // what would keep it from happening
+
+	InstancesOmitted int `json:"instances_omitted,omitempty"` // that did not fit into the answer
 }
 
 // A PlannedField is one field that differs.

@@ -38,15 +38,15 @@ func (p *program) orphanListCommand() *cobra.Command {
 }
 
 func (c *client) orphans(ctx context.Context) ([]Orphan, error) {
-	resp, err := c.ListOrphans(ctx, &apiv1.ListOrphansRequest{})
-	if err != nil {
-		return nil, err
-	}
 	list := []Orphan{}
-	for _, o := range resp.GetOrphans() {
-		list = append(list, orphanOf(o))
-	}
-	return list, nil
+	err := eachPage(func(page string) (paged, error) {
+		resp, err := c.ListOrphans(ctx, &apiv1.ListOrphansRequest{Page: page})
+		for _, o := range resp.GetOrphans() {
+			list = append(list, orphanOf(o))
+		}
+		return resp, err
+	})
+	return list, err
 }
 
 func orphanOf(w *apiv1.Orphan) Orphan {

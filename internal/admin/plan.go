@@ -113,6 +113,7 @@ func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (
 	for _, g := range resp.GetGroups() {
 		out.Groups = append(out.Groups, groupPlanOf(g))
 	}
+	out.GroupsOmitted = int(resp.GetGroupsOmitted())
 	return out, nil
 }
 
@@ -120,7 +121,7 @@ func groupPlanOf(w *apiv1.GroupPlan) GroupPlan {
 	g := GroupPlan{
 		Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()), Change: w.GetChange(),
 		SizeBefore: int(w.GetSizeBefore()), SizeAfter: int(w.GetSizeAfter()), Creates: int(w.GetCreates()),
-		Fields: fieldsOf(w.GetFields()), EstimateBasis: w.GetEstimateBasis(),
+		Fields: fieldsOf(w.GetFields()), EstimateBasis: w.GetEstimateBasis(), InstancesOmitted: int(w.GetInstancesOmitted()),
 	}
 	if w.GetEstimate() != nil {
 		g.EstimateSeconds = w.GetEstimate().AsDuration().Seconds()
@@ -148,6 +149,9 @@ func (t *table) plan(p Plan) {
 	}
 	for _, g := range p.Groups {
 		t.groupPlan(g)
+	}
+	if p.GroupsOmitted > 0 {
+		t.say("%d more groups did not fit into the answer", p.GroupsOmitted)
 	}
 	if p.Held {
 		t.say("It would be held: it changes more than shard.max_change permits at once. See nstance-admin config confirm.")
@@ -188,6 +192,9 @@ func (g GroupPlan) summary() string {
 		if n := counts[what.action]; n > 0 {
 			out = append(out, strconv.Itoa(n)+" "+what.done)
 		}
+	}
+	if g.InstancesOmitted > 0 {
+		out = append(out, strconv.Itoa(g.InstancesOmitted)+" more that did not fit into the answer")
 	}
 	if g.Creates > 0 {
 		out = append(out, strconv.Itoa(g.Creates)+" created")

@@ -3,6 +3,9 @@ package feed_test
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/nstance-go/nstance"
@@ -22,13 +25,10 @@ func Example() {
 		rooms[room] = true
 		f.Publish(room)
 	}
-	view := feed.View[string]{Snapshot: func() (all []string, at nstance.Seq) {
+	view := feed.View[string]{Snapshot: func() (iter.Seq[string], nstance.Seq) {
 		mu.Lock()
 		defer mu.Unlock()
-		for room := range rooms {
-			all = append(all, room)
-		}
-		return all, f.Last()
+		return slices.Values(slices.Collect(maps.Keys(rooms))), f.Last()
 	}}
 
 	for item, err := range f.Subscribe(context.Background(), 0, view) {

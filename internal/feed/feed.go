@@ -124,13 +124,25 @@ const (
 // A View is what one subscriber wants to see.
 type View[T any] struct {
 	// Snapshot returns the present state and the number of the last event that
-	// is part of it. It takes both, the state and Feed.Last, under the lock
-	// under which the owner publishes. Nil means that there is no state.
-	Snapshot func() ([]T, nstance.Seq)
+	// is surely part of it: Feed.Last, taken before the state is looked at. The
+	// state may be looked at while it is ranged over, so that a subscriber that
+	// is slow holds no copy of it; what happens meanwhile may then be both in
+	// the snapshot and among the events. Nil means that there is no state.
+	Snapshot func() (iter.Seq[T], nstance.Seq)
+
+	// Turn, if it is not nil, is held while there is something to yield, and
+	// given back while the subscription waits for events.
+	Turn Turn
 
 	// Keep selects from snapshot and events; nil keeps everything. It is
 	// called without a lock.
 	Keep func(T) bool
+}
+
+// A Turn bounds how many subscriptions work at the same time.
+type Turn interface {
+	Take(ctx context.Context) error // fails only when ctx has ended
+	Give()
 }
 
 // Subscribe yields the events after the given number or, if they are no longer
@@ -140,24 +152,35 @@ type View[T any] struct {
 // subscription that is not being ranged over.
 func (f *Feed[T]) Subscribe(ctx context.Context, after nstance.Seq, v View[T]) iter.Seq2[Item[T], error] {
 	return func(yield func(Item[T], error) bool) {
+		if v.Turn == nil {
+			v.Turn = always{}
+		}
+		if v.Turn.Take(ctx) != nil {
+			return
+		}
 		at, ok := after, true
 		if !f.knows(after) {
 			at, ok = f.replay(ctx, v, yield)
 		}
-		if ok {
-			f.follow(ctx, at, v, yield)
+		if !ok {
+			v.Turn.Give()
+			return
 		}
+		f.follow(ctx, at, v, yield)
 	}
 }
 
 // replay yields the snapshot and returns the number it stands for.
 func (f *Feed[T]) replay(ctx context.Context, v View[T], yield func(Item[T], error) bool) (nstance.Seq, bool) {
-	var state []T
+	var state iter.Seq[T] = func(func(T) bool) {}
 	at := f.Last()
 	if v.Snapshot != nil {
-		state, at = v.Snapshot()
+		var seq iter.Seq[T]
+		if seq, at = v.Snapshot(); seq != nil {
+			state = seq
+		}
 	}
-	for _, value := range state {
+	for value := range state {
 		if ctx.Err() != nil {
 			return 0, false
 		}
@@ -168,7 +191,14 @@ func (f *Feed[T]) replay(ctx context.Context, v View[T], yield func(Item[T], err
 	return at, ctx.Err() == nil && yield(Item[T]{Kind: Synced, Seq: at}, nil)
 }
 
+// follow yields events. It begins with the turn and gives it back.
 func (f *Feed[T]) follow(ctx context.Context, at nstance.Seq, v View[T], yield func(Item[T], error) bool) {
+	taken := true
+	defer func() {
+		if taken {
+			v.Turn.Give()
+		}
+	}()
 	for ctx.Err() == nil {
 		item, wait, err := f.next(at)
 		if err != nil {
@@ -176,11 +206,21 @@ func (f *Feed[T]) follow(ctx context.Context, at nstance.Seq, v View[T], yield f
 			return
 		}
 		if wait != nil {
+			if taken {
+				v.Turn.Give()
+				taken = false
+			}
 			select {
 			case <-wait:
 			case <-ctx.Done():
 			}
 			continue
+		}
+		if !taken {
+			if v.Turn.Take(ctx) != nil {
+				return
+			}
+			taken = true
 		}
 		at = item.Seq
 		if v.keeps(item.Value) && !yield(item, nil) {
@@ -188,5 +228,11 @@ func (f *Feed[T]) follow(ctx context.Context, at nstance.Seq, v View[T], yield f
 		}
 	}
 }
+
+// always is the Turn of subscriptions that nothing bounds.
+type always struct{}
+
+func (always) Take(context.Context) error { return nil }
+func (always) Give()                      {}
 
 func (v View[T]) keeps(value T) bool { return v.Keep == nil || v.Keep(value) }

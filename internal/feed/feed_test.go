@@ -2,7 +2,9 @@ package feed_test
 
 import (
 	"context"
+	"iter"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -47,7 +49,12 @@ func (o *table) snapshot() ([]change, nstance.Seq) {
 	return all, o.feed.Last()
 }
 
-func (o *table) view() feed.View[change] { return feed.View[change]{Snapshot: o.snapshot} }
+func (o *table) view() feed.View[change] {
+	return feed.View[change]{Snapshot: func() (iter.Seq[change], nstance.Seq) {
+		all, at := o.snapshot()
+		return slices.Values(all), at
+	}}
+}
 
 func apply(state map[string]int, c change) {
 	if c.value == 0 {
@@ -249,11 +256,11 @@ func TestWithoutSnapshotOnlyNewEvents(t *testing.T) {
 
 func TestWhatTheSnapshotShowsIsNotRepeated(t *testing.T) {
 	o := newTable(8)
-	view := feed.View[change]{Snapshot: func() ([]change, nstance.Seq) {
+	view := feed.View[change]{Snapshot: func() (iter.Seq[change], nstance.Seq) {
 		o.set("a", 1) // an event while the subscriber is on its way in
 		state, at := o.snapshot()
 		o.set("a", 2) // and one right after
-		return state, at
+		return slices.Values(state), at
 	}}
 	var got []change
 	for item, err := range o.feed.Subscribe(t.Context(), 0, view) {

@@ -36,6 +36,16 @@ func call(format string, args ...any) parse.Node {
 	return set["call"].Root.Nodes[0]
 }
 
+// Counts reports whether Parse put a node into a template.
+func Counts(n parse.Node) bool {
+	a, ok := n.(*parse.ActionNode)
+	if !ok || len(a.Pipe.Cmds) != 1 {
+		return false
+	}
+	f, ok := a.Pipe.Cmds[0].Args[0].(*parse.IdentifierNode)
+	return ok && (f.Ident == stepFunction || f.Ident == enterFunction || f.Ident == leaveFunction)
+}
+
 // parts returns of how many parts a list consists that one execution of it may
 // execute. The bodies of ranges count by themselves, each time.
 func parts(l *parse.ListNode) (n int) {

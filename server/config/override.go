@@ -215,6 +215,10 @@ func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	return g, nil
 }
 
+// maxInstanceTypes is how many a group may name through the API: the provider is
+// asked about each.
+const maxInstanceTypes = 64
+
 // layScale lays what may be changed of any group.
 func layScale(g *nstance.Group, o Override) error {
 	if o.Size != nil {
@@ -229,6 +233,9 @@ func layScale(g *nstance.Group, o Override) error {
 	case o.InstanceType != nil:
 		g.Definition.InstanceTypes = []string{*o.InstanceType}
 	case len(o.InstanceTypes) > 0:
+		if n := len(o.InstanceTypes); n > maxInstanceTypes {
+			return nstance.FieldError("instance_types", "use at most 64", "%d are too many", n)
+		}
 		if err := words("instance_types", o.InstanceTypes); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -19,6 +20,68 @@ type Tenant struct {
 	InstanceTypes []string       `name:"instance_types" none:"true" absent:"none" doc:"machine types that its groups and instances may name; a template's own need not be named"`
 	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; whatever is below a path is permitted too"`
 	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances made by request; what is there already stays"`
+
+	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may make through the API; what is there already stays"`
+	MaxGroupBytes     int     `name:"max_group_bytes" default:"1048576" min:"0" max:"67108864" doc:"bytes of what its operators say of groups through the API, altogether; what is there already stays"`
+	MaxWatches        int     `name:"max_watches" default:"64" min:"1" max:"10000" doc:"watches that its operators may hold open at the same time"`
+	RequestsPerSecond float64 `name:"requests_per_second" default:"100" min:"0.1" max:"100000" doc:"calls of its operators a second in the long run"`
+	RequestBurst      int     `name:"request_burst" default:"1000" min:"1" max:"1000000" doc:"calls of its operators at once after a pause"`
+}
+
+// unlisted is what a tenant has that the configuration does not list.
+var unlisted = func() (t Tenant) {
+	setDefaults(reflect.ValueOf(&t).Elem())
+	return t
+}()
+
+// A Budget is what the operators of one tenant may use of a shard.
+type Budget struct {
+	Tenant                   nstance.TenantID
+	MaxGroups, MaxGroupBytes int
+	MaxWatches               int
+	RequestsPerSecond        float64
+	RequestBurst             int
+}
+
+// Budget returns what operators of a tenant may use. One that is not listed has
+// the defaults.
+func (c *Config) Budget(id nstance.TenantID) Budget {
+	t, ok := c.Tenants[id]
+	if !ok {
+		t = unlisted
+	}
+	return Budget{id, t.MaxGroups, t.MaxGroupBytes, t.MaxWatches, t.RequestsPerSecond, t.RequestBurst}
+}
+
+// Exceeded returns the error of a call beyond the budget: what says what the
+// tenant does.
+func (b Budget) Exceeded(code nstance.Code, setting, what string) error {
+	field := fmt.Sprintf("tenants.%s.%s", b.Tenant, setting)
+	return &nstance.Error{
+		Code: code, Field: field, Msg: fmt.Sprintf("tenant %s %s", b.Tenant, what),
+		Remedy: fmt.Sprintf("use less, or raise %s in the configuration", field),
+	}
+}
+
+// Grown fails with Quota if a tenant's groups would be too many, or what is said
+// of them too long, and would be more than before.
+func (b Budget) Grown(groupsBefore, groups, bytesBefore, bytes int) error {
+	switch {
+	case groups > groupsBefore && groups > b.MaxGroups:
+		return b.Exceeded(nstance.Quota, "max_groups", fmt.Sprintf("may make %d groups", b.MaxGroups))
+	case bytes > bytesBefore && bytes > b.MaxGroupBytes:
+		return b.Exceeded(nstance.Quota, "max_group_bytes", fmt.Sprintf("says %d bytes of its groups, and may %d", bytes, b.MaxGroupBytes))
+	}
+	return nil
+}
+
+// Bytes returns how long o is.
+func (o Override) Bytes() int {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic("config: an override is not JSON: " + err.Error()) // its args are canonical
+	}
+	return len(data)
 }
 
 func (d *decoder) tenant(c *Config, path string, t Tenant) {

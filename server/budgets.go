@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+const (
+	// watchesAtOnce is how many watches of one tenant are sent something at the
+	// same time. The others hold nothing meanwhile: what waits for a watcher that
+	// does not read costs up to 64 KiB within gRPC.
+	watchesAtOnce = 2
+
+	maxAdminWatches = 256  // of all administrators
+	maxTenantsUsing = 1000 // whose use is remembered without need
+)
+
+// budgets is what the operators of each tenant, and the administrators together,
+// use of this server.
+type budgets struct {
+	mu sync.Mutex
+	of map[nstance.TenantID]*usage // administrators: under the empty name
+}
+
+// usage is what one tenant uses.
+type usage struct {
+	requests *rate.Limiter
+	watches  int
+	turns    watchTurn
+	drains   watchTurn // of watchers that carry out drains: others that do not read never delay them
+}
+
+// usage returns what a tenant uses. It needs the lock.
+func (b *budgets) usage(id nstance.TenantID) *usage {
+	if u := b.of[id]; u != nil {
+		return u
+	}
+	if len(b.of) >= maxTenantsUsing {
+		maps.DeleteFunc(b.of, func(_ nstance.TenantID, u *usage) bool {
+			return u.watches == 0 && u.requests.Tokens() >= float64(u.requests.Burst())
+		})
+	}
+	if b.of == nil {
+		b.of = map[nstance.TenantID]*usage{}
+	}
+	u := &usage{requests: rate.NewLimiter(rate.Inf, 1), turns: make(watchTurn, watchesAtOnce), drains: make(watchTurn, watchesAtOnce)}
+	b.of[id] = u
+	return u
+}
+
+// request accounts for one call. Fails with Throttled beyond the budget.
+func (b *budgets) request(budget config.Budget) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := b.usage(budget.Tenant)
+	if limit := rate.Limit(budget.RequestsPerSecond); u.requests.Limit() != limit || u.requests.Burst() != budget.RequestBurst {
+		u.requests = rate.NewLimiter(limit, budget.RequestBurst)
+	}
+	if u.requests.Allow() {
+		return nil
+	}
+	return budget.Exceeded(nstance.Throttled, "requests_per_second", fmt.Sprintf("sends more than %g requests a second", budget.RequestsPerSecond))
+}
+
+// watch accounts for one watch, until done is called. Fails with Quota beyond the
+// budget.
+func (b *budgets) watch(id nstance.TenantID, limit int, refuse func() error) (done func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := b.usage(id)
+	if u.watches >= limit {
+		return nil, refuse()
+	}
+	u.watches++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		u.watches--
+	}, nil
+}
+
+// beginWatch accounts for a watch of the caller.
+func (c caller) beginWatch() (done func(), err error) {
+	s := c.term.server
+	if c.Role == nstance.RoleAdmin {
+		return s.budgets.watch("", maxAdminWatches, func() error {
+			return &nstance.Error{Code: nstance.Quota, Msg: fmt.Sprintf("administrators hold %d watches open", maxAdminWatches), Remedy: "end some"}
+		})
+	}
+	budget := s.config().Budget(c.Tenant)
+	return s.budgets.watch(c.Tenant, budget.MaxWatches, func() error {
+		return budget.Exceeded(nstance.Quota, "max_watches", fmt.Sprintf("holds %d watches open", budget.MaxWatches))
+	})
+}
+
+// watchTurn returns what a watch of the caller waits for before it is sent
+// something.
+func (c caller) watchTurn(executor bool) feed.Turn {
+	b, id := &c.term.server.budgets, c.Tenant
+	if c.Role == nstance.RoleAdmin {
+		id = ""
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if executor {
+		return b.usage(id).drains
+	}
+	return b.usage(id).turns
+}
+
+// A watchTurn implements feed.Turn. Its capacity is how many turns there are.
+type watchTurn chan struct{}
+
+// Take implements feed.Turn.
+func (w watchTurn) Take(ctx context.Context) error {
+	select {
+	case w <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Give implements feed.Turn.
+func (w watchTurn) Give() { <-w }
+
+// sendInTime sends a message to a watcher. One that does not read loses its
+// connection, and with it what waits there.
+func sendInTime[M any](stream grpc.ServerStreamingServer[M], m *M) error {
+	defer time.AfterFunc(patience, hangUp(stream.Context())).Stop()
+	return stream.Send(m)
+}

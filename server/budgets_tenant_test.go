@@ -1,0 +1,182 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// TestTenantBudgets: each budget of a tenant is refused by name, and concerns no
+// other tenant and no administrator.
+func TestTenantBudgets(t *testing.T) {
+	w := newWorld(t, setup{text: replace(t, fmt.Sprintf(configuration, "", 0), `"templates": {`, `"tenants": {
+		"blue": {"templates": ["vm"], "max_groups": 2, "max_group_bytes": 2000, "max_watches": 2},
+		"red": {"requests_per_second": 0.1, "request_burst": 5}
+	},
+	"templates": {`)})
+	blue, red, admin := w.client(nstance.RoleOperator, "blue").api(), w.client(nstance.RoleOperator, "red").api(), w.admin()
+	group := func(name string, vars map[string]string) *apiv1.CreateGroupRequest {
+		return &apiv1.CreateGroupRequest{Group: name, Tenant: "blue", Template: "vm", Size: proto.Int32(0), Vars: vars}
+	}
+	long := map[string]string{"motd": strings.Repeat("x", 1500)}
+
+	t.Run("groups", func(t *testing.T) {
+		for _, name := range []string{"a", "b", "a"} {
+			_, err := blue.CreateGroup(t.Context(), group(name, nil))
+			require.NoError(t, err)
+		}
+		_, err := blue.CreateGroup(t.Context(), group("c", nil))
+		refuses(t, err, nstance.Quota, "tenants.blue.max_groups")
+		require.NotContains(t, w.groupsFile(), "blue/c")
+		_, err = admin.CreateGroup(t.Context(), group("c", nil))
+		require.NoError(t, err)
+		_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "a", Vars: &apiv1.Vars{Values: map[string]string{"colour": "green"}}})
+		require.NoError(t, err, "there are no more groups than before")
+	})
+	t.Run("bytes", func(t *testing.T) {
+		change := func(group string) error {
+			_, err := blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: group, Vars: &apiv1.Vars{Values: long}})
+			return err
+		}
+		require.NoError(t, change("db"), "what is said of configured groups counts too")
+		refuses(t, change("a"), nstance.Quota, "tenants.blue.max_group_bytes")
+		_, err := blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Vars: &apiv1.Vars{}})
+		require.NoError(t, err)
+		require.NoError(t, change("a"))
+	})
+	t.Run("watches", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		open := func(ctx context.Context) error {
+			stream, err := blue.WatchGroups(ctx, &apiv1.WatchGroupsRequest{})
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			return err
+		}
+		require.NoError(t, open(t.Context()))
+		require.NoError(t, open(ctx))
+		refuses(t, open(t.Context()), nstance.Quota, "tenants.blue.max_watches")
+		_, err := admin.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		require.NoError(t, err)
+		cancel()
+		require.Eventually(t, func() bool { return open(t.Context()) == nil }, eventually, 5*time.Millisecond)
+	})
+	t.Run("requests", func(t *testing.T) {
+		var err error
+		for range 50 {
+			if _, err = red.ListGroups(t.Context(), &apiv1.ListGroupsRequest{}); err != nil {
+				break
+			}
+		}
+		refuses(t, err, nstance.Throttled, "tenants.red.requests_per_second")
+		for range 10 {
+			_, err = blue.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+			require.NoError(t, err)
+		}
+	})
+}
+
+// TestAnswersFit: no answer is larger than what any client of gRPC takes, and the
+// pages together are the list.
+func TestAnswersFit(t *testing.T) {
+	w := newWorld(t, setup{})
+	api := w.admin()
+	var want []string
+	for i := range 24 {
+		name := fmt.Sprintf("big%02d", i)
+		_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{
+			Group: name, Template: "vm", Size: proto.Int32(0), Vars: map[string]string{"motd": strings.Repeat("x", 240<<10)},
+		})
+		require.NoError(t, err)
+		want = append(want, name)
+	}
+	for _, limit := range []int32{0, 1, 7} {
+		var got []string
+		pages := 0
+		for page := ""; ; pages++ {
+			resp, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{Page: page, Limit: limit})
+			require.NoError(t, err)
+			require.Less(t, proto.Size(resp), 4<<20)
+			for _, g := range resp.GetGroups() {
+				got = append(got, g.GetGroup())
+			}
+			if page = resp.GetNextPage(); page == "" {
+				break
+			}
+		}
+		require.Positive(t, pages)
+		require.Equal(t, append([]string{"db"}, append(want, "web")...), got)
+	}
+	_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{Limit: -1})
+	refuses(t, err, nstance.Invalid, "limit")
+}
+
+// TestUnreadWatchesAreBounded: watches that do not read hold no copies of the
+// shard, and hold up no watch of another tenant.
+func TestUnreadWatchesAreBounded(t *testing.T) {
+	const size, watches = 1500, 64
+	w := newWorld(t, setup{size: size, shard: `"create_rate": {"per_second": 10000, "burst": 10000},`})
+	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == size+1 }, 3*eventually, 10*time.Millisecond)
+
+	t.Run("pages of instances", func(t *testing.T) {
+		var ids []string
+		for page := ""; ; {
+			resp, err := operator.ListInstances(t.Context(), &apiv1.ListInstancesRequest{Page: page, Limit: 400})
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(resp.GetInstances()), 400)
+			for _, i := range resp.GetInstances() {
+				ids = append(ids, i.GetId())
+			}
+			if page = resp.GetNextPage(); page == "" {
+				break
+			}
+		}
+		require.Len(t, ids, size)
+		require.True(t, slices.IsSorted(ids))
+		require.Len(t, slices.Compact(ids), size)
+	})
+
+	var before int64
+	require.Eventually(t, func() bool { // what makes machines comes to rest
+		was := before
+		before = inUse()
+		return before-was < 128<<10 && was-before < 128<<10
+	}, eventually, 100*time.Millisecond)
+	begun := make(chan struct{}, watches)
+	for range watches {
+		stream, err := operator.WatchInstanceEvents(t.Context(), &apiv1.WatchInstanceEventsRequest{})
+		require.NoError(t, err)
+		go func() {
+			if _, err := stream.Header(); err == nil {
+				begun <- struct{}{}
+			}
+		}()
+	}
+	for range 2 {
+		receive(t, begun)
+	}
+	blue := w.watch(w.client(nstance.RoleOperator, "blue").api(), &apiv1.WatchInstanceEventsRequest{})
+	require.Len(t, blue.snapshot(), 1)
+	// Both ends of each stream are in this process, with two stacks and more.
+	require.Eventually(t, func() bool { return inUse()-before < 4<<20 }, eventually, 10*time.Millisecond)
+}
+
+// inUse returns how many bytes of memory are in use.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
