@@ -18,6 +18,7 @@ type Event struct {
 	Error    string     `json:"error,omitempty"`
 	Drain    *Drain     `json:"drain,omitempty"`
 	Notice   *Notice    `json:"notice,omitempty"`
+	Count    uint64     `json:"count,omitempty"` // how many alike this one stands for; 0 and 1: itself
 }
 
 // An EventType names what happened.

@@ -1,6 +1,7 @@
 package registration_test
 
 import (
+	"crypto/ed25519"
 	"testing"
 	"time"
 
@@ -37,6 +38,20 @@ func TestOpenRecord(t *testing.T) {
 		require.Equal(t, who.Serial, reg.Current.Serial)
 		require.Equal(t, who.Key, reg.Current.Fingerprint)
 		require.Empty(t, w.alarms)
+	})
+	t.Run("takes no nonce: it may have been used before", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, nonce := w.instance()
+		key := pki.NewKey()
+		who := w.mustRegister(nonce, key)
+		w.open(id)
+		for _, k := range []ed25519.PrivateKey{key, pki.NewKey()} {
+			_, err := w.register(nonce, k)
+			require.ErrorIs(t, err, nstance.Denied)
+			require.ErrorContains(t, err, "adopted")
+		}
+		_, err := w.reg.Verify(t.Context(), who)
+		require.NoError(t, err, "the certificate is good")
 	})
 	t.Run("refuses every other one afterwards", func(t *testing.T) {
 		w := newWorld(t, nil)

@@ -93,6 +93,9 @@ func entitled(reg Registration, c Claims) error {
 		return nstance.Errorf(nstance.NotFound, "instance %s is being deleted", id)
 	case id.Kind() != reg.Kind:
 		return foreign("the instance is replaced", "nonce is for an instance of kind %s, whose record says kind %s", id.Kind(), reg.Kind)
+	case reg.Open:
+		return foreign("the agent's own certificate is good; if it has none, delete the instance",
+			"nonce may have been used before instance %s was adopted", id)
 	case c.Tenant != reg.Tenant || c.Group != reg.Group || c.OnDemand != reg.OnDemand:
 		return foreign("the instance is replaced", "nonce is for %s, whose record says %s",
 			placeOf(c.Tenant, c.Group, c.OnDemand), placeOf(reg.Tenant, reg.Group, reg.OnDemand))

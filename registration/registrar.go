@@ -38,6 +38,11 @@ type Options struct {
 	// It must not block. Nil logs.
 	Alarm func(nstance.Event)
 
+	// Exposed is told, after the alarm, of the holder of a certificate for which
+	// a superseded one was shown: its key has proved to be in other hands, or the
+	// holder has lost its newer one. It must not block. Nil: nobody is told.
+	Exposed func(id nstance.Identity, why string)
+
 	// Journal is told of every operator and administrator that registers, and
 	// of every renewal, once that is durable. It must not block. Nil: nobody is.
 	Journal func(nstance.Event)
@@ -61,6 +66,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if out.Log == nil {
 		out.Log = slog.New(slog.DiscardHandler)
+	}
+	if out.Exposed == nil {
+		out.Exposed = func(nstance.Identity, string) {}
 	}
 	if out.Journal == nil {
 		out.Journal = func(nstance.Event) {}

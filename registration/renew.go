@@ -149,6 +149,7 @@ func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity)
 
 func (r *Registrar) superseded(id nstance.Identity) error {
 	r.alarm(id, "certificate %s was shown although it has been superseded", id.Serial)
+	r.opts.Exposed(id, fmt.Sprintf("certificate %s was shown although it has been superseded", id.Serial))
 	return refuseField(nstance.Denied, "", "register again", "certificate %s of %s has been superseded", id.Serial, id.Subject)
 }
 

@@ -186,6 +186,7 @@ func TestRenewal(t *testing.T) {
 	t.Run("then the old one is refused, with an alarm", func(t *testing.T) {
 		require.ErrorIs(t, old.open(t.Context()).ends(), nstance.Denied)
 		require.Contains(t, w.await(nstance.EventAlarm, id).Reason, "superseded")
+		w.await(nstance.EventDrainStarted, id)
 	})
 	t.Run("the next renewal makes that durable", func(t *testing.T) {
 		last := renew(next)
@@ -195,7 +196,7 @@ func TestRenewal(t *testing.T) {
 		last.connect()
 	})
 	t.Run("each renewal costs one write", func(t *testing.T) {
-		require.EqualValues(t, 2, puts.Load())
+		require.EqualValues(t, 3, puts.Load(), "and the drain of the superseded one's machine another")
 	})
 }
 

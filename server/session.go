@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -48,6 +50,8 @@ type session struct {
 	pace   *rate.Limiter
 	last   uint64        // highest message number taken
 	rhythm time.Duration // between reports, as it was told
+	source netip.Addr
+	rivals rivalry // guarded by the lock of sessions
 
 	mu      sync.Mutex
 	outbox  []*apiv1.ConnectResponse
@@ -83,7 +87,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	}
 	rec, _ := c.term.reconciler.Records().Get(id) // of one that is gone serve says so
 	s := &session{
-		id: id, group: rec.Key(), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
+		id: id, group: rec.Key(), source: sourceOf(stream.Context()), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
 		pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
@@ -323,11 +327,13 @@ func (s *session) next() (m *apiv1.ConnectResponse) {
 // sessions are the connected agents of one term, one session each.
 type sessions struct {
 	observe func(nstance.Fact)
-	order   sync.Mutex // held from a change until it was observed, so that the last fact is the present state
-	mu      sync.Mutex // guards what follows; may be taken under the reconciler's lock
-	byID    map[nstance.InstanceID]*session
-	byGroup map[nstance.GroupKey]map[nstance.InstanceID]*session
-	closed  bool
+	// contested is told when two sources take an agent's session from each other; nil: nobody is.
+	contested func(id nstance.InstanceID, why string)
+	order     sync.Mutex // held from a change until it was observed, so that the last fact is the present state
+	mu        sync.Mutex // guards what follows; may be taken under the reconciler's lock
+	byID      map[nstance.InstanceID]*session
+	byGroup   map[nstance.GroupKey]map[nstance.InstanceID]*session
+	closed    bool
 }
 
 func newSessions(observe func(nstance.Fact)) *sessions {
@@ -358,6 +364,7 @@ func (l *sessions) begin(s *session) error {
 	defer l.order.Unlock()
 	l.mu.Lock()
 	old, closed := l.byID[s.id], l.closed
+	turns := s.succeeds(old, time.Now())
 	if !closed {
 		if old != nil {
 			l.remove(old) // whose group was not known, if the record came later
@@ -370,6 +377,9 @@ func (l *sessions) begin(s *session) error {
 	}
 	if old != nil {
 		old.cancel(errReplaced)
+	}
+	if turns >= maxTurns && l.contested != nil {
+		l.contested(s.id, fmt.Sprintf("sessions come from %s and %s in turns: two parties hold its key", old.source, s.source))
 	}
 	l.observe(nstance.Connected{ID: s.id})
 	return nil

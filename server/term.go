@@ -44,6 +44,8 @@ type term struct {
 	quit       chan error     // why this server should not lead any more
 	done       chan struct{}  // closed when run has returned
 	streams    streams
+	alarms     alarmLimiter
+	exposures  *exposures
 }
 
 // watched is one thing that watchers of instances are told.
@@ -56,7 +58,7 @@ type watched struct {
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
 		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0),
-		groupHub: feed.New[groupChange](0), quit: make(chan error, 1), done: make(chan struct{}),
+		groupHub: feed.New[groupChange](0), quit: make(chan error, 1), done: make(chan struct{}), exposures: newExposures(),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -85,13 +87,14 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.sessions = newSessions(t.reconciler.Observe)
+	t.sessions.contested = t.contested
 	t.tuner = newTuner(t)
 	t.cleaner = newCleaner(t)
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
-		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.alarm, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
+		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.misuse, Exposed: t.exposed, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -121,6 +124,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
+	wg.Go(func() { t.replaceExposed(ctx) })
 	wg.Go(func() { t.files.run(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
@@ -174,6 +178,7 @@ func (t *term) journal(e nstance.Event) {
 		}
 	case nstance.EventDeleted:
 		t.used.forget(string(e.Instance))
+		t.exposures.forget(e.Instance)
 	case nstance.EventThawed:
 		t.files.thawed(nstance.GroupKey{Tenant: e.Tenant, Group: e.Group})
 	}

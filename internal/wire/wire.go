@@ -213,7 +213,7 @@ func Event(e nstance.Event) *apiv1.Event {
 	w := &apiv1.Event{
 		Seq: uint64(e.Seq), Time: Time(e.Time), Type: string(e.Type), Tenant: string(e.Tenant), Group: string(e.Group),
 		Instance: string(e.Instance), Replaces: string(e.Replaces), Reason: valid(e.Reason), Code: string(e.Code), Error: valid(e.Error),
-		Drain: Drain(e.Drain),
+		Drain: Drain(e.Drain), Count: e.Count,
 	}
 	if e.Notice != nil {
 		w.Notice = Notice(*e.Notice)
@@ -227,7 +227,7 @@ func EventOf(w *apiv1.Event) nstance.Event {
 		Seq: nstance.Seq(w.GetSeq()), Time: TimeOf(w.GetTime()), Type: nstance.EventType(w.GetType()),
 		Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
 		Instance: nstance.InstanceID(w.GetInstance()), Replaces: nstance.InstanceID(w.GetReplaces()),
-		Reason: w.GetReason(), Code: nstance.Code(w.GetCode()), Error: w.GetError(), Drain: DrainOf(w.GetDrain()),
+		Reason: w.GetReason(), Code: nstance.Code(w.GetCode()), Error: w.GetError(), Drain: DrainOf(w.GetDrain()), Count: w.GetCount(),
 	}
 	if w.GetNotice() != nil {
 		n := NoticeOf(w.GetNotice())

@@ -63,7 +63,7 @@ func TestThereAndBack(t *testing.T) {
 	t.Run("event", func(t *testing.T) {
 		e := nstance.Event{
 			Seq: 9, Time: now, Type: nstance.EventDrainStarted, Tenant: "blue", Group: "web", Instance: id, Replaces: id,
-			Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n,
+			Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n, Count: 7,
 		}
 		require.Equal(t, e, wire.EventOf(sent(t, wire.Event(e))))
 		require.Equal(t, nstance.Event{Type: nstance.EventReady}, wire.EventOf(sent(t, wire.Event(nstance.Event{Type: nstance.EventReady}))))
