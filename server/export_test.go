@@ -8,10 +8,12 @@ import (
 	"net"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -37,6 +39,20 @@ func Admit(s *Server, der []byte, method string) error {
 	_, err = s.admit(ctx, method)
 	return err
 }
+
+// ConnectChecked serves a session of an agent whose certificate was checked a
+// moment ago.
+func ConnectChecked(s *Server, id nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+	ctx := context.WithValue(stream.Context(), callerKey{}, caller{id, s.term.Load()})
+	return agentService{s: s}.Connect(checkedStream{stream, ctx})
+}
+
+type checkedStream struct {
+	grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	ctx context.Context
+}
+
+func (s checkedStream) Context() context.Context { return s.ctx }
 
 // Render returns the user data that a new machine of rec would be given.
 func Render(s *Server, rec *storage.Instance, def nstance.Definition) ([]byte, error) {

@@ -29,3 +29,27 @@ func TestFilesAreKnownBeforeTheNextReport(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, got.GetInstance().GetDrift(), "nor is told that it differs in what it has been given")
 }
+
+// TestReportOlderThanItsFiles: a report that was written before a set was in
+// place may arrive after. It neither shows the machine without the set nor sends
+// it again; the next report counts.
+func TestReportOlderThanItsFiles(t *testing.T) {
+	shard := `"health_interval": "24h",`
+	w := newWorld(t, setup{text: served(1, shard, red, "", `"motd": {"kind": "string", "content": "hello"}`, "")})
+	id := w.machine(nstance.DefaultTenant)
+	api := w.admin()
+	k := w.ready(id).taker()
+	before := k.report()
+	k.takes()
+	k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: before}}))
+	shown := func() []*apiv1.FileStatus { return w.instance(api, id).GetLastReport().GetFiles() }
+	require.Len(t, shown(), 1)
+	require.Equal(t, k.hash, w.instance(api, id).GetRuntimeHash())
+	k.quiet()
+
+	k.have, k.data = nil, map[string][]byte{} // it was removed on the machine
+	k.tell()
+	require.Empty(t, shown())
+	k.takes()
+	k.quiet()
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // freshID returns an ID that no instance has.
@@ -384,6 +385,15 @@ func TestUserDataIsTheSameAcrossARotation(t *testing.T) {
 	})
 }
 
+// removeRecord removes the record of an operator or administrator, as by hand.
+func removeRecord(store storage.Store, key string) error {
+	obj, err := store.Get(context.Background(), key)
+	if err != nil {
+		return err
+	}
+	return store.DeleteIfMatch(context.Background(), key, obj.Version)
+}
+
 func TestRevokeOperator(t *testing.T) {
 	t.Run("ends its calls and its streams at once, for good", func(t *testing.T) {
 		w := newWorld(t, setup{size: 1})
@@ -432,6 +442,28 @@ func TestRevokeOperator(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.ErrorIs(t, watch.ends(), nstance.Denied)
+	})
+	t.Run("one whose record is gone, likewise", func(t *testing.T) {
+		w := newWorld(t, setup{size: 1, opts: server.Options{KeyInterval: 10 * time.Millisecond}})
+		eve, bob := w.client(nstance.RoleAdmin, "default"), w.client(nstance.RoleAdmin, "default")
+		watch, stays := w.watch(eve.api(), &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.api(), &apiv1.WatchInstanceEventsRequest{})
+		watch.snapshot()
+		stays.snapshot()
+		require.NoError(t, removeRecord(w.store, storage.OperatorKey("default", eve.who().Subject)))
+		require.ErrorIs(t, watch.ends(), nstance.NotFound)
+		_, err := bob.api().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.machine("default"))})
+		require.NoError(t, err)
+		require.NotNil(t, stays.event())
+	})
+	t.Run("between the check of a call and the beginning of its stream", func(t *testing.T) {
+		memory := storage.NewMemory()
+		store := storagetest.NewFaulty(memory)
+		w := newWorld(t, setup{size: 1, store: store})
+		eve := w.client(nstance.RoleAdmin, "default")
+		api, key := eve.api(), storage.OperatorKey("default", eve.who().Subject)
+		store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1, Pass: true, Do: func() { _ = removeRecord(memory, key) }})
+		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{})
+		require.ErrorIs(t, watch.ends(), nstance.NotFound)
 	})
 	t.Run("whatever the epoch of the shard that has written the record", func(t *testing.T) {
 		w := newWorld(t, setup{size: 1})

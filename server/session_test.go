@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"crypto/ed25519"
 	"database/sql"
 	"fmt"
@@ -12,10 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -183,6 +186,45 @@ func TestSession(t *testing.T) {
 		thief.use(thief.key, nstance.Credential{Chain: [][]byte{forged.Certificate}})
 		require.ErrorIs(t, thief.open(t.Context()).ends(), nstance.Denied)
 	})
+}
+
+// A silentStream is the stream of an agent that says nothing.
+type silentStream struct {
+	grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	ctx context.Context
+}
+
+func (s silentStream) Context() context.Context          { return s.ctx }
+func (s silentStream) Send(*apiv1.ConnectResponse) error { return nil }
+func (s silentStream) Recv() (*apiv1.ConnectRequest, error) {
+	<-s.ctx.Done()
+	return nil, s.ctx.Err()
+}
+
+// TestSessionOfAnInstanceMarkedMeanwhile: the deletion found no session to end,
+// and the certificate was good when it was checked.
+func TestSessionOfAnInstanceMarkedMeanwhile(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	h := w.agent(id)
+	deleting, deleted := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(deleted) })
+	t.Cleanup(release)
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, Keep: true, Do: func() { close(deleting); <-deleted }})
+	api, asked := w.admin(), make(chan error, 1)
+	go func() {
+		_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
+		asked <- err
+	}()
+	receive(t, deleting) // it is marked, and its record stands
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- server.ConnectChecked(w.server, h.who(), silentStream{ctx: ctx}) }()
+	require.ErrorIs(t, receive(t, ended), nstance.NotFound)
+	release()
+	require.NoError(t, receive(t, asked))
 }
 
 // TestReportsAreNotWritten: no reader needs them beside those in memory, and a
