@@ -347,7 +347,7 @@ func (r *Reconciler) balancerAttention() (out []Attention) {
 	for name, b := range r.balancers.by {
 		if b.trouble != nil {
 			out = append(out, Attention{
-				Kind: AttentionBalancer, Subject: "load balancer " + string(name), Since: b.since,
+				Kind: AttentionBalancer, Subject: "load balancer " + name, Since: b.since,
 				Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", name, b.since.UTC().Format(time.RFC3339), b.trouble),
 			})
 		}

@@ -113,10 +113,9 @@ func (s *session) ask(ctx context.Context, a *asking) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = nil
-	switch {
-	case a.err == nil:
+	if a.err == nil {
 		s.token = a.token
-	default: // not with every read, while there is one that will do
+	} else { // not with every read, while there is one that will do
 		s.token.refresh = time.Now().Add(refreshPause)
 		if s.token.refresh.After(s.token.expiry) {
 			s.token.refresh = s.token.expiry

@@ -97,14 +97,14 @@ func checkCalls(t *template.Template) (err error) {
 		if each.Tree == nil {
 			continue
 		}
-		pipes(each.Tree.Root, func(p *parse.PipeNode) {
+		pipes(each.Root, func(p *parse.PipeNode) {
 			for i, c := range p.Cmds {
 				if len(c.Args) == 0 || i == 0 && len(c.Args) == 1 || err != nil {
 					continue
 				}
 				switch c.Args[0].(type) {
 				case *parse.FieldNode, *parse.ChainNode, *parse.VariableNode:
-					where, what := each.Tree.ErrorContext(c)
+					where, what := each.ErrorContext(c)
 					err = fmt.Errorf("template: %s: %s takes no arguments", where, what)
 				}
 			}

@@ -107,7 +107,7 @@ func (r *run) printf(format string, args ...any) (string, error) {
 		if err := r.fits(args); err != nil {
 			return "", err
 		}
-		out.WriteString(fmt.Sprintf(format, args...)) // nothing is left of it: this says that they are too many
+		fmt.Fprintf(&out, format, args...) // nothing is left of it: this says that they are too many
 	}
 	return r.result(out.String())
 }

@@ -53,7 +53,7 @@ func Parse(text string) (*Template, error) {
 	}
 	for _, each := range t.Templates() {
 		if each.Tree != nil {
-			count(each.Tree.Root, each.Name() != t.Name())
+			count(each.Root, each.Name() != t.Name())
 		}
 	}
 	return &Template{t}, nil
