@@ -1,0 +1,81 @@
+package nstance_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// unit returns the settings of a systemd unit. Of those that stand more than once
+// it has the last.
+func unit(t *testing.T, path string) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	out := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// TestRecommendedCommandWorksUnderTheUnit: what docs/files.md recommends as
+// post_apply is possible for the agent as it is shipped.
+func TestRecommendedCommandWorksUnderTheUnit(t *testing.T) {
+	doc, err := os.ReadFile("docs/files.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`"post_apply": (\[[^\]]*\])`).FindSubmatch(doc)
+	require.NotNil(t, found, "docs/files.md recommends a command")
+	var command []string
+	require.NoError(t, json.Unmarshal(found[1], &command))
+	service := unit(t, "deploy/systemd/nstance-agent.service")
+
+	require.True(t, filepath.IsAbs(command[0]), "no PATH decides what runs")
+	if service["NoNewPrivileges"] == "yes" {
+		require.NotContains(t, []string{"sudo", "su", "doas", "pkexec", "run0", "runuser"}, filepath.Base(command[0]), "it cannot change the user")
+	}
+	require.Equal(t, "systemctl", filepath.Base(command[0]))
+	require.Contains(t, command, "--no-ask-password", "there is no terminal to ask on")
+	require.Contains(t, strings.Fields(service["RestrictAddressFamilies"]), "AF_UNIX", "systemctl speaks to systemd on a socket")
+
+	rules, err := os.ReadFile("deploy/polkit/50-nstance-agent.rules")
+	require.NoError(t, err)
+	verb, target := command[len(command)-2], command[len(command)-1]
+	for _, want := range []string{
+		`action.id == "org.freedesktop.systemd1.manage-units"`, `subject.user == "` + service["User"] + `"`,
+		`action.lookup("verb") == "` + verb + `"`, `["` + target + `"]`,
+	} {
+		require.Contains(t, string(rules), want)
+	}
+}
+
+// TestUnitsAreValid has systemd read the units, where it is installed.
+func TestUnitsAreValid(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("there is no systemd-analyze")
+	}
+	units, err := filepath.Glob("deploy/systemd/*.service")
+	require.NoError(t, err)
+	require.Len(t, units, 2)
+	for _, path := range units {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		self, err := os.Executable()
+		require.NoError(t, err)
+		data = regexp.MustCompile(`(?m)^ExecStart=\S+`).ReplaceAll(data, []byte("ExecStart="+self)) // the program is not installed here
+		copied := filepath.Join(t.TempDir(), filepath.Base(path))
+		require.NoError(t, os.WriteFile(copied, data, 0o600))
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", copied).CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.NotContains(t, string(out), filepath.Base(path)+":", "a line that systemd would ignore")
+	}
+}
