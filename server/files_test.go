@@ -34,7 +34,7 @@ func served(size int, shard, vars, certificates, files, more string) string {
 	return fmt.Sprintf(`{
 	"cluster": {"id": "c1"},
 	"shard": {
-		"id": "s1", "provider": {"kind": "sim"}, "shutdown_timeout": "30s", %s
+		"id": "s1", "provider": {"kind": "sim"}, "shutdown_timeout": "30s", "status_page": {"detail": "full"}, %s
 		"bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}
 	},
 	"certificates": {%s},

@@ -32,7 +32,7 @@ func (s *Server) pages() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metrics.Handler())
 	mux.Handle("/", s.handler())
-	return mux
+	return s.knownHosts(mux)
 }
 
 // watchProvider notes each call to the provider.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/web"
 	"github.com/nstance-go/nstance/storage/cache"
 )
@@ -20,13 +21,20 @@ func (s *Server) handler() http.Handler {
 	return web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil })
 }
 
-// status gathers what the status page shows.
+// status gathers what the status page shows. Nobody has logged in to it: unless
+// the configuration says otherwise it shows what an operator of any tenant may see.
 func (s *Server) status(r *http.Request) web.Status {
 	conf := s.config()
 	out := web.Status{
 		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
-		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{}, Attention: attentionRows(s.attention()),
+		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{},
+		Summary: conf.Shard.StatusPage.Detail != config.StatusFull,
 	}
+	attention := s.attention()
+	if out.Summary {
+		attention = slices.DeleteFunc(attention, func(a reconcile.Attention) bool { return !everybodys(a) })
+	}
+	out.Attention = attentionRows(attention)
 	out.LeaderAddress = s.leaderAddress()
 	t := s.term.Load()
 	if t == nil {
@@ -35,6 +43,9 @@ func (s *Server) status(r *http.Request) web.Status {
 	out.Leader, out.Epoch = true, t.granted.Epoch()
 	for _, b := range s.peers.list() {
 		out.Standbys = append(out.Standbys, web.Standby{Address: b.GetAddress(), Version: b.GetVersion(), AddressFailed: b.GetAddressFailed(), Since: b.GetSince().AsTime()})
+	}
+	if out.Summary {
+		return out
 	}
 	for _, g := range t.reconciler.Groups() {
 		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale}

@@ -43,7 +43,7 @@ const (
 const configuration = `{
 	"cluster": {"id": "c1"},
 	"shard": {
-		"id": "s1", "provider": {"kind": "sim"}, "shutdown_timeout": "30s", %s
+		"id": "s1", "provider": {"kind": "sim"}, "shutdown_timeout": "30s", "status_page": {"detail": "full"}, %s
 		"bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}
 	},
 	"templates": {"vm": {

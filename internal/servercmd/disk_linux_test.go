@@ -74,6 +74,7 @@ func (c *child) size(n int) {
 		"cluster": {"id": "c1"},
 		"shard": {
 			"id": "s1", "provider": {"kind": "sim"}, "create_rate": {"per_second": 1000, "burst": 1000}, "max_change": "100%%",
+			"status_page": {"detail": "full"},
 			"bind": {"http": "%s", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0", "peer": "127.0.0.1:0"}
 		},
 		"templates": {"vm": {"kind": "web", "arch": "amd64"}},

@@ -50,6 +50,7 @@ type Shard struct {
 	Bind                Bind                  `name:"bind"`
 	Advertise           Advertise             `name:"advertise"`
 	Connections         Connections           `name:"connections"`
+	StatusPage          StatusPage            `name:"status_page"`
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
 	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups made through the API may be in"`
 	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
@@ -119,6 +120,21 @@ type Connections struct {
 	Handshake    time.Duration `name:"handshake" default:"10s" min:"1ms" max:"5m" doc:"how long a client may take to show its certificate" restart:"true"`
 	AnonymousAge time.Duration `name:"anonymous_age" default:"1m" min:"1ms" max:"1h" doc:"how long a connection to the ports for registration and HTTP may last, where clients stay anonymous" restart:"true"`
 }
+
+// StatusPage is about the HTTP port, which asks nobody for a name.
+type StatusPage struct {
+	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows to whoever reaches the HTTP port: summary, what every operator may see; or full, the groups, instances and events of all tenants"`
+	Hosts  []HostName   `name:"hosts" none:"true" absent:"none" doc:"names by which the HTTP port may be reached, beside localhost, IP addresses and the names in bind and advertise"`
+}
+
+// StatusDetail is how much the status page shows.
+type StatusDetail string
+
+// The status page shows what every operator may see, or everything.
+const (
+	StatusSummary StatusDetail = "summary"
+	StatusFull    StatusDetail = "full"
+)
 
 // CreateRate is the token bucket that creates are taken from.
 type CreateRate struct {

@@ -48,9 +48,10 @@ func TestDefaults(t *testing.T) {
 	c, err := config.Parse("c", []byte(minimal))
 	require.NoError(t, err)
 	require.Equal(t, config.Shard{
-		ID:       "a",
-		Provider: config.Provider{Kind: "local"},
-		Bind:     config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994", Peer: ":8991"},
+		ID:         "a",
+		Provider:   config.Provider{Kind: "local"},
+		Bind:       config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994", Peer: ":8991"},
+		StatusPage: config.StatusPage{Detail: config.StatusSummary},
 		Connections: config.Connections{
 			Max: 20000, Anonymous: 2048, PerSource: 256, PerClient: 64, Handshake: 10 * time.Second, AnonymousAge: time.Minute,
 		},
@@ -91,8 +92,9 @@ func TestEverySettingArrives(t *testing.T) {
 		Provider: config.Provider{
 			Kind: "aws", Region: "eu-west-1", Zone: "eu-west-1a", Options: json.RawMessage(`{"profile":"prod"}`),
 		},
-		Bind:      config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3", Peer: ":4"},
-		Advertise: config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3", Peer: "n.example:4"},
+		Bind:       config.Bind{HTTP: "0.0.0.0:80", Registration: ":1", Operator: ":2", Agent: ":3", Peer: ":4"},
+		Advertise:  config.Advertise{Registration: "n.example:1", Operator: "n.example:2", Agent: "[::1]:3", Peer: "n.example:4"},
+		StatusPage: config.StatusPage{Detail: config.StatusFull, Hosts: []config.HostName{"status.example.org"}},
 		Connections: config.Connections{
 			Max: 5000, Anonymous: 500, PerSource: 50, PerClient: 5, Handshake: 20 * time.Second, AnonymousAge: 2 * time.Minute,
 		},

@@ -38,6 +38,18 @@ func (a DialAddr) Validate(field string) error {
 	return err
 }
 
+// A HostName is a name in the DNS.
+type HostName string
+
+// Validate returns nil or an Invalid error that names field.
+func (h HostName) Validate(field string) error {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
+	if h == "" || len(h) > 253 || strings.Trim(string(h), allowed) != "" {
+		return nstance.FieldError(field, "write a name such as nstance.example.org, without port", "%q is not a host name", clip(string(h)))
+	}
+	return nil
+}
+
 func split(field, addr string) (host string, port uint64, err error) {
 	host, digits, err := net.SplitHostPort(addr)
 	if err == nil {

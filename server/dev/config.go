@@ -77,6 +77,7 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 			"id":               shardID,
 			"provider":         cloud,
 			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent, "peer": anyPort},
+			"status_page":      object{"detail": "full"},
 			"election":         object{"ttl": o.ElectionTTL.String()},
 			"health_interval":  "5s",
 			"create_rate":      object{"per_second": 1000, "burst": 1000},

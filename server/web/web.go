@@ -1,6 +1,7 @@
-// Package web serves a shard's read-only pages: liveness, and a status page
-// that shows groups, instances and what happened last. Nothing secret is on
-// them; whoever reaches the port may read them, so it binds loopback by default.
+// Package web serves a shard's read-only pages: liveness, and a status page. Anybody
+// who reaches the port may read them, so the page shows what every operator may
+// see; only where the configuration says so it shows the groups and instances of
+// all tenants, and what happened last.
 package web
 
 import (
@@ -27,6 +28,7 @@ type Status struct {
 	InstancesTotal int             `json:"instances_total"` // those that are not shown among them
 	Events         []nstance.Event `json:"events"`
 	Attention      []Attention     `json:"attention"`
+	Summary        bool            `json:"summary,omitempty"` // groups, instances, events, and what needs attention about them, are left out
 }
 
 // An Attention is how much of one kind needs attention. What it is about is for

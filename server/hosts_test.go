@@ -1,0 +1,105 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/web"
+)
+
+// ask fetches a page by another name than the server's address.
+func (w *world) ask(host, path string) (code int, body string) {
+	w.Helper()
+	req, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "http://"+w.server.Addresses().HTTP+path, nil)
+	require.NoError(w, err)
+	req.Host = host
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(w, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(w, err)
+	return resp.StatusCode, string(text)
+}
+
+// A page of another site may have its own name point to the server.
+func TestHTTPPortKnowsItsNames(t *testing.T) {
+	text := strings.Replace(ordinary(1), `"status_page": {"detail": "full"}`,
+		`"status_page": {"detail": "full", "hosts": ["ops.example"]}, "advertise": {"operator": "nstance.example:8993"}`, 1)
+	w := newWorld(t, setup{text: text, opts: server.Options{
+		Host: "this-machine", Advertise: config.Advertise{Agent: "agents.example:8994"},
+	}})
+	w.machine(nstance.DefaultTenant)
+	pages := []string{"/", "/status.json", "/metrics"}
+	for _, host := range []string{"attacker.example", "attacker.example:8990", "localhost.attacker.example", "127.0.0.1.attacker.example", "xlocalhost"} {
+		for _, page := range pages {
+			code, body := w.ask(host, page)
+			require.Equal(t, http.StatusMisdirectedRequest, code, "%s of %s", page, host)
+			require.NotContains(t, body, "default")
+			require.Contains(t, body, "shard.status_page.hosts")
+		}
+		for _, page := range []string{"/healthz", "/readyz"} { // of load balancers, which say nothing
+			code, _ := w.ask(host, page)
+			require.Equal(t, http.StatusOK, code)
+		}
+	}
+	for _, host := range []string{
+		"localhost", "localhost:8990", "LOCALHOST.", "page.localhost", "127.0.0.1", "[::1]:8990", "::1", "10.1.2.3:8990",
+		"ops.example", "Ops.Example.:8990", "nstance.example", "agents.example:1", "this-machine",
+	} {
+		for _, page := range pages {
+			code, _ := w.ask(host, page)
+			require.Equal(t, http.StatusOK, code, "%s of %s", page, host)
+		}
+	}
+	w.conf.set(strings.Replace(text, "ops.example", "other.example", 1), nil)
+	_, err := w.server.Refresh(t.Context())
+	require.NoError(t, err)
+	code, _ := w.ask("other.example", "/")
+	require.Equal(t, http.StatusOK, code, "names can be reloaded")
+}
+
+// Nobody has logged in to the page, so it shows what an operator of any tenant
+// may see.
+func TestStatusPageIsASummary(t *testing.T) {
+	w := newWorld(t, setup{text: strings.Replace(ordinary(2), `"status_page": {"detail": "full"},`, "", 1)})
+	web1, db := w.machine(nstance.DefaultTenant), w.machine("blue")
+	w.ready(web1)
+	boss := w.admin()
+	_, err := boss.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "because of blue"})
+	require.NoError(t, err)
+	_, err = w.holder().register(w.nonce(web1)) // raises an alarm
+	require.ErrorIs(t, err, nstance.Denied)
+	w.await(nstance.EventAlarm, web1)
+	_, err = boss.Freeze(t.Context(), &apiv1.FreezeRequest{Reason: "inspection"})
+	require.NoError(t, err)
+
+	operator, err := w.client(nstance.RoleOperator, "green").api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	require.NoError(t, err)
+	_, body := w.ask("localhost", "/status.json")
+	var s web.Status
+	require.NoError(t, json.Unmarshal([]byte(body), &s))
+	require.True(t, s.Summary)
+	require.True(t, s.Leader)
+	require.Equal(t, operator.GetCluster()+" "+operator.GetShard(), s.Cluster+" "+s.Shard)
+	require.Equal(t, operator.GetLeaderAddress(), s.LeaderAddress)
+	require.Len(t, s.Attention, len(operator.GetAttention()), "what an operator of a tenant without groups is shown")
+	require.Contains(t, s.Attention[0].Why, "inspection")
+	require.Empty(t, s.Groups)
+	require.Empty(t, s.Instances)
+	require.Zero(t, s.InstancesTotal)
+	require.Empty(t, s.Events)
+	for _, secret := range []string{"default", "blue", "web", `"db"`, string(web1), string(db), "because"} {
+		require.NotContains(t, body, secret)
+	}
+	require.Eventually(t, func() bool { return w.get("/").StatusCode == http.StatusOK }, eventually, time.Millisecond)
+}
