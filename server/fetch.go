@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"time"
 
@@ -30,12 +31,11 @@ type fetcher struct {
 	http  *http.Client
 }
 
-func newFetcher(store storage.Store) *fetcher {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true // the digest is of what stands there
-	transport.MaxResponseHeaderBytes = 64 << 10
+// newFetcher returns a fetcher that connects to allowed networks even where they
+// are otherwise forbidden.
+func newFetcher(store storage.Store, allowed func() []netip.Prefix) *fetcher {
 	return &fetcher{store: store, http: &http.Client{
-		Transport: transport, Timeout: fetchTimeout,
+		Transport: newGuarded(allowed), Timeout: fetchTimeout,
 		CheckRedirect: func(next *http.Request, before []*http.Request) error {
 			switch {
 			case len(before) > maxRedirects:

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,49 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
 )
+
+func loopback() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
+
+// TestFetchGuard: neither an address, nor a name, nor a redirect leads to this
+// machine, its link or a metadata service.
+func TestFetchGuard(t *testing.T) {
+	hits := 0
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { hits++; _, _ = w.Write([]byte("{{.Nonce}}")) }))
+	defer inner.Close()
+	_, port, err := net.SplitHostPort(inner.Listener.Addr().String())
+	require.NoError(t, err)
+	f := newFetcher(storage.NewMemory(), func() []netip.Prefix { return nil })
+	defer f.close()
+	for _, at := range []string{inner.URL, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port, "http://169.254.169.254/latest", "http://168.63.129.16/", "http://0.0.0.0:" + port} {
+		_, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: at})
+		require.ErrorIs(t, err, nstance.Unavailable, at)
+		require.ErrorContains(t, err, "shard.userdata_networks", at)
+	}
+	require.Zero(t, hits)
+
+	t.Run("a redirect", func(t *testing.T) {
+		outer := httptest.NewUnstartedServer(http.RedirectHandler(inner.URL, http.StatusFound))
+		lis, err := net.Listen("tcp", "127.0.0.2:0")
+		if err != nil {
+			t.Skip("this machine has one loopback address only")
+		}
+		outer.Listener.Close()
+		outer.Listener = lis
+		outer.Start()
+		defer outer.Close()
+		f := newFetcher(storage.NewMemory(), func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")} })
+		defer f.close()
+		_, err = f.fetch(t.Context(), nstance.UserData{Source: "url", Content: outer.URL})
+		require.ErrorContains(t, err, "may not be fetched from 127.0.0.1")
+		require.Zero(t, hits)
+	})
+	for addr, want := range map[string]bool{
+		"10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "2001:db8::1": false, "fd12::1": false, "100.64.0.1": false,
+		"127.9.9.9": true, "::1": true, "fe80::1": true, "169.254.1.1": true, "224.0.0.1": true, "255.255.255.255": true, "::": true, "::127.0.0.1": true, "64:ff9b::7f00:1": true, "64:ff9b::808:808": false, "fd00:ec2::254": true, "168.63.129.16": true,
+	} {
+		require.Equal(t, want, forbiddenSource(netip.MustParseAddr(addr)), addr)
+	}
+}
 
 func TestFetch(t *testing.T) {
 	mux := http.NewServeMux()
@@ -37,7 +82,7 @@ func TestFetch(t *testing.T) {
 	store := storage.NewMemory()
 	_, err := store.PutIfAbsent(t.Context(), "userdata/base", []byte("from the store"))
 	require.NoError(t, err)
-	f := newFetcher(store)
+	f := newFetcher(store, loopback)
 	defer f.close()
 	digest := digestOf([]byte("{{.Nonce}}"))
 	for _, c := range []struct {
@@ -79,11 +124,11 @@ func TestFetch(t *testing.T) {
 		slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 		defer slow.Close()
 		defer close(release)
-		f := newFetcher(store)
+		f := newFetcher(store, loopback)
 		f.http.Timeout = 20 * time.Millisecond
 		_, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: slow.URL})
 		require.ErrorIs(t, err, nstance.Unavailable)
-		require.Equal(t, fetchTimeout, newFetcher(store).http.Timeout)
+		require.Equal(t, fetchTimeout, newFetcher(store, loopback).http.Timeout)
 	})
 	t.Run("a redirect away from https", func(t *testing.T) {
 		next, _ := http.NewRequest(http.MethodGet, "http://example", http.NoBody)

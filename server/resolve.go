@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -72,7 +73,7 @@ const (
 
 func newResolver(t *term) *resolver {
 	return &resolver{
-		t: t, fetch: newFetcher(t.server.store), can: t.reconciler.Abilities(), wake: make(chan struct{}, 1),
+		t: t, fetch: newFetcher(t.server.store, func() []netip.Prefix { return t.server.config().Shard.UserDataPrefixes() }), can: t.reconciler.Abilities(), wake: make(chan struct{}, 1),
 		doc: storage.NewDoc[resolved](t.server.store, storage.ResolvedKey(t.conf.Shard.ID), &storage.DocOptions{
 			Epoch: t.granted.Epoch(), Check: t.granted.Err,
 		}),

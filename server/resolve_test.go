@@ -26,7 +26,7 @@ import (
 // provisioned is the ordinary configuration with one group, of which template
 // says more, and top what stands beside templates.
 func provisioned(size int, template, top string) string {
-	text := fmt.Sprintf(configuration, `"image_refresh": "1m",`, size)
+	text := fmt.Sprintf(configuration, `"image_refresh": "1m", "userdata_networks": ["127.0.0.0/8"],`, size)
 	text = strings.Replace(text, `"userdata": {"content": "{{.Nonce}}"}, `, template, 1)
 	text = strings.Replace(text, `"blue": {"db": {"template": "vm", "size": 1, "vars": {"shape": "round"}}}`, "", 1)
 	return strings.Replace(text, `"templates": {`, top+`"templates": {`, 1)

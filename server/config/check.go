@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -36,6 +37,11 @@ func (d *decoder) check(c *Config) {
 		}
 	}
 	d.pools(c, "shard.dynamic_subnet_pools", c.Shard.DynamicSubnetPools)
+	for i, text := range c.Shard.UserDataNetworks {
+		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
+			d.wrong(index("shard.userdata_networks", i), "write an address and its bits, such as 127.0.0.0/8", "%q is no network", clip(text))
+		}
+	}
 	for id, t := range c.Tenants {
 		d.tenant(c, join("tenants", string(id)), t)
 	}

@@ -54,6 +54,7 @@ type Shard struct {
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
 	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups made through the API may be in"`
 	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
+	UserDataNetworks    []string              `name:"userdata_networks" none:"true" absent:"none" doc:"networks such as 127.0.0.0/8 that user data may be fetched from although they are loopback, link-local or of a metadata service"`
 	CreateRate          CreateRate            `name:"create_rate"`
 	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
 	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`

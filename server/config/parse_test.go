@@ -100,6 +100,7 @@ func TestEverySettingArrives(t *testing.T) {
 		},
 		SubnetPools:         map[config.PoolName][]string{"workers": {"subnet-1", "subnet-2"}, "edge": {"subnet-3"}},
 		DynamicSubnetPools:  []config.PoolName{"edge"},
+		UserDataNetworks:    []string{"127.0.0.0/8"},
 		RequestTimeout:      20 * time.Second,
 		CreateRate:          config.CreateRate{PerSecond: 0.5, Burst: 7},
 		HealthInterval:      30 * time.Second,

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -96,6 +97,16 @@ func UserDataURL(text string) (*url.URL, error) {
 		return nil, nstance.FieldError("content", remedy, "holds a #fragment, which no server is sent")
 	}
 	return u, nil
+}
+
+// UserDataPrefixes returns userdata_networks.
+func (s *Shard) UserDataPrefixes() (out []netip.Prefix) {
+	for _, text := range s.UserDataNetworks {
+		if p, err := netip.ParsePrefix(text); err == nil { // which was checked
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // ShownURL returns an address, or what was meant to be one, without what may be
