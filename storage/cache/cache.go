@@ -41,12 +41,15 @@ type Cache struct {
 
 	pause time.Duration // of Run only: until the next attempt, after one that failed; 0: none did
 	last  int64         // of Run only: number of the newest event
+
+	counts map[share]int // of Run only: events in the file; nil: not counted yet
 }
 
 // Options adjust Open. Nil and zero mean the defaults.
 type Options struct {
-	MaxEvents int           // events kept; 100,000. Older ones go, in batches, so that there may be a tenth more for a while
-	Queue     int           // events waiting to be written; 8,192. What comes beyond is dropped and counted
+	MaxEvents int           // events kept, without alarms; 100,000. Older ones go, in batches, so that there may be a tenth more for a while: first those of the tenants that have most
+	MaxAlarms int           // alarms kept; 10,000. Likewise
+	Queue     int           // events waiting to be written; 8,192. What comes beyond costs the tenant that has most, and is counted
 	Interval  time.Duration // longest wait before a batch is written; 250ms. The file is looked after at twenty times that
 	Log       *slog.Logger  // nil: discard
 }
@@ -70,6 +73,7 @@ func (o *Options) orDefaults() Options {
 		}
 	}
 	set(&out.MaxEvents, 100_000)
+	set(&out.MaxAlarms, 10_000)
 	set(&out.Queue, 8_192)
 	if out.Interval <= 0 {
 		out.Interval = 250 * time.Millisecond
@@ -86,11 +90,7 @@ func (o *Options) orDefaults() Options {
 func (c *Cache) Append(e nstance.Event) {
 	c.mu.Lock()
 	n := len(c.events)
-	if n < c.opts.Queue {
-		c.events = append(c.events, e)
-	} else {
-		c.dropped++
-	}
+	c.queueEvent(e)
 	c.mu.Unlock()
 	signal(c.wake)
 	if n+1 >= batch {

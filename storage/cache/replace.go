@@ -85,7 +85,7 @@ func (c *Cache) reopen() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.file = f
+	c.file, c.counts = f, nil
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -124,9 +123,10 @@ func (c *Cache) write(ctx context.Context) error {
 	events := c.take()
 	err := c.store(ctx, events)
 	if err != nil {
+		c.counts = nil // what has landed is not known
 		c.putBack(events)
 	} else {
-		err = c.trimEvents(ctx)
+		err = c.trimEvents(ctx, events)
 	}
 	if unusable(err) {
 		c.suspect(c.file, err)
@@ -188,28 +188,6 @@ func storeEvents(ctx context.Context, tx *sql.Tx, events []nstance.Event) error 
 		}
 		if _, err := insert.ExecContext(ctx, string(e.Tenant), string(e.Group), string(e.Instance), string(body)); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// trimEvents deletes the oldest events once there are a tenth too many, a chunk
-// at a time so that readers and the queue never wait long.
-func (c *Cache) trimEvents(ctx context.Context) error {
-	var first, last int64
-	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce((SELECT min(seq) FROM events), 1), coalesce((SELECT max(seq) FROM events), 0)")
-	if err := row.Scan(&first, &last); err != nil {
-		return classify(err)
-	}
-	c.last = max(c.last, last)
-	keep := int64(c.opts.MaxEvents)
-	if last-first+1 <= keep+keep/10 {
-		return nil
-	}
-	for ; first <= last-keep; first += chunk {
-		end := min(first+chunk-1, last-keep)
-		if _, err := c.file.write.ExecContext(ctx, "DELETE FROM events WHERE seq <= ?", end); err != nil {
-			return classify(fmt.Errorf("delete old events: %w", err))
 		}
 	}
 	return nil

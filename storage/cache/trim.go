@@ -1,0 +1,151 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A share is what is kept apart: the events of one tenant, and its alarms.
+type share struct {
+	tenant nstance.TenantID
+	alarm  bool
+}
+
+func shareOf(e nstance.Event) share { return share{e.Tenant, e.Type == nstance.EventAlarm} }
+
+// trimEvents deletes the oldest events once there are a tenth too many, and the
+// oldest alarms likewise: those of the tenants that have most, so that one that
+// makes much costs the others nothing.
+func (c *Cache) trimEvents(ctx context.Context, written []nstance.Event) error {
+	if err := c.count(ctx, written); err != nil {
+		return err
+	}
+	for _, kind := range []struct {
+		alarm bool
+		keep  int
+	}{{false, c.opts.MaxEvents}, {true, c.opts.MaxAlarms}} {
+		for s, surplus := range c.surplus(kind.alarm, kind.keep) {
+			if err := c.trimShare(ctx, s, surplus); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// count keeps the number of events of each share.
+func (c *Cache) count(ctx context.Context, written []nstance.Event) error {
+	for _, e := range written {
+		if c.counts != nil {
+			c.counts[shareOf(e)]++
+		}
+	}
+	if err := c.file.write.QueryRowContext(ctx, "SELECT max(?, coalesce(max(seq), 0)) FROM events", c.last).Scan(&c.last); err != nil {
+		return classify(err)
+	}
+	if c.counts != nil {
+		return nil
+	}
+	counts := map[share]int{}
+	rows, err := c.file.write.QueryContext(ctx, "SELECT tenant, json_extract(body, '$.event') = ?, count(*) FROM events GROUP BY 1, 2", string(nstance.EventAlarm))
+	if err != nil {
+		return classify(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s share
+		var n int
+		if err := rows.Scan(&s.tenant, &s.alarm, &n); err != nil {
+			return classify(err)
+		}
+		counts[s] = n
+	}
+	if err := rows.Err(); err != nil {
+		return classify(err)
+	}
+	c.counts = counts
+	return nil
+}
+
+// surplus returns how many events of each share must go so that keep of them are
+// left: none, until there are a tenth too many. The smaller shares stay whole.
+func (c *Cache) surplus(alarm bool, keep int) map[share]int {
+	var all []share
+	total := 0
+	for s, n := range c.counts {
+		if s.alarm == alarm {
+			all, total = append(all, s), total+n
+		}
+	}
+	if total <= keep+keep/10 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b share) int { return cmp.Compare(c.counts[a], c.counts[b]) })
+	surplus := map[share]int{}
+	for i, s := range all {
+		part := keep / (len(all) - i)
+		if n := c.counts[s]; n > part {
+			surplus[s] = n - part
+			keep -= part
+		} else {
+			keep -= n
+		}
+	}
+	return surplus
+}
+
+// trimShare deletes the oldest events of one share, a chunk at a time so that
+// readers and the queue never wait long.
+func (c *Cache) trimShare(ctx context.Context, s share, surplus int) error {
+	const of = "tenant = ? AND (json_extract(body, '$.event') = '" + string(nstance.EventAlarm) + "') = ?"
+	var first, last int64
+	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM (SELECT seq FROM events WHERE "+of+" ORDER BY seq LIMIT ?)",
+		string(s.tenant), s.alarm, surplus)
+	if err := row.Scan(&first, &last); err != nil {
+		return classify(err)
+	}
+	for ; first <= last; first += chunk {
+		end := min(first+chunk-1, last)
+		done, err := c.file.write.ExecContext(ctx, "DELETE FROM events WHERE seq BETWEEN ? AND ? AND "+of, first, end, string(s.tenant), s.alarm)
+		if err != nil {
+			c.counts = nil // to be counted again
+			return classify(fmt.Errorf("delete old events: %w", err))
+		}
+		n, _ := done.RowsAffected()
+		c.counts[s] -= int(n)
+	}
+	return nil
+}
+
+// queueEvent adds an event to those that wait, as long as there is room, and
+// else drops the latest one of the tenant that has most. It needs c.mu.
+func (c *Cache) queueEvent(e nstance.Event) {
+	if len(c.events) < c.opts.Queue {
+		c.events = append(c.events, e)
+		return
+	}
+	c.dropped++
+	waiting := map[nstance.TenantID]int{}
+	most := e.Tenant
+	for _, other := range c.events {
+		waiting[other.Tenant]++
+	}
+	for tenant, n := range waiting {
+		if n > waiting[most]+1 {
+			most = tenant
+		}
+	}
+	if most == e.Tenant {
+		return
+	}
+	for i := len(c.events) - 1; i >= 0; i-- {
+		if c.events[i].Tenant == most {
+			c.events = append(slices.Delete(c.events, i, i+1), e)
+			return
+		}
+	}
+}
