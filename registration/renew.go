@@ -55,9 +55,13 @@ func (r *Registrar) renew(ctx context.Context, rec holder, id nstance.Identity, 
 }
 
 func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Identity, issued *KeyRecord) (*KeyRecord, error) {
-	var standing *KeyRecord
+	var (
+		standing *KeyRecord
+		found    Succession
+	)
 	now := r.opts.Now()
 	err := rec.update(ctx, func(s *Succession) (err error) {
+		found = *s
 		if standing, err = s.succeed(id, issued, now); err == nil && standing != nil {
 			return errStanding
 		}
@@ -67,7 +71,7 @@ func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Id
 	case errors.Is(err, errStanding):
 		return standing, nil
 	case errors.Is(err, errSuperseded):
-		return nil, r.superseded(id)
+		return nil, r.superseded(id, found)
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
@@ -108,9 +112,10 @@ func (r *Registrar) Verify(ctx context.Context, id nstance.Identity) (promote bo
 // check reads storage before it refuses: a former leader's late write may have
 // issued the certificate that this one has not heard of.
 func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) (Succession, bool, error) {
+	var s Succession
 	for _, fresh := range []bool{false, true} {
-		s, err := rec.read(ctx, fresh)
-		if err != nil {
+		var err error
+		if s, err = rec.read(ctx, fresh); err != nil {
 			return Succession{}, false, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 		}
 		if good, pending := s.holds(id); good {
@@ -121,7 +126,7 @@ func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) 
 			return s, false, err
 		}
 	}
-	return Succession{}, false, r.superseded(id)
+	return Succession{}, false, r.superseded(id, s)
 }
 
 // occupy makes the certificate of id, the first that is shown for an open
@@ -129,6 +134,7 @@ func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) 
 func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity) (Succession, error) {
 	var taken Succession
 	err := rec.update(ctx, func(s *Succession) error {
+		taken = *s
 		if good, _ := s.holds(id); !good && !s.Open {
 			return errSuperseded // another one was faster
 		} else if !good {
@@ -139,7 +145,7 @@ func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity)
 	})
 	switch {
 	case errors.Is(err, errSuperseded):
-		return Succession{}, r.superseded(id)
+		return Succession{}, r.superseded(id, taken)
 	case err != nil:
 		return Succession{}, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
@@ -147,9 +153,18 @@ func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity)
 	return taken, nil
 }
 
-func (r *Registrar) superseded(id nstance.Identity) error {
-	r.alarm(id, "certificate %s was shown although it has been superseded", id.Serial)
-	r.opts.Exposed(id, fmt.Sprintf("certificate %s was shown although it has been superseded", id.Serial))
+// superseded refuses a certificate that the record s does not hold. One that ends
+// after the current one has not been superseded: the record is older than it is,
+// as after storage was put back, and its holder has done nothing wrong.
+func (r *Registrar) superseded(id nstance.Identity, s Succession) error {
+	why := fmt.Sprintf("certificate %s was shown although it has been superseded", id.Serial)
+	if s.Current != nil && id.NotAfter.After(s.Current.NotAfter) {
+		why = fmt.Sprintf("certificate %s was shown, which is newer than the record says: was storage put back to an earlier state?", id.Serial)
+		r.alarm(id, "%s", why)
+	} else {
+		r.alarm(id, "%s", why)
+		r.opts.Exposed(id, why)
+	}
 	return refuseField(nstance.Denied, "", "register again", "certificate %s of %s has been superseded", id.Serial, id.Subject)
 }
 

@@ -146,7 +146,7 @@ func TestRepeatedDeadlines(t *testing.T) {
 	tell(time.Minute - 1500*time.Millisecond)
 	tell(2 * time.Minute)
 	k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
-		Notices: []*apiv1.Notice{notice(time.Minute - 1500*time.Millisecond)},
+		Version: nstance.ReportVersion, CanDrain: true, Notices: []*apiv1.Notice{notice(time.Minute - 1500*time.Millisecond)},
 	}}}))
 	require.Equal(t, 1, w.count(nstance.EventNoticeDetected), "measurements of one deadline differ a little")
 	tell(20 * time.Second)

@@ -52,13 +52,13 @@ type session struct {
 	rhythm time.Duration // between reports, as it was told
 	source netip.Addr
 	rivals rivalry // guarded by the lock of sessions
+	claims *claims // of the instance
 
 	mu      sync.Mutex
 	outbox  []*apiv1.ConnectResponse
 	sending bool
 	read    chan struct{} // closed when the outbox is empty; nil while nobody waits
 	ending  *time.Timer   // will cancel
-	told    hearsay
 	files   sessionFiles
 }
 
@@ -87,7 +87,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	}
 	rec, _ := c.term.reconciler.Records().Get(id) // of one that is gone serve says so
 	s := &session{
-		id: id, group: rec.Key(), source: sourceOf(stream.Context()), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
+		id: id, group: rec.Key(), source: sourceOf(stream.Context()), claims: c.term.claims.of(id), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
 		pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
@@ -98,6 +98,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 		}
 	})
 	defer c.term.server.onExpiry(c.Identity, s.finish)()
+	s.claims.begin()
 	s.welcome()
 	if err = c.term.sessions.begin(s); err == nil {
 		c.term.tuner.begun(s)

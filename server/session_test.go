@@ -271,7 +271,18 @@ func TestFlood(t *testing.T) {
 			notices = append(notices, wire.Notice(reclaim(fmt.Sprint("r", i), time.Hour)))
 		}
 		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Notices: notices}}}))
-		require.Zero(t, w.count(nstance.EventNoticeReceived))
+		require.LessOrEqual(t, w.count(nstance.EventNoticeReceived), 16)
+	})
+	t.Run("over all sessions", func(t *testing.T) {
+		detected := w.count(nstance.EventNoticeDetected)
+		for i := range 30 {
+			k = k.holder.connect()
+			for j := range 64 {
+				n.EventID = fmt.Sprint("more", i, "/", j)
+				k.answered(k.notice(n))
+			}
+		}
+		require.Less(t, w.count(nstance.EventNoticeDetected), detected+32, "one identity makes few lines, however often it connects")
 	})
 	t.Run("what is too long is refused", func(t *testing.T) {
 		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: strings.Repeat("x", 300<<10)}}})

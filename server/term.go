@@ -46,6 +46,7 @@ type term struct {
 	streams    streams
 	alarms     alarmLimiter
 	exposures  *exposures
+	claims     claimBook
 }
 
 // watched is one thing that watchers of instances are told.
@@ -179,6 +180,7 @@ func (t *term) journal(e nstance.Event) {
 	case nstance.EventDeleted:
 		t.used.forget(string(e.Instance))
 		t.exposures.forget(e.Instance)
+		t.claims.forget(e.Instance)
 	case nstance.EventThawed:
 		t.files.thawed(nstance.GroupKey{Tenant: e.Tenant, Group: e.Group})
 	}
