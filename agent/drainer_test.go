@@ -247,6 +247,18 @@ func TestDrainerFallback(t *testing.T) {
 			require.Equal(t, 2, b.ran())
 		})
 	})
+	t.Run("one that has failed for a server is tried again for a notice that no server acknowledges", func(t *testing.T) {
+		drained(t, func(t *testing.T, b *bench) {
+			b.command(in(4, time.Minute))
+			synctest.Wait()
+			b.end(nstance.OutcomeFailed)
+			b.fallback(in(0, time.Minute), "event")
+			synctest.Wait()
+			require.Equal(t, 2, b.ran())
+			b.end(nstance.OutcomeDrained)
+			require.Len(t, b.told(), 1, "no server has asked for that one")
+		})
+	})
 	t.Run("a drain that a server asked for is not doubled", func(t *testing.T) {
 		drained(t, func(t *testing.T, b *bench) {
 			b.command(in(4, time.Minute))

@@ -118,3 +118,62 @@ func TestFailedAnswersUseUpNoLooks(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventMachineGone, id))
 	})
 }
+
+// TestEachBreakIsLookedAt: that a stream has broken before, and that the provider
+// was asked then, answers nothing about the next time.
+func TestEachBreakIsLookedAt(t *testing.T) {
+	withHanging(t, 3, func(w *world, _ *hanging) {
+		id := w.ready()[0]
+		w.r.Observe(nstance.Disconnected{ID: id})
+		w.passes(30 * time.Second) // all looks are over
+		w.r.Observe(nstance.Connected{ID: id})
+		w.passes(time.Second)
+		w.r.Observe(nstance.Disconnected{ID: id})
+		w.passes(5 * time.Second)
+		require.NoError(t, w.cloud.Stop(id, nstance.StatusStopped))
+		w.passes(8 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventMachineGone, id))
+	})
+}
+
+// A delayed provider answers questions about machines late, with what was true
+// when they were asked.
+type delayed struct {
+	nstance.Provider
+	by time.Duration
+}
+
+func (d *delayed) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	m, err := d.Provider.Get(ctx, id)
+	if d.by > 0 && !pause(ctx, d.by) {
+		return nstance.Machine{}, ctx.Err()
+	}
+	return m, err
+}
+
+// TestLateAnswerUndoesNothing: what was asked before is older than what is known,
+// whenever it is answered.
+func TestLateAnswerUndoesNothing(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		d := &delayed{Provider: w.cloud}
+		w.wrap = func(o *office) { o.provider = d }
+		w.succeeds(wanted(3))
+		require.NoError(t, w.r.Freeze(t.Context(), web, "so that it stays"))
+		id := w.ready()[0]
+		w.hush(id)
+		d.by = 20 * time.Second
+		w.r.Observe(nstance.Disconnected{ID: id})
+		w.passes(time.Second) // the question is under way
+		require.NoError(t, w.cloud.Stop(id, nstance.StatusStopped))
+		m, err := w.cloud.Get(w.ctx, id)
+		require.NoError(t, err)
+		w.r.Observe(nstance.Seen{Machine: m})
+		for range 10 {
+			w.passes(5 * time.Second)
+			v, err := w.r.Instance(id)
+			require.NoError(t, err)
+			require.True(t, v.Gone)
+		}
+		require.Equal(t, 1, w.count(nstance.EventMachineGone, id))
+	})
+}
