@@ -437,6 +437,24 @@ func TestLateWriteOfAFormerLeader(t *testing.T) {
 			require.Equal(w.t, 1, w.count(nstance.EventDrainAcknowledged, id))
 		})
 	})
+	t.Run("another drain: what the first has done does not count for it", func(t *testing.T) {
+		draining(t, func(w *world, id nstance.InstanceID) {
+			later := time.Now().Add(30 * time.Minute).UTC()
+			w.land(id, func(rec *storage.Instance) {
+				rec.Generation += 2
+				d := *rec.Drain
+				d.Generation, d.Deadline = rec.Generation, later
+				rec.Drain = &d
+			})
+			w.passes(5 * time.Minute) // past the first deadline
+			require.Contains(w.t, w.in(nstance.Draining), id)
+			require.Zero(w.t, w.count(nstance.EventDeleteRequested, id))
+			w.slow(false)
+			w.passes(3 * time.Minute)
+			w.agrees(2)
+			require.Equal(w.t, 1, w.count(nstance.EventDrainAcknowledged, id))
+		})
+	})
 	t.Run("a registration: what registered in time is drained", func(t *testing.T) {
 		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{wanted(3)}})

@@ -295,3 +295,102 @@ func TestLastGoodDefinitionThatCannotBeRead(t *testing.T) {
 		require.Equal(t, map[string]int{"v1": 3}, w.told())
 	})
 }
+
+// TestRecordSaysThatADrainWasCutShort: what goes by its deadline is told apart
+// from what was emptied.
+func TestRecordSaysThatADrainWasCutShort(t *testing.T) {
+	for name, acknowledged := range map[string]bool{"by its deadline": false, "emptied": true} {
+		t.Run(name, func(t *testing.T) {
+			within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+				p := w.timing()
+				w.succeeds(wanted(2))
+				p.slow(false, true)
+				d := w.drainsFirst()
+				if acknowledged {
+					ack := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained}
+					require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
+				}
+				for w.count(nstance.EventDeleteRequested, d.Instance) == 0 {
+					w.passes(time.Second)
+				}
+				rec, err := w.r.Records().Refresh(w.ctx, d.Instance)
+				require.NoError(t, err)
+				require.NotNil(t, rec.Deleting)
+				require.Equal(t, !acknowledged, rec.CutShort)
+			})
+		})
+	}
+}
+
+// TestDeleteWithoutDrainEndsADrain: at once, and it is no deadline that does.
+func TestDeleteWithoutDrainEndsADrain(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		d := w.drainsFirst()
+		require.NoError(t, w.r.Delete(w.ctx, d.Instance, eve, true))
+		w.passes(time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
+		require.Zero(t, w.count(nstance.EventDrainCutShort, d.Instance))
+	})
+}
+
+// TestNoticesOnlyTighten: a notice that comes again with a later deadline gives
+// no more time.
+func TestNoticesOnlyTighten(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.slow(true)
+		w.passes(10 * time.Second)
+		id := w.ready()[0]
+		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(3 * time.Minute), DetectedAt: time.Now()}
+		announce := func(in time.Duration) {
+			n.Deadline = time.Now().Add(in)
+			w.r.Observe(nstance.Noticed{ID: id, Notice: n})
+			w.passes(time.Second)
+		}
+		drainEnd := func() time.Time {
+			d, ok := w.drains.Of(id)
+			require.True(t, ok)
+			return d.Deadline
+		}
+		announce(3 * time.Minute)
+		first, noticed := drainEnd(), n.Deadline
+		announce(time.Hour)
+		require.Equal(t, first, drainEnd())
+		v, err := w.r.Instance(id)
+		require.NoError(t, err)
+		require.Equal(t, []time.Time{noticed}, []time.Time{v.Notices[0].Deadline})
+		announce(time.Minute)
+		require.True(t, drainEnd().Before(first))
+		rec, err := w.r.Records().Refresh(w.ctx, id)
+		require.NoError(t, err)
+		require.True(t, drainEnd().Equal(rec.Drain.Deadline))
+	})
+}
+
+// TestForgottenNoticeDoesNotComeBack: what the cloud did not follow up stays
+// forgotten, though the agent goes on seeing it.
+func TestForgottenNoticeDoesNotComeBack(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		require.NoError(t, w.r.Freeze(w.ctx, web, "so that it stays"))
+		id := w.ready()[0]
+		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(2 * time.Minute), DetectedAt: time.Now()}
+		acks := 0
+		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acks++ }})
+		w.passes(30 * time.Minute) // the provider was asked meanwhile
+		require.Equal(t, 1, acks)
+		notices := func() []nstance.Notice {
+			v, err := w.r.Instance(id)
+			require.NoError(t, err)
+			return v.Notices
+		}
+		require.Empty(t, notices())
+		w.r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: []nstance.Notice{n}}})
+		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acks++ }})
+		w.passes(time.Second)
+		require.Empty(t, notices())
+		require.Equal(t, 2, acks, "nothing follows from it")
+		require.NoError(t, w.r.Thaw(w.ctx, web, eve))
+		w.passes(10 * time.Minute)
+		require.Zero(t, w.count(nstance.EventDrainStarted, id))
+		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))
+	})
+}
