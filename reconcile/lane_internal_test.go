@@ -10,6 +10,7 @@ import (
 // TestLaneOrder: what came first is done first, so that nothing starves.
 func TestLaneOrder(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
 	l := newLane(1)
 	var done []int
 	for i := range 5 {
