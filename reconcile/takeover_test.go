@@ -256,20 +256,21 @@ func TestBytesThatChangeMeanwhile(t *testing.T) {
 	})
 }
 
-// A changing bootstrap renders what its server is set to.
+// A changing bootstrap renders what its server is set to, or refuses to.
 type changing struct {
 	mu   sync.Mutex
 	text string
+	err  error
 }
 
 func (c *changing) set(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.text = text
+	c.text, c.err = text, nil
 }
 
 func (c *changing) Render(_ context.Context, _ *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return reconcile.Rendered{UserData: []byte(c.text), Args: def.Args}, nil
+	return reconcile.Rendered{UserData: []byte(c.text), Args: def.Args}, c.err
 }
