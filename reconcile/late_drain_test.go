@@ -40,6 +40,24 @@ func TestDrainMeetsALateWrite(t *testing.T) {
 			require.EqualValues(t, 8, drained(w, id).Generation)
 		})
 	})
+	t.Run("another drain: its executor has its own time", func(t *testing.T) {
+		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.slowly()
+			id := w.ready()[0]
+			first := drained(w, id)
+			later := first.Deadline.Add(10 * time.Minute)
+			w.land(id, func(rec *storage.Instance) {
+				rec.Generation, rec.Drain.Generation, rec.Drain.Deadline = 9, 9, later
+			})
+			w.passes(time.Until(first.Deadline) + time.Minute)
+			rec, err := w.r.Records().Refresh(w.ctx, id)
+			require.NoError(t, err)
+			require.Nil(t, rec.Deleting, "the drain that ended is not the one on record")
+			w.passes(15 * time.Minute)
+			require.NotContains(t, w.in(nstance.Draining), id)
+			require.Len(t, w.ready(), 2)
+		})
+	})
 	t.Run("a drain: it goes on, and its deadline is put off by nothing", func(t *testing.T) {
 		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.slowly()
@@ -59,6 +77,23 @@ func TestDrainMeetsALateWrite(t *testing.T) {
 			w.passes(2 * time.Minute)
 			require.NotContains(t, w.in(nstance.Draining), id, "it ended at that deadline")
 		})
+	})
+}
+
+// TestTightenedReclaimIsOneReclaim: only the second reclaim of an instance cannot
+// be withdrawn, and an earlier deadline is none.
+func TestTightenedReclaimIsOneReclaim(t *testing.T) {
+	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.slowly()
+		id := w.ready()[0]
+		require.NoError(t, w.cloud.Reclaim(id, 2*time.Hour))
+		w.passes(10 * time.Second)
+		require.NoError(t, w.cloud.Reclaim(id, 4*time.Minute))
+		w.passes(10 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDrainTightened, id))
+		require.NoError(t, w.cloud.Withdraw(id))
+		w.passes(10 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDrainCancelled, id))
 	})
 }
 

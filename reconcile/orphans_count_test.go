@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // slowToGo is settled, with machines that take an hour to shut down.
@@ -87,5 +88,33 @@ func TestUnreadableRecordIsToldOnce(t *testing.T) {
 		require.NoError(t, err)
 		w.passes(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, id))
+	})
+}
+
+// TestRecordThatLandsBeforeTheTombstone: a machine with a record is a member, also
+// if the record came at the last moment.
+func TestRecordThatLandsBeforeTheTombstone(t *testing.T) {
+	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		beneath := w.store
+		faulty := storagetest.NewFaulty(beneath)
+		w.depose()
+		w.store = faulty
+		w.lead(wanted(3))
+		w.passes(10 * time.Minute)
+		id := w.stray(0, nil)
+		for w.count(nstance.EventOrphanSeen, id) == 0 {
+			w.passes(10 * time.Second)
+		}
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() {
+			other := storage.NewRecords(beneath, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+			_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
+			require.NoError(t, err)
+		}})
+		require.ErrorIs(t, w.r.DeleteOrphan(w.ctx, id, eve), nstance.Conflict)
+		require.True(t, w.exists(id))
+		v, err := w.r.Instance(id)
+		require.NoError(t, err)
+		require.Nil(t, v.Record.Deleting)
+		require.Empty(t, w.r.Orphans())
 	})
 }
