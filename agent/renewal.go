@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// minRenewal is the shortest time between two renewals, whoever asks.
+	// minRenewal is the shortest time between two renewals, even if a server asks.
 	minRenewal = 10 * time.Second
 	// renewRetry is the longest pause between attempts to renew.
 	renewRetry = time.Minute

@@ -57,7 +57,7 @@ func (m *machine) supervised() (p *pings, stop func()) {
 	})
 }
 
-// A stuckLog blocks whoever logs that message, until it is released.
+// A stuckLog blocks the goroutine that logs that message, until it is released.
 type stuckLog struct {
 	slog.Handler
 	message string

@@ -17,10 +17,9 @@ import (
 // address and in all, and end at a certain age; identified ones are bounded per
 // client, whatever their address, because a whole fleet may share one.
 //
-// Where there is no room the oldest connection makes it. A handshake takes
-// milliseconds and strangers' connections last, so that clients with
-// certificates get in while strangers occupy everything, from the same address
-// too.
+// At a limit the oldest connection is closed. A handshake takes milliseconds, and
+// connections that are held open are older, so clients with certificates connect
+// even while others hold every anonymous connection, from the same address too.
 type gate struct {
 	limits config.Connections
 	log    *slog.Logger

@@ -208,7 +208,7 @@ func TestStrangersKeepNoClientOut(t *testing.T) {
 	// works goes through what each kind of client does first.
 	works := func(t *testing.T, w *world, first *talk) {
 		t.Helper()
-		first.acked(first.report()) // whoever is in stays
+		first.acked(first.report()) // a session that is open stays
 		w.ready(w.machine(nstance.DefaultTenant))
 		_, err := w.admin().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)

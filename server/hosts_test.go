@@ -68,7 +68,7 @@ func TestHTTPPortKnowsItsNames(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, "names can be reloaded")
 }
 
-// Nobody has logged in to the page, so it shows what an operator of any tenant
+// The page has no authentication, so it shows what an operator of any tenant
 // may see.
 func TestStatusPageIsASummary(t *testing.T) {
 	w := newWorld(t, setup{text: strings.Replace(ordinary(2), `"status_page": {"detail": "full"},`, "", 1)})

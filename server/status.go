@@ -21,8 +21,9 @@ func (s *Server) handler() http.Handler {
 	return web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil })
 }
 
-// status gathers what the status page shows. Nobody has logged in to it: unless
-// the configuration says otherwise it shows what an operator of any tenant may see.
+// status gathers what the status page shows. The page has no authentication:
+// unless it is configured to be full it shows what an operator of any tenant may
+// see.
 func (s *Server) status(r *http.Request) web.Status {
 	conf := s.config()
 	out := web.Status{

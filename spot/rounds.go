@@ -6,7 +6,7 @@ import (
 )
 
 // roundLimit is how long a reading may take beside the pause before it: the
-// longest is a poll of 12 s, and whoever consumes notices takes time, too.
+// longest is a poll of 12 s, and the consumer of notices takes time, too.
 const roundLimit = 30 * time.Second
 
 // rounds knows when each poller of the watches under way last finished a

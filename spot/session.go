@@ -106,7 +106,7 @@ func (s *session) next() (t token, a *asking, mine bool) {
 	return s.token, s.asked, false
 }
 
-// ask asks for a token, keeps it and tells those who wait.
+// ask asks for a token, keeps it and wakes the callers that wait.
 func (s *session) ask(ctx context.Context, a *asking) {
 	a.token, a.err = s.renew(ctx)
 	a.left = a.err != nil && ctx.Err() != nil

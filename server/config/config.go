@@ -122,9 +122,9 @@ type Connections struct {
 	AnonymousAge time.Duration `name:"anonymous_age" default:"1m" min:"1ms" max:"1h" doc:"how long a connection to the ports for registration and HTTP may last, where clients stay anonymous" restart:"true"`
 }
 
-// StatusPage is about the HTTP port, which asks nobody for a name.
+// StatusPage is about the HTTP port, which has no authentication.
 type StatusPage struct {
-	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows to whoever reaches the HTTP port: summary, what every operator may see; or full, the groups, instances and events of all tenants"`
+	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows, without authentication: summary, what every operator may see; or full, the groups, instances and events of all tenants"`
 	Hosts  []HostName   `name:"hosts" none:"true" absent:"none" doc:"names by which the HTTP port may be reached, beside localhost, IP addresses and the names in bind and advertise"`
 }
 

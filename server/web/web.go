@@ -1,7 +1,7 @@
-// Package web serves a shard's read-only pages: liveness, and a status page. Anybody
-// who reaches the port may read them, so the page shows what every operator may
-// see; only where the configuration says so it shows the groups and instances of
-// all tenants, and what happened last.
+// Package web serves a shard's read-only pages: liveness, and a status page. They
+// have no authentication, so the page shows what every operator may see; only
+// where that is configured it shows the groups and instances of all tenants, and
+// what happened last.
 package web
 
 import (
