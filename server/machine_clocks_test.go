@@ -154,3 +154,27 @@ func TestRepeatedDeadlines(t *testing.T) {
 	require.Equal(t, 1, w.count(nstance.EventDrainTightened), "a deadline only comes earlier")
 	require.WithinDuration(t, time.Now().Add(20*time.Second), w.record(nstance.DefaultTenant, "web", id).Drain.Deadline, eventually)
 }
+
+// TestDroppedNoticeStaysDropped: the cloud did not follow up, and the machine goes
+// on showing what it has announced.
+func TestDroppedNoticeStaysDropped(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	api := w.admin()
+	n := wire.Notice(reclaim("e1", 0))
+	n.SinceDetected, n.TimeLeft = durationpb.New(13*time.Minute), durationpb.New(-11*time.Minute)
+	k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: n}})
+	w.await(nstance.EventDrainCancelled, id) // the provider was asked and says that the machine runs
+	for range 2 {
+		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
+			Version: nstance.ReportVersion, CanDrain: true, Notices: []*apiv1.Notice{n},
+		}}}))
+		require.NotContains(t, w.instance(api, id).GetConditions(), "notice:reclaim")
+		k = k.holder.connect()
+		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: n}}))
+		require.NotContains(t, w.instance(api, id).GetConditions(), "notice:reclaim")
+	}
+	require.Equal(t, 1, w.count(nstance.EventNoticeReceived))
+	require.Equal(t, 1, w.count(nstance.EventDrainStarted))
+}
