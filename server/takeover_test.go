@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // TestTakeoverKeepsBootingMachines: two servers have different addresses, so
@@ -72,4 +76,27 @@ func TestNonceIsForUserDataOnly(t *testing.T) {
 			require.NotContains(t, string(spec.Args), part)
 		}
 	}
+}
+
+// TestNonceFollowsFromTheRecord: what a nonce states is what the intent says, so
+// that minting it again gives the same bytes, and it lasts for the launch and the
+// registration after it.
+func TestNonceFollowsFromTheRecord(t *testing.T) {
+	text := replace(t, ordinary(1), `"userdata": {`, `"launch_timeout": "7m", "registration_timeout": "2m", "userdata": {`)
+	w := newWorld(t, setup{text: text})
+	id := w.machine(nstance.DefaultTenant)
+	obj, err := w.store.Get(t.Context(), storage.InstanceKey(zone, nstance.DefaultTenant, "web", id))
+	require.NoError(t, err)
+	rec, err := storage.DecodeInstance(obj.Key, obj.Data)
+	require.NoError(t, err)
+	require.Equal(t, w.keys.Nonces.KeyID(), rec.NonceKeyID)
+	require.NotEmpty(t, rec.Authorities)
+	sum := sha256.Sum256([]byte(w.nonce(id)))
+	require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
+	nonce, err := w.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
+		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: rec.Tenant, Group: rec.Group,
+		ConfigHash: rec.RuntimeHash, NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: rec.CreatedAt.Add(7*time.Minute + 2*time.Minute),
+	})
+	require.NoError(t, err)
+	require.Equal(t, nonce, w.nonce(id))
 }
