@@ -194,6 +194,9 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 	if err := c.term.reconciler.Thawed(v.Record.Key()); err != nil {
 		return nil, err // it would be recorded and nothing would follow from it
 	}
+	if req.GetThroughMetadata() || o.s.opts.InterruptThroughMetadata {
+		return &apiv1.InterruptResponse{}, o.s.announce(v.Record.ID, lead)
+	}
 	durable := make(chan struct{})
 	c.term.noticed(v.Record.ID, n, func() { close(durable) })
 	select {
@@ -202,6 +205,25 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 	case <-ctx.Done():
 		return resp, nstance.Errorf(nstance.Unavailable, "the notice is not durable yet: %w", ctx.Err())
 	}
+}
+
+// An interrupter is a provider that runs the metadata services of its machines
+// itself, and has one of them announce that its machine is taken back.
+type interrupter interface {
+	Interrupt(id nstance.InstanceID, action string, after time.Duration) error
+}
+
+// announce publishes a reclaim on a machine's own metadata service. It fails with
+// Conflict where the provider cannot.
+func (s *Server) announce(id nstance.InstanceID, after time.Duration) error {
+	can, ok := s.provider.(interrupter)
+	if !ok {
+		return &nstance.Error{
+			Code: nstance.Conflict, Field: "through_metadata", Msg: "the provider does not run its machines' metadata services",
+			Remedy: "leave it out: the server is then told directly",
+		}
+	}
+	return can.Interrupt(id, "terminate", after)
 }
 
 // GetConfigStatus implements the RPC. What is wrong with a configuration names

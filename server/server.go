@@ -60,6 +60,10 @@ type Options struct {
 	Advertise config.Advertise
 	Host      string // name or address of what is not advertised; empty: the one bound to, or this machine's
 
+	// InterruptThroughMetadata has every Interrupt publish its notice on the
+	// machine's own metadata service, as if the request asked for that.
+	InterruptThroughMetadata bool
+
 	intervals intervals
 }
 

@@ -43,6 +43,7 @@ type interruption struct {
 	limit  time.Duration // of waiting
 	dryRun bool
 	wait   bool
+	real   bool // through the metadata service
 	yes    bool
 }
 
@@ -58,6 +59,7 @@ func (p *program) interruptCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.Var(duration.NewFlag(&i.notice, 2*time.Minute), "notice", "time until the pretended reclaim, at most 1h")
+	f.BoolVar(&i.real, "through-metadata", false, "publish the notice on the machine's own metadata service, where its agent finds it; local machines only")
 	f.BoolVar(&i.wait, "wait", false, "wait until everything has happened")
 	f.Var(duration.NewFlag(&i.limit, 15*time.Minute), "wait-timeout", "how long to wait at most")
 	yesFlag(cmd, &i.yes)
@@ -88,7 +90,7 @@ func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interru
 	} else {
 		err = x.inject(ctx)
 	}
-	if err != nil && x.EventID == "" {
+	if err != nil && !x.injected {
 		return seek(err)
 	}
 	if perr := out.print(x.Rehearsal, func(t *table) { t.rehearsal(x.Rehearsal) }); perr != nil {
@@ -106,16 +108,17 @@ type rehearsal struct {
 	i            interruption
 	of           Instance
 	replacements map[nstance.InstanceID]bool
+	injected     bool
 }
 
 // inject tells the server. It is never repeated: each call is a notice of its
 // own.
 func (x *rehearsal) inject(ctx context.Context) error {
-	resp, err := x.c.Interrupt(ctx, &apiv1.InterruptRequest{Id: string(x.i.id), DryRun: x.i.dryRun, Notice: durationpb.New(x.i.notice)})
+	resp, err := x.c.Interrupt(ctx, &apiv1.InterruptRequest{Id: string(x.i.id), DryRun: x.i.dryRun, Notice: durationpb.New(x.i.notice), ThroughMetadata: x.i.real})
 	if err != nil {
 		return err
 	}
-	x.EventID = resp.GetEventId()
+	x.EventID, x.injected = resp.GetEventId(), true
 	if x.i.dryRun {
 		x.Plan = resp.GetPlan()
 	}
@@ -167,8 +170,11 @@ func (x *rehearsal) catchUp(ctx context.Context) error {
 func (x *rehearsal) take(e nstance.Event) {
 	mine := e.Instance == x.i.id
 	switch {
-	case mine && e.Notice != nil && e.Notice.EventID == x.EventID:
-		x.InjectedAt = e.Notice.DetectedAt
+	case mine && e.Notice != nil && x.injected && (x.EventID == "" || e.Notice.EventID == x.EventID):
+		x.EventID = e.Notice.EventID // the agent names it where it goes through the metadata service
+		if x.InjectedAt = e.Notice.DetectedAt; x.InjectedAt.IsZero() {
+			x.InjectedAt = e.Time
+		}
 		if e.Type == nstance.EventNoticeReceived {
 			x.stage(&x.ReceivedMS, e, "notice received")
 		}
@@ -254,6 +260,8 @@ func (t *table) rehearsal(r Rehearsal) {
 		for _, line := range r.Plan {
 			t.say("would %s", line)
 		}
+	case !r.Waited && r.EventID == "":
+		t.say("instance %s: a notice is published on its metadata service, nstance-admin instance get shows what comes of it", r.Instance)
 	case !r.Waited:
 		t.say("instance %s: notice %s injected, nstance-admin instance get shows what comes of it", r.Instance, r.EventID)
 	default:

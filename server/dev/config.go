@@ -3,10 +3,11 @@ package dev
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server"
@@ -108,12 +109,24 @@ func arch() nstance.Arch {
 	return nstance.AMD64
 }
 
-// A source is the configuration, in memory.
-type source struct{ text atomic.Pointer[[]byte] }
+// A source is the configuration: a file, which the person may edit.
+type source struct{ path string }
 
-func (s *source) set(text []byte) { s.text.Store(&text) }
+func (s source) set(text []byte) error {
+	if err := os.WriteFile(s.path+".new", text, 0o600); err != nil {
+		return nstance.Errorf(nstance.Denied, "%w", err)
+	}
+	if err := os.Rename(s.path+".new", s.path); err != nil {
+		return nstance.Errorf(nstance.Denied, "%w", err)
+	}
+	return nil
+}
 
 // read is a server.Source.
-func (s *source) read(context.Context) (string, []byte, error) {
-	return "dev.jsonc", *s.text.Load(), nil
+func (s source) read(context.Context) (string, []byte, error) {
+	text, err := os.ReadFile(s.path)
+	if err != nil {
+		return "", nil, nstance.Errorf(nstance.Unavailable, "%w", err)
+	}
+	return filepath.Base(s.path), text, nil
 }

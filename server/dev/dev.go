@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -94,7 +97,7 @@ func (w *shard) perform(ctx context.Context, out *output) error {
 	var wg sync.WaitGroup
 	var unread error
 	wg.Go(func() {
-		if unread = w.story.print(reading, out.event); unread != nil {
+		if unread = w.story.print(reading, w.printer(out)); unread != nil {
 			cancel(unread) // nobody reads: no reason to go on
 		}
 	})
@@ -125,22 +128,61 @@ func (w *shard) introduce(out *output) error {
 	if w.o.Scenario != "" {
 		return out.say("playing       scenario %s with %d machines\n\n", w.o.Scenario, w.o.size())
 	}
-	return out.say(`files         %s
-              machines.log there is what the machines print
+	admin := adminCommand()
+	return out.say(`files         %[1]s
+              machines.log there is what the machines print; each also has a log of its own
+configuration %[2]s: edit it, then config refresh
 
 Machines are child processes here: real agents, each with a metadata service of
-its own. Try next, in another terminal:
+its own. Try next, in another terminal%[5]s:
 
-  export NSTANCE_ADMIN_DIR=%s
-  nstance-admin status
-  nstance-admin instance list
-  nstance-admin events --follow
-  nstance-admin group scale %s %d
-  nstance-admin interrupt INSTANCE    # as if the cloud took it back
+  export NSTANCE_ADMIN_DIR=%[3]s
+  %[4]s status
+  %[4]s instance list
+  %[4]s events --follow
+  %[4]s group scale %[6]s %[7]d
+  %[4]s config refresh
+  %[4]s interrupt INSTANCE --wait    # its metadata service says that the cloud takes it back
 
 Ctrl-C ends it all.
 
-`, w.home.dir, quote(w.home.identityDir()), groupID, w.o.size()+2)
+`, w.home.dir, w.home.configFile(), quote(w.home.identityDir()), admin, where(admin), groupID, w.o.size()+2)
+}
+
+// checkoutAdmin is how nstance-admin is run from the checkout.
+const checkoutAdmin = "go run ./cmd/nstance-admin"
+
+// adminCommand returns how to run nstance-admin from here: as it is installed, or
+// from the checkout that this directory is.
+func adminCommand() string {
+	if _, err := exec.LookPath("nstance-admin"); err == nil {
+		return "nstance-admin"
+	}
+	if info, err := os.Stat(filepath.Join("cmd", "nstance-admin")); err == nil && info.IsDir() {
+		return checkoutAdmin
+	}
+	return "nstance-admin"
+}
+
+func where(admin string) string {
+	if admin == checkoutAdmin {
+		return ", in this directory"
+	}
+	return ""
+}
+
+// printer returns what prints an event, and of a machine that has become ready
+// its process and its log.
+func (w *shard) printer(out *output) func(nstance.Event) error {
+	return func(e nstance.Event) error {
+		if err := out.event(e); err != nil || e.Type != nstance.EventReady || w.o.Scenario != "" || out.json {
+			return err
+		}
+		if machine := w.home.machine(e.Instance); machine != "" {
+			return out.say("%12s  %-21s %s\n", "", "", machine)
+		}
+		return nil
+	}
 }
 
 // quote makes a path fit for a shell.

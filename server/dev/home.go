@@ -67,6 +67,7 @@ func (h *home) identityDir() string { return filepath.Join(h.dir, "admin") }
 func (h *home) machinesDir() string { return filepath.Join(h.dir, "machines") }
 func (h *home) machineLog() string  { return filepath.Join(h.dir, "machines.log") }
 func (h *home) serverLog() string   { return filepath.Join(h.dir, "servers.log") }
+func (h *home) configFile() string  { return filepath.Join(h.dir, "dev.jsonc") }
 func (h *home) socket() string      { return filepath.Join(h.machinesDir(), "cloud.sock") }
 
 // pid returns the process of a machine, which has left word of it.
@@ -76,6 +77,17 @@ func (h *home) pid(id nstance.InstanceID) (int, error) {
 		return 0, nstance.Errorf(nstance.NotFound, "machine %s has left no word of its process", id)
 	}
 	return readPID(files[0])
+}
+
+// machine returns the process of a machine and where it logs; "": it has left no
+// word of them.
+func (h *home) machine(id nstance.InstanceID) string {
+	pid, err := h.pid(id)
+	logs, lerr := h.left(string(id), logFile)
+	if err != nil || lerr != nil || len(logs) != 1 {
+		return ""
+	}
+	return "process " + strconv.Itoa(pid) + ", log " + logs[0]
 }
 
 func readPID(file string) (int, error) {

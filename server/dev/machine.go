@@ -19,6 +19,10 @@ import (
 // pidFile is where, in its own folder, a machine says which process it is.
 const pidFile = "machine.pid"
 
+// logFile is where, in its own folder, a machine's agent logs, beside the log of
+// all machines.
+const logFile = "agent.log"
+
 // folders are where a machine keeps things if its user data does not say: in
 // its own folder, which it runs in. The agent's own defaults are for a machine
 // that has a file system to itself.
@@ -41,7 +45,12 @@ func Machine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log, err := os.OpenFile(logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nstance.Errorf(nstance.Internal, "%w", err)
+	}
+	defer log.Close() // each line is written at once
+	o.Log = slog.New(slog.NewTextHandler(io.MultiWriter(log, os.Stderr), nil))
 	a, err := agent.New(o)
 	if err != nil {
 		return err

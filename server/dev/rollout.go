@@ -44,7 +44,9 @@ func (p *play) change(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.conf.set(text)
+	if err := p.conf.set(text); err != nil {
+		return err
+	}
 	changed, err := p.server.Refresh(ctx)
 	if err == nil && !changed {
 		err = nstance.Errorf(nstance.Internal, "the server sees no change")

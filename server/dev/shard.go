@@ -75,9 +75,12 @@ func (w *shard) newServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.conf.set(text)
+	w.conf = source{w.home.configFile()}
+	if err := w.conf.set(text); err != nil {
+		return err
+	}
 	w.server, err = server.New(ctx, w.depot.store, w.cloud, w.conf.read, &server.Options{
-		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log,
+		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true,
 		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
 	})
 	return err
