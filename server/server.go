@@ -28,7 +28,7 @@ import (
 )
 
 // Version is the version of this software, shown to operators.
-const Version = "0.1.0"
+const Version = version.Software
 
 // A Source fetches the shard's configuration: its name for error messages and
 // its bytes.

@@ -47,6 +47,7 @@ var commands = map[string]struct {
 	"completion zsh":        {looks, "", "a script is no data", ""},
 	"config confirm":        {destroys, "0123456789", "", ""},
 	"config refresh":        {changes, "", "", ""},
+	"config show":           {looks, "", "", ""},
 	"config status":         {looks, "", "", ""},
 	"config validate":       {looks, "", "", ""},
 	"drain ack":             {changes, "DRAINING --generation 1", "", ""},
@@ -90,6 +91,7 @@ var commands = map[string]struct {
 	"thaw group":            {changes, "web", "", ""},
 	"thaw shard":            {changes, "", "", ""},
 	"top":                   {looks, "", "it is a view; group list and instance list are its data", ""},
+	"version":               {looks, "", "", ""},
 }
 
 // promised are the commands that the specification names.

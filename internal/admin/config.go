@@ -14,7 +14,7 @@ import (
 
 func (p *program) configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "The configuration that the server runs with"}
-	cmd.AddCommand(p.configStatusCommand(), p.configRefreshCommand(), p.configConfirmCommand(), p.configValidateCommand())
+	cmd.AddCommand(p.configStatusCommand(), p.configShowCommand(), p.configRefreshCommand(), p.configConfirmCommand(), p.configValidateCommand())
 	return cmd
 }
 
@@ -158,6 +158,35 @@ What a change would do to machines is what plan shows.`,
 		}
 		s := ConfigValidation{File: args[0], Digest: conf.Digest(), Shard: conf.Shard.ID, Groups: len(conf.Groups())}
 		return out.print(s, func(t *table) { t.say("%s: ok, shard %s with %d groups", s.File, s.Shard, s.Groups) })
+	}
+	return cmd
+}
+
+// A ShownConfig is what config show prints.
+type ShownConfig struct {
+	Name    string `json:"name"` // where it comes from
+	Digest  string `json:"digest"`
+	Content string `json:"content"` // JSON with comments, as it was written
+}
+
+func (p *program) configShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show", Short: "Show the configuration in force",
+		Long: "Show the configuration in force, as it was written. Only administrators may see it.", Args: arguments(),
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			resp, err := c.GetConfig(cmd.Context(), &apiv1.GetConfigRequest{})
+			if err != nil {
+				return err
+			}
+			s := ShownConfig{Name: resp.GetName(), Digest: resp.GetDigest(), Content: string(resp.GetContent())}
+			if out.form == formTable {
+				return out.write([]byte(strings.TrimRight(s.Content, "\n") + "\n"))
+			}
+			return out.print(s, nil)
+		})
 	}
 	return cmd
 }

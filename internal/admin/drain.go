@@ -156,11 +156,14 @@ executor of that drain is an operator: see "drain watch".`,
 		if ack.Generation == 0 {
 			return nstance.FieldError("--generation", "copy it from drain watch", "is missing")
 		}
-		ack.Instance, ack.DryRun, ack.Outcome = nstance.InstanceID(args[0]), dryRun, nstance.OutcomeDrained
+		ack.DryRun, ack.Outcome = dryRun, nstance.OutcomeDrained
 		if failed {
 			ack.Outcome = nstance.OutcomeFailed
 		}
-		return r.with(cmd.Context(), func(c *client) error {
+		return r.with(cmd.Context(), func(c *client) (err error) {
+			if ack.Instance, err = c.instanceID(cmd.Context(), args[0]); err != nil {
+				return err
+			}
 			if err := c.acknowledge(cmd.Context(), ack); err != nil {
 				return seek(err)
 			}

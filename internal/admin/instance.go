@@ -22,17 +22,28 @@ func (p *program) instanceCommand() *cobra.Command {
 }
 
 func (p *program) instanceListCommand() *cobra.Command {
-	var tenant, group string
+	var tenant, group, sortBy string
+	var states, conditions []string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the instances of the shard", Args: arguments()}
 	tenantFlag(cmd, &tenant)
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only in these states, such as booting or draining; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("state", completions(listedStates))
+	cmd.Flags().StringSliceVarP(&conditions, "label", "l", nil, "only with all of these: NAME=VALUE of market, type, agent or reason, or a condition such as drifted; may be repeated")
+	choice(cmd, &sortBy, "sort", "", "order", "id", "age", "state", "group", "report")
 	cmd.Flags().StringVar(&group, "group", "", "only of this group")
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
+			f, err := newInstanceFilter(states, conditions)
+			if err != nil {
+				return err
+			}
 			list, err := c.instances(cmd.Context(), nstance.TenantID(tenant), group)
 			if err != nil {
 				return err
 			}
+			list = f.apply(list)
+			sortInstances(list, sortBy)
 			return out.print(list, func(t *table) { t.instances(list) })
 		})
 	}
@@ -103,7 +114,11 @@ func (p *program) instanceGetCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			s, err := c.story(cmd.Context(), nstance.InstanceID(args[0]))
+			id, err := c.instanceID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			s, err := c.story(cmd.Context(), id)
 			if err != nil {
 				return seek(err)
 			}
@@ -269,7 +284,11 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			what := Removal{Instance: nstance.InstanceID(args[0]), Action: "delete", DryRun: dryRun, NoDrain: noDrain}
+			id, err := c.instanceID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			what := Removal{Instance: id, Action: "delete", DryRun: dryRun, NoDrain: noDrain}
 			how := "drains it, then deletes it"
 			if noDrain {
 				how = "deletes it without a drain"
@@ -277,7 +296,7 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 			if err := p.approve(cmd.Context(), c, what, yes, how); err != nil {
 				return err
 			}
-			_, err := c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: args[0], NoDrain: noDrain, DryRun: dryRun})
+			_, err = c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain, DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}
@@ -301,11 +320,15 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			what := Removal{Instance: nstance.InstanceID(args[0]), Action: "drain", DryRun: dryRun}
+			id, err := c.instanceID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			what := Removal{Instance: id, Action: "drain", DryRun: dryRun}
 			if err := p.approve(cmd.Context(), c, what, yes, "drains it, then deletes it"); err != nil {
 				return err
 			}
-			resp, err := c.DrainInstance(cmd.Context(), &apiv1.DrainInstanceRequest{Id: args[0], Reason: reason, DryRun: dryRun})
+			resp, err := c.DrainInstance(cmd.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason, DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}

@@ -66,8 +66,12 @@ func (p *program) interruptCommand() *cobra.Command {
 	dryRunFlag(cmd, &i.dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		i.id = nstance.InstanceID(args[0])
-		return r.with(cmd.Context(), func(c *client) error { return p.interrupt(cmd.Context(), r, c, i, out) })
+		return r.with(cmd.Context(), func(c *client) (err error) {
+			if i.id, err = c.instanceID(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			return p.interrupt(cmd.Context(), r, c, i, out)
+		})
 	}
 	return cmd
 }

@@ -36,14 +36,18 @@ deleted. Only the cloud may still take it. --end does that now.`,
 			return nstance.FieldError("--for", "use more than 0, or --end", "is %s", keep)
 		}
 		return r.with(ctx, func(c *client) error {
-			s, err := c.story(ctx, nstance.InstanceID(args[0]))
+			id, err := c.instanceID(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			s, err := c.story(ctx, id)
 			if err != nil {
 				return seek(err)
 			}
 			if err := p.confirm(ctx, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", s.ID, s.key(), s.State, how)); err != nil {
 				return err
 			}
-			resp, err := c.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: args[0], Duration: durationpb.New(keep), DryRun: dryRun})
+			resp, err := c.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: string(id), Duration: durationpb.New(keep), DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}

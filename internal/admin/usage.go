@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -58,13 +59,51 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// instanceArgument demands exactly one instance ID.
+// instanceArgument demands exactly one instance ID, or how one begins.
 func instanceArgument(cmd *cobra.Command, args []string) error {
 	if err := arguments("ID")(cmd, args); err != nil {
 		return err
 	}
+	if isPrefix(args[0]) {
+		return nil
+	}
 	_, err := nstance.ParseInstanceID(args[0])
 	return err
+}
+
+// The shortest beginning of an ID: the kind and some of the time.
+const (
+	shortestPrefix = 4
+	idLength       = 29
+)
+
+func isPrefix(text string) bool {
+	return len(text) >= shortestPrefix && len(text) < idLength && strings.Trim(text, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
+}
+
+// instanceID returns the one instance of the shard whose ID is text, or begins so.
+func (c *client) instanceID(ctx context.Context, text string) (nstance.InstanceID, error) {
+	if !isPrefix(text) {
+		return nstance.InstanceID(text), nil
+	}
+	list, err := c.instances(ctx, "", "")
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, i := range list {
+		if strings.HasPrefix(string(i.ID), text) {
+			found = append(found, string(i.ID))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fault(nstance.NotFound, nil, "nstance-admin instance list shows those there are; one that is gone needs its whole ID",
+			fmt.Sprintf("no instance whose ID begins with %s", text))
+	case 1:
+		return nstance.InstanceID(found[0]), nil
+	}
+	return "", nstance.FieldError("ID", "write more of it", "%d instances begin with %s, such as %s and %s", len(found), text, found[0], found[1])
 }
 
 // instanceArguments demands one instance ID or more.

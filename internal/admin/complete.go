@@ -1,0 +1,131 @@
+package admin
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// completeTimeout is how long a shell waits at most for names.
+const completeTimeout = 2 * time.Second
+
+// complete has a shell offer the names of groups, instances, templates and shards
+// wherever a command takes one.
+func (p *program) complete(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		p.complete(sub)
+	}
+	if cmd.Flags().Lookup("server") != nil && cmd.ValidArgsFunction == nil {
+		switch _, argument, _ := strings.Cut(cmd.Use, " "); {
+		case strings.HasPrefix(argument, "GROUP"):
+			cmd.ValidArgsFunction = first(p.names((*client).groupNames))
+		case strings.HasPrefix(argument, "ID"), strings.HasPrefix(argument, "INSTANCE"):
+			cmd.ValidArgsFunction = first(p.names((*client).instanceNames))
+		}
+		for flag, names := range map[string]func(*client, context.Context) ([]string, error){
+			"group": (*client).groupNames, "instance": (*client).instanceNames, "template": (*client).templateNames,
+		} {
+			if cmd.Flags().Lookup(flag) != nil {
+				_ = cmd.RegisterFlagCompletionFunc(flag, p.names(names)) // it fails for one that has another
+			}
+		}
+	}
+	if cmd.Flags().Lookup("storage") != nil && cmd.Flags().Lookup("shard") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("shard", p.shardNames)
+	}
+}
+
+// first offers names for the first argument only.
+func first(names cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cmd, args, begun)
+	}
+}
+
+// names asks the server that the command would ask. A shell is told of no error.
+func (p *program) names(ask func(*client, context.Context) ([]string, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, begun string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+		r := &remote{p: p, timeout: completeTimeout}
+		r.dir, _ = cmd.Flags().GetString("identity")
+		r.servers, _ = cmd.Flags().GetStringSlice("server")
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		_ = r.with(ctx, func(c *client) error {
+			names, err := ask(c, ctx)
+			out = beginning(names, begun)
+			return err
+		})
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func beginning(names []string, begun string) (out []cobra.Completion) {
+	for _, name := range names {
+		if strings.HasPrefix(name, begun) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func (c *client) groupNames(ctx context.Context) ([]string, error) {
+	groups, err := c.groups(ctx, "")
+	names := map[string]bool{}
+	for _, g := range groups {
+		names[string(g.Group)] = true
+	}
+	return slices.Sorted(maps.Keys(names)), err
+}
+
+func (c *client) instanceNames(ctx context.Context) (names []string, err error) {
+	list, err := c.instances(ctx, "", "")
+	for _, i := range list {
+		names = append(names, string(i.ID))
+	}
+	return names, err
+}
+
+// templateNames returns those of the configuration or, for a caller who may not
+// see it, those that groups are made from.
+func (c *client) templateNames(ctx context.Context) ([]string, error) {
+	names := map[string]bool{}
+	groups, err := c.groups(ctx, "")
+	for _, g := range groups {
+		names[g.Template] = true
+	}
+	if resp, cerr := c.GetConfig(ctx, &apiv1.GetConfigRequest{}); cerr == nil {
+		if conf, cerr := config.Parse(resp.GetName(), resp.GetContent()); cerr == nil {
+			for name := range conf.Templates {
+				names[string(name)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), err
+}
+
+func (p *program) shardNames(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var d depot
+	d.url, _ = cmd.Flags().GetString("storage")
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	store, err := d.read(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	shards, _ := shardsIn(ctx, store)
+	var names []string
+	for _, s := range shards {
+		names = append(names, string(s))
+	}
+	return beginning(names, begun), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,82 @@
+package admin_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
+)
+
+func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
+	return &apiv1.GetConfigResponse{Name: "eu1a.jsonc", Digest: "sha256:abc", Content: []byte("{} // as written\n")}, nil
+}
+
+func TestConfigShow(t *testing.T) {
+	w := newWorld(t).populate()
+	require.Equal(t, "{} // as written\n", w.run("config", "show").out)
+	require.Equal(t, "eu1a.jsonc", decoded[admin.ShownConfig](t, w.run("config", "show", "-o", "json")).Name)
+}
+
+func TestVersion(t *testing.T) {
+	r := newWorld(t).run("version")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "nstance-admin 0.1.0")
+}
+
+func TestInstancesAreChosen(t *testing.T) {
+	w := newWorld(t).populate()
+	ids := func(args ...string) (out []string) {
+		r := w.run(append([]string{"instance", "list", "-o", "json"}, args...)...)
+		require.Zero(t, r.code, r.errors)
+		for _, i := range decoded[[]admin.Instance](t, r) {
+			out = append(out, string(i.ID))
+		}
+		return out
+	}
+	all := ids()
+	require.Contains(t, ids("--state", "ready"), string(webA))
+	require.Less(t, len(ids("--state", "ready")), len(all))
+	require.Equal(t, []string{string(webA)}, ids("-l", "market=spot", "--state", "ready", "--group", "web"))
+	require.ElementsMatch(t, all, ids("--sort", "age"))
+	for args, says := range map[string]string{
+		"--state redy": `did you mean "ready"?`, "-l markt=spot": `did you mean "market"?`, "--sort size": "use id, age, state, group, report",
+	} {
+		r := w.run(append([]string{"instance", "list"}, strings.Fields(args)...)...)
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.errors, says)
+	}
+}
+
+func TestTheBeginningOfAnID(t *testing.T) {
+	w := newWorld(t).populate()
+	r := w.run("instance", "get", string(dbA)[:6])
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, string(dbA))
+	r = w.run("instance", "get", "web0")
+	require.Equal(t, 2, r.code)
+	require.Contains(t, r.errors, "instances begin with web0")
+	r = w.run("instance", "get", "xyz0")
+	require.Equal(t, 3, r.code)
+	r = w.run("instance", "delete", string(dbA)[:6], "--yes")
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, strings.Join(w.done(), "\n"), string(dbA))
+}
+
+func TestNamesAreCompleted(t *testing.T) {
+	w := newWorld(t).populate()
+	for args, want := range map[string]string{
+		"group get w":                     "web",
+		"group scale ":                    "db",
+		"instance get " + string(dbA)[:5]: string(dbA),
+		"instance list --group ":          "web",
+		"group create new --template d":   "db",
+	} {
+		r := w.run(append([]string{"__complete"}, strings.Split(args, " ")...)...)
+		require.Zero(t, r.code, r.errors)
+		require.Contains(t, strings.Split(r.out, "\n"), want, args)
+	}
+}
