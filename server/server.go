@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/traced"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
