@@ -217,7 +217,7 @@ func TestPrintingShowsIDsOnly(t *testing.T) {
 		both struct{ Box secret.Box }
 	}
 	held := holder{Key: key, Box: sealer, key: key, box: sealer}
-	held.both.Box = *sealer //nolint:govet // as a careless program may copy it
+	held.both.Box = *sealer // as a careless program may copy it
 	raw, err := base64.StdEncoding.DecodeString(key.Encode())
 	require.NoError(t, err)
 	hides := func(text, how string) {
