@@ -177,12 +177,13 @@ func prepare(db *sql.DB) error {
 
 var errDamaged = errors.New("the file is damaged")
 
-// Primary result codes, https://www.sqlite.org/rescode.html.
+// Result codes, https://www.sqlite.org/rescode.html.
 const (
-	codeIO      = 10
-	codeCorrupt = 11
-	codeFull    = 13
-	codeNotADB  = 26
+	codeIO        = 10
+	codeCorrupt   = 11
+	codeFull      = 13
+	codeNotADB    = 26
+	codeShortRead = 522 // extends codeIO: the file ends before what it should contain
 )
 
 // unusable reports whether the file's content is at fault.
@@ -191,20 +192,23 @@ func unusable(err error) bool {
 		return true
 	}
 	code := primaryCode(err)
-	return code == codeCorrupt || code == codeNotADB
+	return code == codeCorrupt || code == codeNotADB || resultCode(err) == codeShortRead
 }
 
 // noRoom reports whether nothing can be written at present: the disk is full,
 // or a quota, or it fails.
 func noRoom(err error) bool {
 	code := primaryCode(err)
-	return code == codeFull || code == codeIO || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return code == codeFull || code == codeIO && resultCode(err) != codeShortRead || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// primaryCode returns SQLite's result code, or 0.
-func primaryCode(err error) int {
+// primaryCode returns SQLite's result code without what extends it, or 0.
+func primaryCode(err error) int { return resultCode(err) & 0xff }
+
+// resultCode returns SQLite's extended result code, or 0.
+func resultCode(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		return e.Code() & 0xff
+		return e.Code()
 	}
 	return 0
 }
