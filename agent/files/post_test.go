@@ -58,6 +58,12 @@ func TestCommand(t *testing.T) {
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n1\n1\n", b.runs(), "and so is what had to be put right")
+		strict := b.with(set("h4", tree{"a": "1"}), "true")
+		strict.Files[0].Mode = 0o600
+		_, err := b.send(strict, tree{"a": "1"})
+		require.NoError(t, err)
+		require.NoError(t, b.store.Run(t.Context()))
+		require.Equal(t, "1\n1\n1\n1\n", b.runs(), "and another mode")
 	})
 	t.Run("its failure undoes nothing, and it runs again", func(t *testing.T) {
 		b := newBox(t)

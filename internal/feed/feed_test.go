@@ -325,6 +325,35 @@ func rebuild(t *testing.T, o *table) map[string]int {
 	return state
 }
 
+// turns counts those who have the turn.
+type turns struct{ taken int }
+
+func (l *turns) Take(context.Context) error { l.taken++; return nil }
+func (l *turns) Give()                      { l.taken-- }
+
+func TestTurnIsGivenBackWhereverASubscriberLeaves(t *testing.T) {
+	o := newTable(10)
+	o.set("a", 1)
+	o.set("b", 2)
+	for items := range 4 { // two of the snapshot, Synced, an event
+		var l turns
+		view := o.view()
+		view.Turn = &l
+		left := items
+		for _, err := range o.feed.Subscribe(t.Context(), 0, view) {
+			require.NoError(t, err)
+			require.Equal(t, 1, l.taken)
+			if left--; left < 0 {
+				break
+			}
+			if left == 0 {
+				o.set("c", items)
+			}
+		}
+		require.Zero(t, l.taken, "it left at item %d", items)
+	}
+}
+
 func BenchmarkPublish(b *testing.B) {
 	f := feed.New[int](1024)
 	b.ReportAllocs()
