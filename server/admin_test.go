@@ -252,7 +252,7 @@ func TestLoginAtAStandbyFindsTheLeader(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{leads.Operator, stands.Operator}, saved.Servers)
 
-	c.first.stop() //nolint:errcheck // it is asked for again at the end of the test
+	c.first.stop()
 	c.second.leads()
 	code, out, errs := (&office{world: c.second, dir: dir}).run("status")
 	require.Zero(t, code, errs)

@@ -85,7 +85,7 @@ func (f groupsFile) use(conf *config.Config, tenant nstance.TenantID) (groups, b
 		if key := (nstance.GroupKey{Tenant: tenant, Group: nstance.GroupID(group)}); !conf.Static(key) && e.exists() {
 			groups++
 		}
-		bytes += e.Override.Bytes()
+		bytes += e.Bytes()
 	}
 	return groups, bytes
 }

@@ -207,7 +207,7 @@ func TestFollowComesBack(t *testing.T) {
 		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Denied, "revoked") })
 		w.disconnect()
 		require.Equal(t, 4, r.ended())
-		require.Contains(t, r.errs.String(), "error: revoked")
+		require.Contains(t, r.errs.String(), `"error":"revoked"`)
 	})
 }
 
