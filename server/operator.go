@@ -320,7 +320,7 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 	// A watcher that does not read keeps Send waiting, which ctx does not end.
 	defer c.term.hangUpAfter(stream.Context())()
 	view := feed.View[watched]{
-		Snapshot: c.term.snapshot(wantsGroup, wantsInstance), Turn: c.watchTurn(req.GetDrainExecutor()),
+		Snapshot: c.snapshot(wantsGroup, wantsInstance), Turn: c.watchTurn(req.GetDrainExecutor()),
 		Keep: func(w watched) bool {
 			if w.renew {
 				return c.mustRenew()
@@ -333,7 +333,7 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 			return err
 		}
 	}
-	for item, err := range c.term.hub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
+	for item, err := range c.term.events.of(c).Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
 		if err != nil {
 			return err
 		}
@@ -353,15 +353,15 @@ func (operatorService) WatchInstanceEvents(req *apiv1.WatchInstanceEventsRequest
 // comes, so that a watcher that is slow holds no copy of them all. The number is
 // taken first: what happens meanwhile may be both in the snapshot and among the
 // events, never in neither.
-func (t *term) snapshot(wantsGroup func(nstance.GroupKey) bool, wantsInstance func(nstance.InstanceID) bool) func() (iter.Seq[watched], nstance.Seq) {
+func (c caller) snapshot(wantsGroup func(nstance.GroupKey) bool, wantsInstance func(nstance.InstanceID) bool) func() (iter.Seq[watched], nstance.Seq) {
 	return func() (iter.Seq[watched], nstance.Seq) {
-		seq := t.hub.Last()
+		seq := c.term.events.of(c).Last()
 		return func(yield func(watched) bool) {
-			for _, id := range t.reconciler.InstanceIDs(wantsGroup) {
+			for _, id := range c.term.reconciler.InstanceIDs(wantsGroup) {
 				if !wantsInstance(id) {
 					continue
 				}
-				if v, err := t.reconciler.Instance(id); err == nil && !yield(watched{instance: &v}) {
+				if v, err := c.term.reconciler.Instance(id); err == nil && !yield(watched{instance: &v}) {
 					return
 				}
 			}

@@ -217,7 +217,7 @@ func (t *term) groupChanged(v reconcile.GroupView, gone bool) {
 	if !gone && bytesSet(v.Definition) <= maxKeptChange {
 		change.view = &v
 	}
-	t.groupHub.Publish(change)
+	t.groupFeeds.publish(v.Key.Tenant, change)
 	if gone && v.Removing && v.OnDemand == 0 {
 		t.groups.forgetSoon(v.Key)
 	}
@@ -238,10 +238,10 @@ func bytesSet(d nstance.Definition) int {
 
 // groupSnapshot returns every group. The number is taken first: a change
 // meanwhile may be both in the snapshot and among the events, never in neither.
-func (t *term) groupSnapshot() (iter.Seq[groupChange], nstance.Seq) {
-	seq := t.groupHub.Last()
+func (c caller) groupSnapshot() (iter.Seq[groupChange], nstance.Seq) {
+	seq := c.term.groupFeeds.of(c).Last()
 	return func(yield func(groupChange) bool) {
-		for _, key := range t.reconciler.GroupKeys() {
+		for _, key := range c.term.reconciler.GroupKeys() {
 			if !yield(groupChange{key: key}) {
 				return
 			}
@@ -259,7 +259,7 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 	defer c.term.hangUpAfter(stream.Context())()
 	wants := c.wants(req.GetGroup())
 	view := feed.View[groupChange]{
-		Snapshot: c.term.groupSnapshot, Turn: c.watchTurn(false),
+		Snapshot: c.groupSnapshot, Turn: c.watchTurn(false),
 		Keep: func(w groupChange) bool {
 			if w.renew {
 				return c.mustRenew()
@@ -272,7 +272,7 @@ func (operatorService) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.Se
 			return err
 		}
 	}
-	for item, err := range c.term.groupHub.Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
+	for item, err := range c.term.groupFeeds.of(c).Subscribe(ctx, nstance.Seq(req.GetAfterSeq()), view) {
 		if err != nil {
 			return err
 		}

@@ -163,11 +163,18 @@ func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
 	require.NoError(t, err)
 	identity, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), hub: feed.New[watched](8), groupHub: feed.New[groupChange](8), log: slog.New(slog.DiscardHandler)}
+	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), events: shortFeeds[watched](), groupFeeds: shortFeeds[groupChange](), log: slog.New(slog.DiscardHandler)}
 	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: connection{conn: closing{closed: d.gone}}})
 	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin, Issuer: identity.Issuer()}, tm})
 	return tm, d, elector
+}
+
+// shortFeeds keep few events for administrators.
+func shortFeeds[T any]() *tenantFeeds[T] {
+	f := newTenantFeeds[T]()
+	f.all = feed.New[T](8)
+	return f
 }
 
 // closing is a connection of which nothing is known but its end.
@@ -187,7 +194,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			d.take <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
-				tm.hub.Publish(watched{event: nstance.Event{Type: nstance.EventAlarm}})
+				tm.events.publish("default", watched{event: nstance.Event{Type: nstance.EventAlarm}})
 			}
 			synctest.Wait()
 			close(d.take)
@@ -206,7 +213,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			of.take <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
-				tm.groupHub.Publish(groupChange{gone: true})
+				tm.groupFeeds.publish("default", groupChange{gone: true})
 			}
 			synctest.Wait()
 			close(of.take)
@@ -234,7 +241,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
 			d.take <- struct{}{}
-			tm.hub.Publish(watched{event: nstance.Event{Type: nstance.EventAlarm}})
+			tm.events.publish("default", watched{event: nstance.Event{Type: nstance.EventAlarm}})
 			synctest.Wait() // it is stuck in Send now
 			began := time.Now()
 			require.NoError(t, elector.Resign(t.Context()))

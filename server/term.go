@@ -11,7 +11,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
-	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
@@ -37,8 +36,8 @@ type term struct {
 	accepts    *acceptance
 	tuner      *tuner
 	cleaner    *cleaner
-	hub        *feed.Feed[watched]
-	groupHub   *feed.Feed[groupChange]
+	events     *tenantFeeds[watched]
+	groupFeeds *tenantFeeds[groupChange]
 	used       successors
 	address    *addressKeeper // nil: the shard has no movable address
 	quit       chan error     // why this server should not lead any more
@@ -58,8 +57,8 @@ type watched struct {
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
-		server: s, granted: granted, log: s.log, began: s.opts.Now(), hub: feed.New[watched](0),
-		groupHub: feed.New[groupChange](0), quit: make(chan error, 1), done: make(chan struct{}), exposures: newExposures(),
+		server: s, granted: granted, log: s.log, began: s.opts.Now(), events: newTenantFeeds[watched](),
+		groupFeeds: newTenantFeeds[groupChange](), quit: make(chan error, 1), done: make(chan struct{}), exposures: newExposures(),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -164,7 +163,7 @@ func (t *term) goAway() { t.sessions.close(nil) }
 // journal receives every event, in order, mostly under the reconciler's lock:
 // everything it calls takes note and returns.
 func (t *term) journal(e nstance.Event) {
-	e.Seq = t.hub.Publish(watched{event: e})
+	e.Seq = t.events.publish(e.Tenant, watched{event: e})
 	t.server.cache.Append(e)
 	t.server.metrics.Event(e)
 	if t.server.opts.Journal != nil {

@@ -48,8 +48,8 @@ func (t *term) keysChanged() {
 		}
 		return errUntrusted
 	})
-	t.hub.Publish(watched{renew: true}) // by the feeds, since a stream has one sender
-	t.groupHub.Publish(groupChange{renew: true})
+	t.events.publishToAll(watched{renew: true}) // by the feeds, since a stream has one sender
+	t.groupFeeds.publishToAll(groupChange{renew: true})
 }
 
 // mustRenew reports whether the authority of the caller's certificate is being
