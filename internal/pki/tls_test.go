@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -223,4 +224,31 @@ func TestServerCertificateIsAskedForAtEachHandshake(t *testing.T) {
 		require.NoError(t, clientErr)
 	}
 	require.Equal(t, 2, asked)
+}
+
+// A resumed session would outlive the check of the chain.
+func TestNoSessionIsResumed(t *testing.T) {
+	ca := newAuthority(t)
+	server := pki.RegistrationTLS(serve(ca.pair(t, serverLeaf())))
+	for name, cfg := range map[string]*tls.Config{"registration": server, "changing": pki.Changing(func() *tls.Config { return server.Clone() })} {
+		t.Run(name, func(t *testing.T) {
+			client := pki.ClientTLS(ca.pool(t), nil, "a", "prod")
+			client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+			client.NextProtos = []string{"h2"}
+			check, resumed := client.VerifyConnection, false
+			client.VerifyConnection = func(state tls.ConnectionState) error {
+				resumed = resumed || state.DidResume
+				if name == "changing" && state.NegotiatedProtocol != "h2" {
+					return errors.New("no h2")
+				}
+				return check(state)
+			}
+			for range 2 {
+				clientErr, serverErr := handshake(t, client, cfg)
+				require.NoError(t, clientErr)
+				require.NoError(t, serverErr)
+			}
+			require.False(t, resumed)
+		})
+	}
 }
