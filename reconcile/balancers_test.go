@@ -171,7 +171,7 @@ func TestPreservedMachineLeavesItsLoadBalancers(t *testing.T) {
 	})
 }
 
-// A slowJoiner lets nobody into a load balancer before it is told to.
+// A slowJoiner registers no machine before the test permits it.
 type slowJoiner struct {
 	*simcloud.Cloud
 	open chan struct{}

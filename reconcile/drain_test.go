@@ -178,7 +178,7 @@ func TestDrainWaitsForItsCause(t *testing.T) {
 
 		require.NoError(t, w.cloud.Withdraw(id))
 		w.passes(time.Minute)
-		require.Contains(t, w.in(nstance.Draining), id, "it goes because somebody asked for it")
+		require.Contains(t, w.in(nstance.Draining), id, "it leaves on request")
 	})
 }
 

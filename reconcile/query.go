@@ -207,7 +207,7 @@ func (r *Reconciler) Loaded() bool {
 
 // Drain asks for an instance to be drained and then deleted, and returns once
 // that cause of the drain, or the deletion where there is nothing to drain, is
-// durable: also for one that drains already. A managed instance is replaced, unless nobody says what its group should be.
+// durable: also for one that drains already. A managed instance is replaced, unless its group has no definition.
 // Fails as Removable does, and with Unavailable when ctx ends first: then it may
 // still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {

@@ -106,7 +106,7 @@ func TestTakeoverDuringReclaim(t *testing.T) {
 // TestTakeoverOfIntentsWithoutMachine: bytes that only the former leader could
 // make again are no reason to blame the definition.
 func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
-	// abandoned has a leader fall with intents whose creates reached nobody, and
+	// abandoned ends a leader with intents whose creates never arrived, and
 	// returns their IDs.
 	abandoned := func(w *world, n int) []nstance.InstanceID {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
@@ -168,7 +168,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 			require.Zero(t, w.group().Stale)
 		})
 	})
-	t.Run("that nobody wants any more", func(t *testing.T) {
+	t.Run("that no group wants", func(t *testing.T) {
 		takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.lead(wanted(3))
 			abandoned(w, 3)

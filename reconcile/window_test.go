@@ -23,7 +23,7 @@ type slowCreate struct {
 
 func (s slowCreate) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	s.sent <- spec.ID
-	<-time.After(s.takes) // the cloud works on, whoever has given up
+	<-time.After(s.takes) // the cloud works on after its caller has given up
 	_, _ = s.Provider.Create(context.WithoutCancel(ctx), spec)
 	return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the answer is lost")
 }

@@ -40,7 +40,7 @@ type Options struct {
 
 	// Exposed is told, after the alarm, of the holder of a certificate for which
 	// a superseded one was shown: its key has proved to be in other hands, or the
-	// holder has lost its newer one. It must not block. Nil: nobody is told.
+	// holder has lost its newer one. It must not block; nil means no callback.
 	Exposed func(id nstance.Identity, why string)
 
 	// Journal is told of every operator and administrator that registers, and

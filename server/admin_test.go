@@ -232,7 +232,7 @@ func TestAdminRenewsAgainstRealServer(t *testing.T) {
 	}
 }
 
-// TestLoginAtAStandbyFindsTheLeader: whoever knows one server of a shard gets a
+// TestLoginAtAStandbyFindsTheLeader: a person who knows one server of a shard gets a
 // certificate, and knows all of them from then on.
 func TestLoginAtAStandbyFindsTheLeader(t *testing.T) {
 	c := newCouple(t, "", "")

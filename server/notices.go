@@ -154,7 +154,7 @@ func (c *claims) settle(done *claim) {
 }
 
 // begin has what is not settled yet passed on again when a new session repeats
-// it: whoever it was passed to may have dropped it.
+// it: its receiver may have dropped it.
 func (c *claims) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -328,7 +328,7 @@ func (s *session) next() (m *apiv1.ConnectResponse) {
 // sessions are the connected agents of one term, one session each.
 type sessions struct {
 	observe func(nstance.Fact)
-	// contested is told when two sources take an agent's session from each other; nil: nobody is.
+	// contested is called when two sources take an agent's session from each other; nil means no callback.
 	contested func(id nstance.InstanceID, why string)
 	order     sync.Mutex // held from a change until it was observed, so that the last fact is the present state
 	mu        sync.Mutex // guards what follows; may be taken under the reconciler's lock

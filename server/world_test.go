@@ -136,7 +136,7 @@ func newWorld(t *testing.T, s setup) *world {
 }
 
 // giveLeaseBack makes a store in which a test has put what leaders leave look as
-// if the last one had given its lease back: nobody has to wait for it then.
+// if the last one had given its lease back: no server has to wait for it then.
 func (w *world) giveLeaseBack() {
 	w.Helper()
 	if _, err := w.store.Get(w.Context(), storage.LeaseKey(zone)); !errors.Is(err, nstance.NotFound) {

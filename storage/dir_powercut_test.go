@@ -143,7 +143,7 @@ func TestDirPowerCut(t *testing.T) {
 }
 
 // TestDirHonoursContext: a call whose context ends before it has changed
-// anything changes nothing, wherever it is, and whoever holds the lock.
+// anything changes nothing, wherever it is and whichever call holds the lock.
 func TestDirHonoursContext(t *testing.T) {
 	for _, when := range []string{"temp", "rename", "remove"} {
 		for range 20 { // of two things that are ready, select takes either

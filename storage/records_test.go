@@ -573,7 +573,7 @@ func TestRefresh(t *testing.T) {
 			}
 		}
 	})
-	bubble(t, "shows nobody what is older than the question", func(t *testing.T) {
+	bubble(t, "shows no caller what is older than its question", func(t *testing.T) {
 		b, rec := with(t)
 		var written atomic.Int64
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Pass: true, Do: func() { wait(time.Millisecond) }})

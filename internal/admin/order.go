@@ -100,7 +100,7 @@ func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, n
 	if o.asks != nil && !f.undo && !f.dryRun {
 		pretended := f
 		pretended.dryRun = true
-		if _, _, err := o.give(ctx, c, g, pretended); err != nil { // nobody is asked about what cannot be
+		if _, _, err := o.give(ctx, c, g, pretended); err != nil { // do not ask for confirmation of what would fail
 			return Group{}, err
 		}
 		if err := p.confirm(ctx, f.yes, o.asks(g)); err != nil {
