@@ -148,7 +148,10 @@ func listRewritten(t *testing.T, s storage.Store) {
 		})
 	}
 	for done := 0; done < writers; {
-		require.Equal(t, keys, list(t, s, "instance/z1/", ""))
+		listed := list(t, s, "instance/z1/", "")
+		// Gateways over a file system may show files that they are writing.
+		listed = slices.DeleteFunc(listed, func(key string) bool { return !slices.Contains(keys, key) })
+		require.Equal(t, keys, listed)
 		select {
 		case <-written:
 			done++
