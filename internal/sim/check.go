@@ -165,14 +165,16 @@ func (c *checker) noticeTaken(id nstance.InstanceID, eventID string) {
 	}
 }
 
-// consequent reports whether whoever reads the record acts on a notice: it has
-// been, or the record holds it, as in a frozen group.
+// consequent reports whether a leader that reads the record acts on a notice: it
+// has been, or the record holds it, as in a frozen group. A preserved member may
+// drain already, and its drain takes the notice's cause when that ends.
 func consequent(rec storage.Instance, eventID string) bool {
 	if rec.Deleting != nil {
 		return true
 	}
-	if rec.Drain == nil {
-		return slices.ContainsFunc(rec.Notices, func(n nstance.Notice) bool { return n.EventID == eventID })
+	recorded := slices.ContainsFunc(rec.Notices, func(n nstance.Notice) bool { return n.EventID == eventID })
+	if rec.Drain == nil || recorded && rec.Preserve != nil {
+		return recorded
 	}
 	return slices.ContainsFunc(rec.Drain.Causes, func(c nstance.Cause) bool { return c.EventID == eventID })
 }
