@@ -35,20 +35,12 @@ func TestFetchGuard(t *testing.T) {
 	require.Zero(t, hits)
 
 	t.Run("a redirect", func(t *testing.T) {
-		outer := httptest.NewUnstartedServer(http.RedirectHandler(inner.URL, http.StatusFound))
-		lis, err := net.Listen("tcp", "127.0.0.2:0")
-		if err != nil {
-			t.Skip("this machine has one loopback address only")
-		}
-		outer.Listener.Close()
-		outer.Listener = lis
-		outer.Start()
+		outer := httptest.NewServer(http.RedirectHandler("http://169.254.169.254/latest/user-data", http.StatusFound))
 		defer outer.Close()
-		f := newFetcher(storage.NewMemory(), func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")} })
+		f := newFetcher(storage.NewMemory(), loopback)
 		defer f.close()
-		_, err = f.fetch(t.Context(), nstance.UserData{Source: "url", Content: outer.URL})
-		require.ErrorContains(t, err, "may not be fetched from 127.0.0.1")
-		require.Zero(t, hits)
+		_, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: outer.URL})
+		require.ErrorContains(t, err, "may not be fetched from 169.254.169.254")
 	})
 	for addr, want := range map[string]bool{
 		"10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "2001:db8::1": false, "fd12::1": false, "100.64.0.1": false,

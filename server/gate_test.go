@@ -128,10 +128,10 @@ func TestSilentConnectionsEnd(t *testing.T) {
 			_, err := io.Copy(io.Discard, conn)
 			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is still open")
 		})
+		if name == "http" {
+			continue // no handshake
+		}
 		t.Run(name+", in the middle of a handshake", func(t *testing.T) {
-			if name == "http" {
-				t.Skip("there is none")
-			}
 			conn := newStranger(t, "").dial(addr)
 			defer conn.Close()
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(eventually)))

@@ -27,20 +27,6 @@ func TestDir(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store { return openDir(t, t.TempDir()) })
 }
 
-// TestDirInSharedMemory: what tmpfs shows of a folder may lack files that are
-// being renamed.
-func TestDirInSharedMemory(t *testing.T) {
-	if _, err := os.Stat("/dev/shm"); err != nil {
-		t.Skip("this system has no /dev/shm")
-	}
-	storagetest.Run(t, func(t *testing.T) storage.Store {
-		root, err := os.MkdirTemp("/dev/shm", "nstance-test-")
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
-		return openDir(t, root)
-	})
-}
-
 func TestOpenDir(t *testing.T) {
 	t.Run("makes the directory and opens it again", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a", "b")
