@@ -23,7 +23,7 @@ type Tenant struct {
 
 	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may make through the API; what is there already stays"`
 	MaxGroupBytes     int     `name:"max_group_bytes" default:"1048576" min:"0" max:"67108864" doc:"bytes of what its operators say of groups through the API, altogether; what is there already stays"`
-	MaxWatches        int     `name:"max_watches" default:"64" min:"1" max:"10000" doc:"watches that its operators may hold open at the same time"`
+	MaxWatches        int     `name:"max_watches" default:"32" min:"1" max:"10000" doc:"watches that its operators may hold open at the same time"`
 	RequestsPerSecond float64 `name:"requests_per_second" default:"100" min:"0.1" max:"100000" doc:"calls of its operators a second in the long run"`
 	RequestBurst      int     `name:"request_burst" default:"1000" min:"1" max:"1000000" doc:"calls of its operators at once after a pause"`
 }
