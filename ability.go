@@ -3,6 +3,7 @@ package nstance
 import (
 	"context"
 	"encoding/json"
+	"iter"
 )
 
 // Abilities are what a Provider may be able to do beside its own methods, one
@@ -76,4 +77,50 @@ type LoadBalancer struct {
 	Name string          // as the configuration calls it
 	ID   string          // as the provider calls it
 	Args json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
+}
+
+// A Parker is a Provider whose machines can be kept for later without running.
+// The mode of a machine is that of its spec: some clouds prepare it at launch.
+type Parker interface {
+	// ParkModes returns the modes that machines of this provider can have.
+	ParkModes() []ParkMode
+
+	// Park stops or hibernates m, as its spec said. Nil means that the cloud has
+	// accepted it; the machine is parked when Get says StatusStopped. Parking a
+	// parked machine changes nothing. Fails with NotFound when the machine is
+	// gone, Invalid when this machine cannot be parked, Conflict when it is in a
+	// state that must change first or is not m's.
+	Park(ctx context.Context, m Machine, mode ParkMode) error
+
+	// Wake starts a parked machine. Nil means that the cloud has accepted it.
+	// Waking a running machine changes nothing. Fails as Park does, and with
+	// Capacity when there is none to start it, which is ordinary.
+	Wake(ctx context.Context, m Machine) error
+}
+
+// A ConsoleReader is a Provider that keeps what machines print while they boot.
+type ConsoleReader interface {
+	// ConsoleOutput returns the end of what m has printed to its console, at
+	// most MaxConsoleBytes; clouds deliver it minutes late, and empty until
+	// then. Fails with NotFound when the machine is gone.
+	ConsoleOutput(ctx context.Context, m Machine) ([]byte, error)
+}
+
+// MaxConsoleBytes is how much of a machine's console is read at most: what EC2
+// keeps of it ("Instance console output", EC2 User Guide).
+const MaxConsoleBytes = 64 << 10
+
+// A NoticeWatcher is a Provider that knows of interruptions which its machines
+// cannot learn from inside, such as the maintenance of the node they run on.
+type NoticeWatcher interface {
+	// WatchNotices yields notices about the owner's machines as they appear,
+	// change or are withdrawn, until ctx ends. An error is news for the log, not
+	// the end, and withdraws nothing.
+	WatchNotices(ctx context.Context, owner Owner) iter.Seq2[MachineNotice, error]
+}
+
+// A MachineNotice is a notice about one machine.
+type MachineNotice struct {
+	ID     InstanceID
+	Notice Notice
 }

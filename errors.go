@@ -31,12 +31,13 @@ func (c Code) Error() string { return string(c) }
 // layers above add context with %w and leave the code alone.
 type Error struct {
 	Code               Code
-	Field              string // the input that is wrong, as a path such as groups.default.web.size; may be empty
-	Msg                string // lower case, free of secrets
-	Remedy             string // what to do about it; may be empty
-	Leader             string // with Unavailable from a server that stands by: the operator API address of the one that leads; empty: unknown
-	LeaderRegistration string // with Leader: its registration address, for those without a certificate; empty: unknown
-	Err                error  // the cause, already part of Msg; may be nil
+	Field              string    // the input that is wrong, as a path such as groups.default.web.size; may be empty
+	Msg                string    // lower case, free of secrets
+	Remedy             string    // what to do about it; may be empty
+	Leader             string    // with Unavailable from a server that stands by: the operator API address of the one that leads; empty: unknown
+	LeaderRegistration string    // with Leader: its registration address, for those without a certificate; empty: unknown
+	Cause              LossCause // with NotFound about a machine: why it is gone; empty: the cloud does not say
+	Err                error     // what went wrong below, already part of Msg; may be nil
 }
 
 // Error returns field, message and remedy in one line.

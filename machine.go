@@ -62,10 +62,21 @@ type MachineSpec struct {
 	Subnet       string
 	Market       MarketType
 	MaxPrice     string
+	Park         ParkMode        // how it will be parked; empty: never
 	Args         json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
 	UserData     []byte
 	Token        string // idempotency token: the ID and a digest of the shape
 }
+
+// A ParkMode is how a machine is kept for later without running.
+type ParkMode string
+
+// The modes. A stopped machine boots again when it is woken; a hibernated one
+// goes on where it was.
+const (
+	ParkStopped    ParkMode = "stopped"
+	ParkHibernated ParkMode = "hibernated"
+)
 
 // A MachineStatus is what the provider says a machine is doing.
 type MachineStatus string
@@ -102,6 +113,7 @@ type Machine struct {
 	Epoch        uint64        `json:"epoch"`
 	Status       MachineStatus `json:"status"`
 	InstanceType string        `json:"instance_type,omitempty"`
+	Cause        LossCause     `json:"cause,omitempty"` // why it is dead, as far as the cloud says
 	Zone         string        `json:"zone,omitempty"`
 	Market       MarketType    `json:"market,omitempty"` // the actual one
 	Addresses    []netip.Addr  `json:"addresses,omitempty"`

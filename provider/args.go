@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -14,14 +15,20 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
+
+// Managed names arguments that the system sets itself, and for each what to use
+// instead. They are refused with that as the remedy, not as unknown.
+type Managed map[string]string
 
 // DecodeArgs decodes a spec's provider-specific arguments into the struct that
 // into points to, strictly: an argument that the struct does not have, a wrong
 // type, or anything but one JSON object is Invalid, and the error names the
-// argument. An argument that is silently ignored is worse than one refused: a
-// misspelt spot option buys at on-demand prices. Absent args leave into alone.
-func DecodeArgs[T any](args json.RawMessage, into *T) error {
+// argument by its path and what was probably meant. An argument that is silently
+// ignored is worse than one refused: a misspelt spot option buys at on-demand
+// prices. Absent args leave into alone.
+func DecodeArgs[T any](args json.RawMessage, into *T, managed ...Managed) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -29,19 +36,18 @@ func DecodeArgs[T any](args json.RawMessage, into *T) error {
 	if err := json.Unmarshal(args, &object); err != nil || object == nil {
 		return nstance.FieldError("args", "write one JSON object", "%.64q is not a JSON object", args)
 	}
+	for _, m := range managed {
+		for _, name := range slices.Sorted(maps.Keys(object)) {
+			if remedy, ok := m[name]; ok {
+				return nstance.FieldError("args."+name, remedy, "is set by the system")
+			}
+		}
+	}
 	if err := strict(args, into); err == nil {
 		return nil
 	}
-	// encoding/json does not always say which argument it was, so each is
-	// tried alone.
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		alone, err := json.Marshal(map[string]json.RawMessage{name: object[name]})
-		if err != nil {
-			continue
-		}
-		if err := strict(alone, new(T)); err != nil {
-			return argError[T](name, err)
-		}
+	if err := findWrong(args, reflect.TypeFor[T](), "args"); err != nil {
+		return err
 	}
 	return nstance.FieldError("args", "write one JSON object", "%.64q cannot be decoded", args)
 }
@@ -58,30 +64,82 @@ func strict(b []byte, into any) error {
 	return nil
 }
 
-func argError[T any](name string, err error) error {
-	field := "args." + name[:min(len(name), 64)]
-	names := known[T]()
-	if !slices.Contains(names, name) {
-		return nstance.FieldError(field, "known are: "+cmp.Or(strings.Join(names, ", "), "none"), "no such argument")
+// findWrong returns what keeps raw from being decoded into a t, by its path:
+// encoding/json does not always say which argument it was.
+func findWrong(raw json.RawMessage, t reflect.Type, path string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	value := reflect.New(t)
+	err := strict(raw, value.Interface())
+	if err == nil {
+		return nil
+	}
+	if _, own := value.Interface().(json.Unmarshaler); !own {
+		if err := findWrongPart(raw, t, path); err != nil {
+			return err
+		}
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return nstance.FieldError(field, "", "a JSON %s does not fit", e.Value)
+		return nstance.FieldError(path, "", "a JSON %s does not fit", e.Value)
 	}
-	return nstance.FieldError(field, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
+	return nstance.FieldError(path, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// known lists the top-level names that T accepts.
-func known[T any]() []string {
-	var names []string
-	if t := reflect.TypeFor[T](); t.Kind() == reflect.Struct {
-		for _, f := range reflect.VisibleFields(t) {
-			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && f.IsExported() {
-				names = append(names, cmp.Or(name, f.Name))
+// findWrongPart does the same for the parts of a struct, a list or a map.
+func findWrongPart(raw json.RawMessage, t reflect.Type, path string) error {
+	switch t.Kind() {
+	case reflect.Struct:
+		return findWrongField(raw, t, path)
+	case reflect.Slice:
+		var parts []json.RawMessage
+		_ = json.Unmarshal(raw, &parts) // else the whole is wrong
+		for i, part := range parts {
+			if err := findWrong(part, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
+	case reflect.Map:
+		var parts map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &parts)
+		for _, name := range slices.Sorted(maps.Keys(parts)) {
+			if err := findWrong(parts[name], t.Elem(), path+"."+cut(name)); err != nil {
+				return err
 			}
 		}
 	}
-	slices.Sort(names)
-	return names
+	return nil
+}
+
+func findWrongField(raw json.RawMessage, t reflect.Type, path string) error {
+	var parts map[string]json.RawMessage
+	if json.Unmarshal(raw, &parts) != nil {
+		return nil
+	}
+	fields := argFields(t)
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		f, ok := fields[name]
+		if !ok {
+			return nstance.FieldError(path+"."+cut(name), nearest.Remedy(name, slices.Sorted(maps.Keys(fields))), "no such argument")
+		}
+		if err := findWrong(parts[name], f.Type, path+"."+cut(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func cut(name string) string { return name[:min(len(name), 64)] }
+
+// argFields returns the fields of a struct by the names that arguments have.
+func argFields(t reflect.Type) map[string]reflect.StructField {
+	fields := map[string]reflect.StructField{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && f.IsExported() && !f.Anonymous {
+			fields[cmp.Or(name, f.Name)] = f
+		}
+	}
+	return fields
 }
 
 // A Duration is a duration among arguments, written as in Go: "1m30s".

@@ -12,11 +12,15 @@ import (
 	"github.com/nstance-go/nstance/provider"
 )
 
+type disk struct {
+	Size int `json:"size" doc:"gigabytes" min:"1"`
+}
+
 type args struct {
-	Disk struct {
-		Size int `json:"size"`
-	} `json:"disk"`
-	Boot   provider.Duration `json:"boot"`
+	Disk   disk              `json:"disk" doc:"the first disk"`
+	Disks  []disk            `json:"disks" doc:"further disks"`
+	Tags   map[string]string `json:"tags" doc:"further tags"`
+	Boot   provider.Duration `json:"boot" doc:"how long it takes to start" default:"0s"`
 	Hidden string            `json:"-"`
 }
 
@@ -33,10 +37,13 @@ func TestDecodeArgs(t *testing.T) {
 		require.EqualValues(t, 90*time.Second, a.Boot)
 	})
 	for name, tc := range map[string]struct{ args, field, says string }{
-		"an unknown one":         {`{"boot": "1s", "spto": 1}`, "args.spto", "known are: boot, disk"},
-		"an unknown inner one":   {`{"disk": {"sizee": 1}}`, "args.disk", "sizee"},
+		"an unknown one":         {`{"boot": "1s", "spto": 1}`, "args.spto", "valid here: boot, disk, disks, tags"},
+		"an unknown inner one":   {`{"disk": {"sizee": 1}}`, "args.disk.sizee", `did you mean "size"?`},
+		"one in a list":          {`{"disks": [{"size": 1}, {"sise": 2}]}`, "args.disks[1].sise", "no such argument"},
+		"one in a map":           {`{"tags": {"a": "x", "b": 2}}`, "args.tags.b", "number"},
+		"one of the system's":    {`{"image_id": "x"}`, "args.image_id", "use image of the template"},
 		"a hidden one":           {`{"Hidden": "x"}`, "args.Hidden", "no such argument"},
-		"a wrong type":           {`{"disk": {"size": "big"}}`, "args.disk", "string"},
+		"a wrong type":           {`{"disk": {"size": "big"}}`, "args.disk.size", "string"},
 		"a bad duration":         {`{"boot": "soon"}`, "args.boot", "soon"},
 		"a negative duration":    {`{"boot": "-1s"}`, "args.boot", "-1s"},
 		"a duration as a number": {`{"boot": 5}`, "args.boot", "number"},
@@ -46,7 +53,7 @@ func TestDecodeArgs(t *testing.T) {
 		"two objects":            {`{} {}`, "args", "not a JSON object"},
 	} {
 		t.Run(name+" is refused by name", func(t *testing.T) {
-			err := provider.DecodeArgs(json.RawMessage(tc.args), &args{})
+			err := provider.DecodeArgs(json.RawMessage(tc.args), &args{}, provider.Managed{"image_id": "use image of the template"})
 			e, ok := errors.AsType[*nstance.Error](err)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, nstance.Invalid, e.Code)

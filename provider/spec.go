@@ -36,6 +36,12 @@ func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 	if err := validateMarket(spec.Market, spec.MaxPrice); err != nil {
 		return err
 	}
+	if p := spec.Park; p != "" && p != nstance.ParkStopped && p != nstance.ParkHibernated {
+		return nstance.FieldError("warm_pool.mode", "use stopped or hibernated", "%.64q is neither", p)
+	}
+	if spec.Park != "" && spec.Market == nstance.Spot {
+		return nstance.FieldError("warm_pool", "use on-demand capacity", "spot machines cannot be parked: the cloud may only end them")
+	}
 	if n := len(spec.UserData); maxUserData > 0 && n > maxUserData {
 		return nstance.FieldError("userdata", "shorten it, compress it, or fetch the rest at boot", "%d bytes are more than the permitted %d", n, maxUserData)
 	}
@@ -135,6 +141,7 @@ type printed struct {
 	Subnet       string             `json:",omitzero"`
 	Market       nstance.MarketType `json:",omitzero"`
 	MaxPrice     string             `json:",omitzero"`
+	Park         nstance.ParkMode   `json:",omitzero"`
 	Args         json.RawMessage    `json:",omitzero"`
 	UserData     []byte             `json:",omitzero"`
 	Token        string             `json:",omitzero"`

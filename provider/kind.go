@@ -1,0 +1,61 @@
+package provider
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Kind is one kind of provider, as a composition offers it: what a
+// configuration may say of it, checked without asking the cloud, and how it is
+// opened. Each provider's package has a function Kind that returns its own; a
+// program that embeds the server adds more of its own names the same way.
+type Kind struct {
+	// Name is what shard.provider.kind says.
+	Name string
+
+	// Options and Args are pointers to zero values of the structs that options
+	// and args are decoded into, for [ArgTable] and [ArgSchema]. BalancerArgs is
+	// the same for load_balancers.<name>.args; nil: there are none.
+	Options, Args, BalancerArgs any
+
+	// Check refuses settings that Open would refuse, as far as that shows
+	// offline.
+	Check func(Settings) error
+
+	// CheckSpec refuses what Create would refuse, as far as that shows offline.
+	// What only a running shard knows, such as addresses, is filled in with
+	// samples.
+	CheckSpec func(Settings, nstance.MachineSpec) error
+
+	// Open returns the provider and what closes it. It asks no question that a
+	// missing permission could fail.
+	Open func(context.Context, Settings) (p nstance.Provider, end func() error, err error)
+
+	// What the provider can do beside its own methods, known offline.
+	Images, Balancers, Address, Spot bool
+	Park                             []nstance.ParkMode
+
+	// Consistency is how long the cloud may not know its own new machine.
+	Consistency time.Duration
+
+	// MaxUserData in bytes; 0 means no limit.
+	MaxUserData int
+
+	// Rate and Burst are what the cloud permits of creates in an account that
+	// has asked for nothing more; the default of shard.create_rate. 0: the
+	// default of [Options].
+	Rate  float64
+	Burst int
+}
+
+// Settings are what a configuration says of its provider.
+type Settings struct {
+	Region  string
+	Zone    string
+	Options json.RawMessage // canonical JSON, or nil
+	Log     *slog.Logger    // nil discards
+}
