@@ -1,6 +1,9 @@
 package nstance
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // A LossCause says why a machine that the cloud had accepted is dead or gone, as
 // far as the cloud tells. Only LossInvalid speaks against what the machine was
@@ -21,9 +24,8 @@ const (
 // Lost returns a NotFound error about a machine of which the cloud still says why
 // it is gone.
 func Lost(cause LossCause, format string, args ...any) error {
-	err := Errorf(NotFound, format, args...).(*Error)
-	err.Cause = cause
-	return err
+	wrapped := fmt.Errorf(format, args...)
+	return &Error{Code: NotFound, Msg: wrapped.Error(), Cause: cause, Err: errors.Unwrap(wrapped)}
 }
 
 // LossCauseOf returns the cause that err, the answer about a machine, carries; ""

@@ -113,9 +113,7 @@ func findWrongPart(raw json.RawMessage, t reflect.Type, path string) error {
 
 func findWrongField(raw json.RawMessage, t reflect.Type, path string) error {
 	var parts map[string]json.RawMessage
-	if json.Unmarshal(raw, &parts) != nil {
-		return nil
-	}
+	_ = json.Unmarshal(raw, &parts) // else the whole is wrong
 	fields := argFields(t)
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		f, ok := fields[name]
