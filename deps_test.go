@@ -17,6 +17,15 @@ var heavy = []string{
 	"k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev",
 }
 
+// clouds are the clients of clouds, for compute, storage and secrets.
+var clouds = []string{
+	"github.com/aws/", "cloud.google.com/", "google.golang.org/api", "github.com/Azure/", "github.com/luthermonson/", "gocloud.dev", "k8s.io/", "sigs.k8s.io/",
+}
+
+// anyOwn permits every package of this module.
+var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "provider", "reconcile", "registration", "server", "spot", "storage",
+	"agent/...", "drain/...", "internal/...", "provider/...", "reconcile/...", "server/...", "spot/...", "storage/..."}
+
 // floors says which packages of this module a package may reach, directly or
 // not, beside the root. Whatever is not listed may reach anything below its
 // own floor. Each ban has its reason.
@@ -46,6 +55,10 @@ var floors = []struct {
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
 	{"./server/files", []string{"registration", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
 	{"./cmd/nstance-agent", []string{"agent", "agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
+	{"./server/dev", anyOwn, clouds, "single-machine mode builds quickly"},
+	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
+	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
+	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
 	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
 }
 
@@ -61,6 +74,25 @@ func TestFloors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestProgramsChooseClouds: a provider of a cloud is linked by programs and by
+// nothing that others import.
+func TestProgramsChooseClouds(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}}: {{join .Imports \" \"}}", "./...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		pkg, imports, _ := strings.Cut(strings.TrimPrefix(line, module+"/"), ": ")
+		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "bench/") {
+			continue
+		}
+		for _, cloud := range []string{"aws", "gcp", "azure", "proxmox", "qemu"} {
+			own := "provider/" + cloud
+			if pkg != own && !strings.HasPrefix(pkg, own+"/") {
+				require.NotContains(t, strings.Fields(imports), module+"/"+own, "%s imports it", pkg)
+			}
+		}
 	}
 }
 

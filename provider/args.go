@@ -29,6 +29,20 @@ type Managed map[string]string
 // ignored is worse than one refused: a misspelt spot option buys at on-demand
 // prices. Absent args leave into alone.
 func DecodeArgs[T any](args json.RawMessage, into *T, managed ...Managed) error {
+	return decodeArgs(args, reflect.ValueOf(into), managed)
+}
+
+// DecodeOptions is DecodeArgs for the options of a provider. Errors name them
+// options.
+func DecodeOptions[T any](options json.RawMessage, into *T) error {
+	err := decodeArgs(options, reflect.ValueOf(into), nil)
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = "options" + strings.TrimPrefix(e.Field, "args")
+	}
+	return err
+}
+
+func decodeArgs(args json.RawMessage, into reflect.Value, managed []Managed) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -43,10 +57,10 @@ func DecodeArgs[T any](args json.RawMessage, into *T, managed ...Managed) error 
 			}
 		}
 	}
-	if err := strict(args, into); err == nil {
+	if err := strict(args, into.Interface()); err == nil {
 		return nil
 	}
-	if err := findWrong(args, reflect.TypeFor[T](), "args"); err != nil {
+	if err := findWrong(args, into.Type().Elem(), "args"); err != nil {
 		return err
 	}
 	return nstance.FieldError("args", "write one JSON object", "%.64q cannot be decoded", args)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/nearest"
 )
 
 // A Kind is one kind of provider, as a composition offers it: what a
@@ -39,11 +41,18 @@ type Kind struct {
 	Images, Balancers, Address, Spot bool
 	Park                             []nstance.ParkMode
 
+	// FreeTypes says that instance types choose nothing: any name will do.
+	FreeTypes bool
+
 	// Consistency is how long the cloud may not know its own new machine.
 	Consistency time.Duration
 
 	// MaxUserData in bytes; 0 means no limit.
 	MaxUserData int
+
+	// SampleImage is the ID of an image as the cloud spells it, for checks of
+	// specs whose image is looked for by name. Empty: any text will do.
+	SampleImage string
 
 	// Rate and Burst are what the cloud permits of creates in an account that
 	// has asked for nothing more; the default of shard.create_rate. 0: the
@@ -58,4 +67,46 @@ type Settings struct {
 	Zone    string
 	Options json.RawMessage // canonical JSON, or nil
 	Log     *slog.Logger    // nil discards
+}
+
+// CheckBalancer refuses args of a load balancer that do not fit BalancerArgs.
+// The error names them args.
+func (k Kind) CheckBalancer(args json.RawMessage) error {
+	t := reflect.TypeFor[struct{}]()
+	if k.BalancerArgs != nil {
+		t = reflect.TypeOf(k.BalancerArgs).Elem()
+	}
+	return decodeArgs(args, reflect.New(t), nil)
+}
+
+// Kinds are the kinds of provider that one program is linked with.
+type Kinds []Kind
+
+// Find returns the kind of that name. Fails with Invalid when there is none; the
+// error names the field as a configuration does.
+func (k Kinds) Find(name string) (Kind, error) {
+	var names []string
+	for _, kind := range k {
+		if kind.Name == name {
+			return kind, nil
+		}
+		names = append(names, kind.Name)
+	}
+	return Kind{}, nstance.FieldError("shard.provider.kind", nearest.Remedy(name, names), "this program has no provider %.64q", name)
+}
+
+// Validate returns nil, or an Invalid error: each kind has a name of its own, by
+// the rules of names.
+func (k Kinds) Validate() error {
+	names := map[string]bool{}
+	for _, kind := range k {
+		if err := nstance.ValidateName("kinds", kind.Name); err != nil {
+			return err
+		}
+		if names[kind.Name] {
+			return nstance.FieldError("kinds", "give one of them another name", "two are called %s", kind.Name)
+		}
+		names[kind.Name] = true
+	}
+	return nil
 }

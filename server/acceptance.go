@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -27,11 +28,11 @@ type proposal struct {
 
 // parse returns the configuration. It fails with Invalid when its bytes are
 // damaged or this version refuses them.
-func (p proposal) parse() (*config.Config, error) {
+func (p proposal) parse(kinds provider.Kinds) (*config.Config, error) {
 	if sum := sha256.Sum256(p.Data); hex.EncodeToString(sum[:]) != p.Digest {
 		return nil, nstance.Errorf(nstance.Invalid, "the bytes of %s are not those of its digest", p.Name)
 	}
-	return config.Parse(p.Name, p.Data)
+	return config.Parse(p.Name, p.Data, kinds...)
 }
 
 // accepted is what accepted/{shard}.json holds: the configuration in force, and
@@ -88,7 +89,7 @@ func (a *acceptance) recall(ctx context.Context) error {
 		a.tell(nstance.EventConfigAccepted, first, "the first one of the shard")
 		return nil
 	default:
-		conf, err = known.parse()
+		conf, err = known.parse(s.opts.Kinds)
 	}
 	if err != nil {
 		a.trouble = fmt.Sprintf("%s cannot be used, the configuration of this server is in force until one is accepted: %v", s.acceptedKey(), err)
@@ -259,7 +260,7 @@ func (a *acceptance) confirm(ctx context.Context, digest, why string, dryRun boo
 	if h == nil || h.Digest != digest {
 		return &nstance.Error{Code: nstance.Conflict, Field: "digest", Msg: "no such configuration is held", Remedy: "see nstance-admin config status"}
 	}
-	conf, err := h.parse()
+	conf, err := h.parse(a.t.server.opts.Kinds)
 	if err == nil {
 		err = a.t.server.permitted(conf)
 	}

@@ -57,7 +57,7 @@ func (w *world) accepted() (doc struct {
 func (w *world) successor(opts server.Options) {
 	w.Helper()
 	require.NoError(w, w.stop())
-	opts.Journal = w.journal
+	opts.Journal, opts.Kinds = w.journal, kinds
 	server.Hasten(&opts, func() { w.filePasses.Add(1) })
 	var err error
 	w.server, err = server.New(w.Context(), w.store, w.cloud, w.conf.read, &opts)
@@ -160,7 +160,7 @@ func TestAcceptedOutlivesItsSource(t *testing.T) {
 	t.Run("a file that was spoiled meanwhile is refused", func(t *testing.T) {
 		// The server was started with a good file; when it leads, it is spoiled.
 		var err error
-		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Journal: w.journal, Reread: time.Millisecond})
+		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal, Reread: time.Millisecond})
 		require.NoError(t, err)
 		w.conf.set(`{"cluster": `, nil)
 		w.run()
@@ -179,7 +179,7 @@ func TestAcceptedOutlivesItsSource(t *testing.T) {
 		require.NoError(t, w.stop())
 		w.conf.set(replace(t, good, `"cluster": {"id": "c1"}`, `"cluster": {"id": "c2"}`), nil)
 		var err error
-		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Journal: w.journal})
+		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal})
 		require.NoError(t, err)
 		w.run()
 		require.Eventually(t, func() bool {
@@ -194,7 +194,7 @@ func TestAcceptedOutlivesItsSource(t *testing.T) {
 		_, err = w.store.PutIfMatch(t.Context(), obj.Key, damaged, obj.Version)
 		require.NoError(t, err)
 		w.conf.set(good, nil)
-		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Journal: w.journal})
+		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal})
 		require.NoError(t, err)
 		w.run()
 		w.leads()

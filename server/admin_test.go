@@ -32,7 +32,7 @@ type office struct {
 func (o *office) run(args ...string) (code int, out, errs string) {
 	env := map[string]string{"NSTANCE_ADMIN_DIR": o.dir, "NSTANCE_SECRET_KEY": o.key.Encode()}
 	var stdout, stderr bytes.Buffer
-	code = admin.Main(o.Context(), args, strings.NewReader(""), &stdout, &stderr, func(k string) string { return env[k] })
+	code = admin.Main(o.Context(), nil, args, strings.NewReader(""), &stdout, &stderr, func(k string) string { return env[k] })
 	return code, stdout.String(), stderr.String()
 }
 

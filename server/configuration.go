@@ -43,7 +43,7 @@ func (s *Server) read(ctx context.Context) (*config.Config, proposal, error) {
 	if err != nil {
 		return nil, proposal{}, err
 	}
-	conf, err := config.ParseContext(ctx, name, data)
+	conf, err := config.ParseContext(ctx, name, data, s.opts.Kinds...)
 	if err != nil {
 		return nil, proposal{}, err
 	}

@@ -35,7 +35,7 @@ func (o *office) start(args ...string) *background {
 	wg.Go(func() {
 		env := map[string]string{"NSTANCE_ADMIN_DIR": o.dir}
 		var errs bytes.Buffer
-		b.code <- admin.Main(ctx, args, strings.NewReader(""), in, &errs, func(k string) string { return env[k] })
+		b.code <- admin.Main(ctx, nil, args, strings.NewReader(""), in, &errs, func(k string) string { return env[k] })
 		_ = in.Close()
 	})
 	wg.Go(func() {

@@ -566,7 +566,7 @@ func secondShard(t *testing.T, w *world) *server.Server {
 	text := `{"cluster": {"id": "c1"}, "shard": {"id": "s2", "provider": {"kind": "sim"}, "shutdown_timeout": "5s",
 		"bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}}}`
 	source := func(context.Context) (string, []byte, error) { return "s2.jsonc", []byte(text), nil }
-	s, err := server.New(t.Context(), w.store, cloud, source, &server.Options{KeyInterval: 10 * time.Millisecond})
+	s, err := server.New(t.Context(), w.store, cloud, source, &server.Options{Kinds: kinds, KeyInterval: 10 * time.Millisecond})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -260,7 +260,7 @@ func TestMetricsOfAStandby(t *testing.T) {
 	require.NoError(t, w.stop())
 	w.conf.set(replace(t, ordinary(1), `"cluster": {"id": "c1"}`, `"cluster": {"id": "c2"}`), nil)
 	var err error
-	w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Journal: w.journal})
+	w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal})
 	require.NoError(t, err)
 	w.run()
 	lines := w.scrape()

@@ -71,7 +71,7 @@ func typesOf(conf *config.Config) (names []string) {
 // a refresh would read. It fails as a refresh with it would.
 func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config, err error) {
 	if len(data) > 0 {
-		conf, err = config.ParseContext(ctx, "proposed configuration", data)
+		conf, err = config.ParseContext(ctx, "proposed configuration", data, s.opts.Kinds...)
 	} else {
 		conf, _, err = s.read(ctx)
 	}

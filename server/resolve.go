@@ -605,7 +605,7 @@ func (v *resolver) problems() (out []string) {
 			out = append(out, fmt.Sprintf("instance type %.64q is none that the provider knows", name))
 		}
 	}
-	if v.can.Types == nil && len(v.asked) > 0 && v.t.conf.Shard.Provider.Kind != "local" {
+	if kind, _ := v.t.conf.Kind(); v.can.Types == nil && len(v.asked) > 0 && !kind.FreeTypes {
 		out = append(out, "the provider does not list its instance types: whether they suit the architecture of templates is not checked")
 	}
 	slices.Sort(out)

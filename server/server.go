@@ -47,6 +47,12 @@ type Options struct {
 	Now     func() time.Time     // nil: time.Now
 	Log     *slog.Logger         // nil: discarded
 
+	// Kinds are the kinds of provider that shard.provider.kind may name, among
+	// them that of the provider which New is given: what is known of each offline
+	// is checked and used. None: any name will do, and what only a provider
+	// understands is not checked before it is used.
+	Kinds provider.Kinds
+
 	// SecretSource is where secrets for files come from, where
 	// shard.secrets.source says another place than storage.
 	SecretSource secret.Source
@@ -164,6 +170,9 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	if s.opts.Reread <= 0 {
 		s.opts.Reread = 5 * time.Minute
+	}
+	if err := s.opts.Kinds.Validate(); err != nil {
+		return nil, err
 	}
 	conf, as, err := s.read(ctx)
 	if err != nil {

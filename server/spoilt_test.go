@@ -147,7 +147,7 @@ func (s *spoiltShard) start(st *site) {
 	elector, err := lease.New(st.store, zone, &lease.Options{TTL: 2 * time.Second})
 	require.NoError(s, err)
 	for limit := time.Now().Add(eventually); ; { // a service manager tries again, too
-		st.server, err = server.New(s.Context(), st.store, maker{s.cloud, s}, st.conf.read, &server.Options{Elector: elector})
+		st.server, err = server.New(s.Context(), st.store, maker{s.cloud, s}, st.conf.read, &server.Options{Kinds: kinds, Elector: elector})
 		if err == nil || time.Now().After(limit) {
 			break
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -66,7 +67,7 @@ func TestNonceIsForUserDataOnly(t *testing.T) {
 	t.Cleanup(cloud.Close)
 	tap := argsTap{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
 	text := replace(t, ordinary(1), `"userdata": {`, `"args": {"note": "[{{.Nonce}}] {{.Instance.ID}}", "deep": [{"er": "{{.Nonce}}"}], "all": "{{json .}}"}, "userdata": {`)
-	newWorld(t, setup{text: text, over: tap})
+	newWorld(t, setup{text: text, over: tap, opts: server.Options{Kinds: provider.Kinds{{Name: "sim", Spot: true}}}})
 	for range 2 {
 		spec := receive(t, tap.specs)
 		nonce := string(spec.UserData)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -74,12 +75,13 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
-		ConsistencyWindow: consistency(t.conf.Shard.Provider.Kind),
+		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.groupChanged, HealthInterval: t.conf.Shard.HealthInterval,
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
-			Timeout: t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
+			MaxUserData: maxUserData(t.conf),
+			Timeout:     t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
 		},
 		Now: s.opts.Now, Elapsed: lease.Elapsed(), Dated: s.dated, Log: s.log,
 	})
@@ -103,13 +105,23 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	return t, err
 }
 
-// consistency is how long a provider may not know its own new machine. What
-// runs in or beside this process knows at once; for clouds a minute is ample.
-func consistency(kind string) time.Duration {
-	if kind == "local" || kind == "sim" {
-		return 100 * time.Millisecond
+// consistency is how long the provider may not know its own new machine. Where
+// that is not known, a minute is ample.
+func consistency(conf *config.Config) time.Duration {
+	if kind, ok := conf.Kind(); ok && kind.Consistency > 0 {
+		return kind.Consistency
 	}
 	return time.Minute
+}
+
+// maxUserData is how much user data the provider takes, as provider.Options has
+// it.
+func maxUserData(conf *config.Config) int {
+	kind, ok := conf.Kind()
+	if ok && kind.MaxUserData == 0 {
+		return math.MaxInt
+	}
+	return kind.MaxUserData
 }
 
 // run works until the term ends.

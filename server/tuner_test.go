@@ -205,7 +205,7 @@ func TestReloadThatNeedsARestart(t *testing.T) {
 		"cluster.id":             {`"id": "c1"`, `"id": "c2"`},
 		"shard.id":               {`"id": "s1"`, `"id": "s2"`},
 		"shard.provider.kind":    {`"kind": "sim"`, `"kind": "aws"`},
-		"shard.provider.options": {`"kind": "sim"`, `"kind": "sim", "options": {"password": "secret"}`},
+		"shard.provider.options": {`"kind": "sim"`, `"kind": "sim", "options": {"load_balancers": ["secret"]}`},
 		"shard.bind.peer":        {`"http": "127.0.0.1:0"`, `"http": "127.0.0.1:0", "peer": "127.0.0.1:9"`},
 		"shard.advertise.agent":  {`"shutdown_timeout"`, `"advertise": {"agent": "example.org:1"}, "shutdown_timeout"`},
 		"shard.election.ttl":     {`"shutdown_timeout"`, `"election": {"ttl": "7s"}, "shutdown_timeout"`},

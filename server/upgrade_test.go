@@ -114,7 +114,7 @@ func upgraded(t *testing.T, change map[string]func([]byte) []byte, quiet bool) *
 	}
 	w.conf.set(conf, nil)
 	w.keys = keys
-	w.server, err = server.New(t.Context(), store, w.cloud, w.conf.read, &server.Options{Journal: w.journal})
+	w.server, err = server.New(t.Context(), store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal})
 	require.NoError(t, err)
 	w.run()
 	if !quiet {

@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -38,6 +39,9 @@ const (
 	// once. Nothing waits for it unless it fails.
 	eventually = 20 * time.Second
 )
+
+// kinds are what the configurations of these tests may name.
+var kinds = provider.Kinds{simcloud.Kind(), {Name: "aws", Spot: true}}
 
 // configuration is a shard with two tenants. %s: more settings of the shard.
 const configuration = `{
@@ -118,6 +122,9 @@ func newWorld(t *testing.T, s setup) *world {
 	}
 	w.conf.set(s.text, nil)
 	s.opts.Journal = w.journal
+	if s.opts.Kinds == nil {
+		s.opts.Kinds = kinds
+	}
 	server.Hasten(&s.opts, func() { w.filePasses.Add(1) })
 	if s.over == nil {
 		s.over = w.cloud

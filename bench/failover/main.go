@@ -24,13 +24,16 @@ import (
 
 	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if len(os.Args) > 1 && os.Args[1] == "run" { // this program is its own server
-		os.Exit(servercmd.Main(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
+		os.Exit(servercmd.Main(ctx, servercmd.Parts{Kinds: provider.Kinds{local.Kind(), simcloud.Kind()}}, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 	}
 	n := flag.Int("n", 10, "changes of each kind")
 	ttl := flag.Duration("ttl", 6*time.Second, "of the lease")

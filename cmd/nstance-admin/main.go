@@ -9,10 +9,11 @@ import (
 	"syscall"
 
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/storage/blob"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
-	os.Exit(admin.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+	os.Exit(admin.Main(ctx, blob.Open, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// documented runs the shard of docs/providers.md as it stands there, on ports
+// documented runs the shard of docs/providers/local.md as it stands there, on ports
 // of its own.
 func documented(t *testing.T, bin string) {
-	text, err := os.ReadFile("../../docs/providers.md")
+	text, err := os.ReadFile("../../docs/providers/local.md")
 	require.NoError(t, err)
 	_, example, found := strings.Cut(string(text), "```jsonc\n")
 	require.True(t, found)

@@ -15,7 +15,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
-	code := servercmd.Main(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
+	code := servercmd.Main(ctx, parts(), os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance/storage"
 )
 
 // A program is one run of the command.
@@ -19,15 +21,16 @@ type program struct {
 	stdout io.Writer
 	stderr *console
 	getenv func(string) string
+	opener storage.Opener
 	begun  bool // the command line was understood
 }
 
 // Main runs nstance-admin with args, which leave out the program's name, and
 // returns its exit code. Results go to stdout, all else to stderr. It returns
 // soon after ctx has ended, which is no failure for a command that follows
-// something until then.
-func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
-	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv}
+// something until then. open opens the cluster's storage.
+func Main(ctx context.Context, open storage.Opener, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv, opener: open}
 	root := p.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -43,7 +43,7 @@ func (p *program) nonceCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	m.flags(cmd)
+	m.flags(p, cmd)
 	m.keyFlags(cmd, "")
 	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster (default: what a shard's configuration in storage says)")

@@ -65,7 +65,7 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 			"shows by looking at it for as long as it lasts, some seconds. What only servers know is in status and cluster keys.",
 		Args: arguments(),
 	}
-	d.flags(cmd)
+	d.flags(p, cmd)
 	cmd.Flags().Var(duration.NewFlag(&wait, lease.MaxTTL), "wait", "how long to look at most whether leases are renewed; 0: not at all")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

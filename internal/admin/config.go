@@ -144,15 +144,13 @@ func (p *program) configValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "validate FILE", Short: "Check a configuration without using it",
 		Long: `Check a configuration without using it, and without asking a server or a cloud.
-What a change would do to machines is what plan shows.`,
+What a change would do to machines is what plan shows; what only the provider
+understands, such as its arguments, nstance-server validate checks too.`,
 		Args: arguments("FILE"),
 	}
 	out := p.output(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		conf, err := config.Load(args[0])
-		if err == nil {
-			err = conf.Shard.Provider.Shipped()
-		}
 		if err != nil {
 			return err
 		}

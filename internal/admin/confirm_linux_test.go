@@ -71,7 +71,7 @@ func TestConfirmation(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		errs, code := &watched{}, make(chan int, 1)
 		go func() { // waited for below
-			code <- admin.Main(ctx, []string{"instance", "delete", string(webA)}, tty, &bytes.Buffer{}, errs, func(k string) string { return env[k] })
+			code <- admin.Main(ctx, nil, []string{"instance", "delete", string(webA)}, tty, &bytes.Buffer{}, errs, func(k string) string { return env[k] })
 		}()
 		require.Eventually(t, func() bool { return strings.Contains(errs.String(), "[y/N]") }, 10*time.Second, time.Millisecond)
 		cancel()

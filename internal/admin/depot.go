@@ -12,17 +12,18 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 )
 
 // depot is what commands need that work in storage itself.
 type depot struct {
-	url  string
-	keys vault.KeySource // what seals private keys and secrets there
+	opener storage.Opener
+	url    string
+	keys   vault.KeySource // what seals private keys and secrets there
 }
 
 // flags adds the flag that says where the storage is.
-func (d *depot) flags(cmd *cobra.Command) {
+func (d *depot) flags(p *program, cmd *cobra.Command) {
+	d.opener = p.opener
 	f := cmd.Flags()
 	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1, or the name of an S3 bucket; also --storage-bucket")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -44,7 +45,7 @@ func (d *depot) open(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	return blob.Open(ctx, d.url)
+	return d.opener.Open(ctx, d.url)
 }
 
 // read returns the store for reading: nothing is made or written, whatever is
@@ -53,7 +54,7 @@ func (d *depot) read(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	return blob.OpenReadOnly(ctx, d.url)
+	return d.opener.OpenReadOnly(ctx, d.url)
 }
 
 // openTo is open for a command that writes, else read.

@@ -18,7 +18,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	nonce := filepath.Join(dir, "nonce.jwt")
-	code := admin.Main(context.Background(), []string{
+	code := admin.Main(context.Background(), nil, []string{
 		"cluster", "nonce", "--storage", "file://" + filepath.Join(dir, "storage"), "--key-provider", "none",
 		"--cluster", "prod", "--kind", "admin", "--output", nonce,
 	}, strings.NewReader(""), os.Stdout, &strings.Builder{}, os.Getenv)

@@ -57,7 +57,7 @@ func (w *world) start(t *testing.T, args ...string) *running {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		env := map[string]string{"NSTANCE_ADMIN_DIR": w.dir}
-		r.code <- admin.Main(ctx, args, strings.NewReader(""), pw, r.errs, func(k string) string { return env[k] })
+		r.code <- admin.Main(ctx, nil, args, strings.NewReader(""), pw, r.errs, func(k string) string { return env[k] })
 		_ = pw.Close()
 	})
 	wg.Go(func() {

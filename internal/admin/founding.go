@@ -43,7 +43,7 @@ func (p *program) initCommand() *cobra.Command {
 			"first. A storage of another cluster is code 6.",
 		Args: arguments(),
 	}
-	f.flags(cmd)
+	f.flags(p, cmd)
 	f.keyFlags(cmd, "")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "ID of the cluster")
 	dryRunFlag(cmd, &f.dryRun)

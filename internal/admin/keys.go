@@ -129,7 +129,7 @@ func (p *program) rotateCommand() *cobra.Command {
 		Args: arguments("NAME"), ValidArgs: []string{registration.Identity, registration.Workload, registration.Nonces, encryption},
 	}
 	o.r, o.out = p.remote(cmd), p.output(cmd)
-	o.store.flags(cmd)
+	o.store.flags(p, cmd)
 	o.store.keyFlags(cmd, "encryption: ")
 	f := cmd.Flags()
 	f.StringVar(&o.step, "step", "", "begin, activate, finish or abort")

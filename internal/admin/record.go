@@ -106,7 +106,7 @@ any object by its key, such as state/SHARD.json. With --storage only by its key.
 	}
 	r, out := p.remote(cmd), p.output(cmd)
 	var d depot
-	d.flags(cmd)
+	d.flags(p, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.keeping(cmd.Context(), r, &d, false, func(k keeper) error {
 			rec, err := k.show(cmd.Context(), args[0])
@@ -154,7 +154,7 @@ nstance-admin orphan.`,
 	var d depot
 	var from string
 	var remove, yes, dryRun bool
-	d.flags(cmd)
+	d.flags(p, cmd)
 	cmd.Flags().StringVar(&from, "from", "", "file with the new content, - for standard input")
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove it instead")
 	yesFlag(cmd, &yes)

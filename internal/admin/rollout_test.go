@@ -224,7 +224,7 @@ func (w *world) watched(do func(out *tape), args ...string) (code int, out, errs
 	o, e := &tape{wake: make(chan struct{}, 1000)}, &tape{wake: make(chan struct{}, 1000)}
 	ended := make(chan int, 1)
 	go func() {
-		ended <- admin.Main(w.t.Context(), append([]string{"group", "rollout", "web", "--interval", "50ms"}, args...), strings.NewReader(""), o, e,
+		ended <- admin.Main(w.t.Context(), nil, append([]string{"group", "rollout", "web", "--interval", "50ms"}, args...), strings.NewReader(""), o, e,
 			func(k string) string { return map[string]string{"NSTANCE_ADMIN_DIR": w.dir}[k] })
 	}()
 	do(o)
@@ -329,7 +329,7 @@ func TestGroupRollout(t *testing.T) {
 		tty, err := os.OpenFile("/dev/null", os.O_WRONLY, 0) // looks like one
 		require.NoError(t, err)
 		defer tty.Close()
-		code := admin.Main(t.Context(), []string{"group", "rollout", "web"}, strings.NewReader(""), tty, &bytes.Buffer{},
+		code := admin.Main(t.Context(), nil, []string{"group", "rollout", "web"}, strings.NewReader(""), tty, &bytes.Buffer{},
 			func(k string) string { return map[string]string{"NSTANCE_ADMIN_DIR": w.dir}[k] })
 		require.Equal(t, 6, code)
 	})

@@ -59,7 +59,7 @@ func (p *program) secretPutCommand() *cobra.Command {
 			"the key that the cluster's own keys are sealed with. It is stored as it comes: mind a line break at its end.",
 		Args: secretArgument,
 	}
-	d.flags(cmd)
+	d.flags(p, cmd)
 	d.keyFlags(cmd, "")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
@@ -196,7 +196,7 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 func (p *program) secretListCommand() *cobra.Command {
 	var d depot
 	cmd := &cobra.Command{Use: "list --storage URL", Aliases: []string{"ls"}, Short: "List the names of secrets", Args: arguments()}
-	d.flags(cmd)
+	d.flags(p, cmd)
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		names := []string{}
@@ -249,7 +249,7 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 		Long: "Delete a secret. Machines that have a file of it keep that file; new ones do not get it.",
 		Args: secretArgument,
 	}
-	d.flags(cmd)
+	d.flags(p, cmd)
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
 	out := p.output(cmd)

@@ -39,7 +39,7 @@ func (w *world) top(t *testing.T, width, height uint16, args ...string) *screen 
 	var wg sync.WaitGroup
 	over := make(chan struct{})
 	wg.Go(func() {
-		s.code <- admin.Main(t.Context(), append([]string{"top", "--interval", "100ms"}, args...), tty, tty, s.errs, func(k string) string { return env[k] })
+		s.code <- admin.Main(t.Context(), nil, append([]string{"top", "--interval", "100ms"}, args...), tty, tty, s.errs, func(k string) string { return env[k] })
 		close(over)
 	})
 	wg.Go(func() { s.record(over) })

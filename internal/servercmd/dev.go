@@ -18,7 +18,7 @@ import (
 )
 
 func (p *program) devCommand() *cobra.Command {
-	o := dev.Options{Out: p.stdout, Err: p.stderr}
+	o := dev.Options{Out: p.stdout, Err: p.stderr, Open: p.parts.Storage}
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Run a whole shard on this machine, to look at or to test",

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	code := servercmd.Main(ctx, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
+	code := servercmd.Main(ctx, parts(), os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)
 }

@@ -19,12 +19,11 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
-	"github.com/nstance-go/nstance/storage/secret/opener"
 )
 
 // running is what run is told.
 type running struct {
+	parts                        Parts
 	config, storage, shard, data string
 	keys                         vault.KeySource
 	host                         string
@@ -35,7 +34,7 @@ type running struct {
 }
 
 func (p *program) runCommand() *cobra.Command {
-	r := &running{getenv: p.getenv}
+	r := &running{parts: p.parts, getenv: p.getenv}
 	var printEvents, tethered bool
 	cmd := &cobra.Command{
 		Use:   "run (--config FILE | --storage URL --shard NAME)",
@@ -106,7 +105,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := blob.Open(ctx, r.storage)
+	store, err := r.parts.Storage.Open(ctx, r.storage)
 	if err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	cloud, end, err := newProvider(conf.Shard.Provider, r.log)
+	cloud, end, err := conf.Shard.Provider.Open(ctx, r.parts.Kinds, r.log)
 	if err != nil {
 		return err
 	}
@@ -127,7 +126,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	secrets, err := opener.Open(ctx, string(conf.Shard.Secrets.Source))
+	secrets, err := r.parts.Secrets.Open(ctx, string(conf.Shard.Secrets.Source))
 	if err != nil {
 		return err
 	}
@@ -139,7 +138,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	events := newEvents(r.events, r.log)
 	defer events.close()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Secrets: box, SecretSource: secrets, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
+		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
 		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,
 	})
 	if err != nil {
@@ -227,7 +226,7 @@ func (r *running) configuration(ctx context.Context, source server.Source) (*con
 	if err != nil {
 		return nil, err
 	}
-	conf, err := config.Parse(name, data)
+	conf, err := config.Parse(name, data, r.parts.Kinds...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,6 @@
-// Package servercmd is nstance-server, the command line, as one library call.
+// Package servercmd is the command lines nstance-server and nstance-dev, each as
+// one library call. What a program is linked with, it passes: this package links
+// no cloud.
 package servercmd
 
 import (
@@ -7,14 +9,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/dev"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
 )
 
 // The exit codes. nstance-server --help lists them.
@@ -24,8 +30,26 @@ const (
 	exitUsage  = 2 // the command line or the configuration is wrong: repeating is useless
 )
 
+// Parts are what a program is linked with: what its configuration can name.
+type Parts struct {
+	Kinds   provider.Kinds
+	Storage storage.Opener // nil: directories and memory
+	Secrets secret.Opener  // nil: storage, variables and directories
+}
+
+// Machine is the command by which this program is a machine of provider local.
+func Machine() []string {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return []string{self, "machine"}
+}
+
 // A program is one run of the command.
 type program struct {
+	name           string
+	parts          Parts
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	level          string
@@ -38,12 +62,26 @@ var errReported = errors.New("reported")
 // Main runs nstance-server with args, which leave out the program's name, and
 // returns its exit code. Errors are printed to stderr, once. It returns soon
 // after ctx has ended, when nothing that it started runs any more.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
-	p := &program{stdout: stdout, stderr: stderr, getenv: getenv}
-	root := p.root()
+func Main(ctx context.Context, parts Parts, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{name: "nstance-server", parts: parts, stdout: stdout, stderr: stderr, getenv: getenv}
+	return p.execute(ctx, p.root(), args)
+}
+
+// Dev runs nstance-dev, as Main does nstance-server: single-machine mode by
+// itself.
+func Dev(ctx context.Context, parts Parts, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
+	p := &program{name: "nstance-dev", parts: parts, stdout: stdout, stderr: stderr, getenv: getenv}
+	return p.execute(ctx, p.devRoot(), args)
+}
+
+func (p *program) execute(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentPreRun = func(*cobra.Command, []string) { p.begun = true }
+	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
+	root.CompletionOptions.HiddenDefaultCmd = true
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
@@ -51,9 +89,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer, getenv f
 	case errors.Is(err, errReported):
 		return exitFailed
 	}
-	fmt.Fprintf(stderr, "nstance-server: %v\n", err)
+	fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
 	if !p.begun {
-		fmt.Fprintln(stderr, "see nstance-server --help")
+		fmt.Fprintf(p.stderr, "see %s --help\n", p.name)
 		return exitUsage
 	}
 	return exitCode(err)
@@ -76,13 +114,18 @@ set-up: nstance-server dev.
 
 Exit codes: 0 done, or told to stop; 1 it could not be done; 2 the command line
 or the configuration is wrong.`,
-		SilenceErrors:    true,
-		SilenceUsage:     true,
-		PersistentPreRun: func(*cobra.Command, []string) { p.begun = true },
 	}
-	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(p.runCommand(), p.devCommand(), p.validateCommand(), p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
+	return root
+}
+
+// devRoot is dev without a word in front of it, and what dev starts itself.
+func (p *program) devRoot() *cobra.Command {
+	root := p.devCommand()
+	root.Use = p.name
+	run := p.runCommand()
+	run.Hidden = true
+	root.AddCommand(run, p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
 	return root
 }
 
@@ -101,7 +144,7 @@ func (p *program) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(p.stdout, "nstance-server", version())
+			_, err := fmt.Fprintln(p.stdout, p.name, version())
 			return err
 		},
 	}

@@ -11,12 +11,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
+
+func parts() servercmd.Parts {
+	return servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...), simcloud.Kind()}}
+}
 
 func call(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = servercmd.Main(t.Context(), args, &out, &errs, func(name string) string { return env[name] })
+	code = servercmd.Main(t.Context(), parts(), args, &out, &errs, func(name string) string { return env[name] })
 	return code, out.String(), errs.String()
 }
 
@@ -110,9 +117,9 @@ func TestStateDirectory(t *testing.T) {
 }
 
 func Example() {
-	code := servercmd.Main(context.Background(), []string{"validate", "testdata/misspelt.jsonc"}, os.Stdout, os.Stdout, os.Getenv)
+	code := servercmd.Main(context.Background(), parts(), []string{"validate", "testdata/misspelt.jsonc"}, os.Stdout, os.Stdout, os.Getenv)
 	fmt.Println("exit code", code)
 	// Output:
-	// testdata/misspelt.jsonc:3:45: shard.provider.kind: unknown word "locla" (did you mean "local"?)
+	// testdata/misspelt.jsonc:3:45: shard.provider.kind: this program has no provider "locla" (did you mean "local"?)
 	// exit code 1
 }

@@ -23,11 +23,7 @@ Exit codes: 0 all are right, 1 not all are, 2 the command line is wrong.`,
 		RunE: func(_ *cobra.Command, files []string) error {
 			var bad error
 			for _, file := range files {
-				conf, err := config.Load(file)
-				if err == nil {
-					err = checkProvider(conf.Shard.Provider)
-				}
-				if err != nil {
+				if _, err := config.Load(file, p.parts.Kinds...); err != nil {
 					bad = errReported
 					p.report(file, err)
 				} else {

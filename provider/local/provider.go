@@ -24,8 +24,8 @@ const zone = "local"
 
 // args are what a spec may carry in Args.
 type args struct {
-	BootDelay provider.Duration `json:"boot_delay"`
-	Env       map[string]string `json:"env"`
+	BootDelay provider.Duration `json:"boot_delay" doc:"how long it is pending before its process starts" default:"0s"`
+	Env       map[string]string `json:"env" doc:"more environment variables"`
 }
 
 // Create implements [nstance.Provider]: it returns once the process runs, or,
@@ -52,11 +52,8 @@ func (c *Cloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.M
 // claim returns the machine of spec, or enters a fresh one that the caller has
 // to make.
 func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec) (m *machine, fresh bool, err error) {
-	if err := provider.ValidateSpec(spec, maxUserData); err != nil {
-		return nil, false, err
-	}
-	var a args
-	if err := provider.DecodeArgs(spec.Args, &a); err != nil {
+	a, err := checkSpec(spec)
+	if err != nil {
 		return nil, false, err
 	}
 	c.mu.Lock()

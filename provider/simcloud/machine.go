@@ -28,7 +28,7 @@ type machine struct {
 
 // args are what a simcloud spec may carry in Args.
 type args struct {
-	BootDelay *provider.Duration `json:"boot_delay"` // instead of Options.Boot
+	BootDelay *provider.Duration `json:"boot_delay" doc:"how long this one takes to start" default:"options.boot"`
 }
 
 // launch makes the machine of a spec that has been checked. It needs c.mu.

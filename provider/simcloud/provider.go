@@ -77,11 +77,8 @@ func (c *Cloud) Delete(ctx context.Context, m nstance.Machine) error {
 
 // create needs c.mu.
 func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
-	var a args
-	if err := provider.ValidateSpec(s, 0); err != nil {
-		return nstance.Machine{}, err
-	}
-	if err := provider.DecodeArgs(s.Args, &a); err != nil {
+	a, err := checkSpec(s)
+	if err != nil {
 		return nstance.Machine{}, err
 	}
 	if c.o.Zones != nil && c.o.Zones[s.Subnet] == "" {

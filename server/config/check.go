@@ -19,14 +19,12 @@ func (d *decoder) check(c *Config) {
 	for name, cert := range c.Certificates {
 		d.certificate(join("certificates", string(name)), cert)
 	}
-	if c.Shard.LeaderAddress != "" && c.Shard.Provider.Kind == "local" {
-		d.wrong("shard.leader_address", "leave it out, and give clients the addresses of all servers", "provider local has no addresses that move")
-	}
+	d.provider(c)
 	for name, image := range c.Images {
 		d.image(c, join("images", string(name)), image)
 	}
-	for name := range c.LoadBalancers {
-		d.balancer(c, join("load_balancers", string(name)))
+	for name, lb := range c.LoadBalancers {
+		d.balancer(c, join("load_balancers", string(name)), lb)
 	}
 	for name, t := range c.Templates {
 		d.template(c, join("templates", string(name)), t)
@@ -62,7 +60,7 @@ func (d *decoder) check(c *Config) {
 // wrong reports a problem with the setting at path. An absent setting is
 // reported where its nearest enclosing object is.
 func (d *decoder) wrong(path, remedy, format string, args ...any) {
-	for at := path; ; at = at[:max(strings.LastIndexByte(at, '.'), 0)] {
+	for at := path; ; at = at[:max(strings.LastIndexAny(at, ".["), 0)] {
 		if offset, ok := d.at[at]; ok || at == "" {
 			d.fail(path, offset, remedy, format, args...)
 			return
@@ -103,11 +101,14 @@ func (d *decoder) shape(c *Config, path string, s Shape) {
 	}
 	d.balancers(c, path, s.LoadBalancers)
 	if s.Market != nil {
-		d.market(join(path, "market"), s.Market)
+		d.market(c, join(path, "market"), s.Market)
 	}
 }
 
-func (d *decoder) market(path string, m *Market) {
+func (d *decoder) market(c *Config, path string, m *Market) {
+	if m.spot() && c.kind != nil && !c.kind.Spot {
+		d.wrong(join(path, "type"), "use on-demand", "provider %s has no spot capacity", c.kind.Name)
+	}
 	const remedy = "remove it, or set type to spot"
 	if m.MaxPrice != "" && !m.spot() {
 		d.wrong(join(path, "max_price"), remedy, "means nothing on on-demand capacity")

@@ -2,11 +2,10 @@ package config
 
 import (
 	"encoding/json"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 )
 
 // A Config is a whole configuration, checked, with defaults filled in. Only
@@ -25,6 +24,7 @@ type Config struct {
 	Images        map[ImageName]Image           `name:"images" key:"image"`
 	LoadBalancers map[BalancerName]LoadBalancer `name:"load_balancers" key:"load_balancer"`
 
+	kind   *provider.Kind // nil: not known
 	groups []nstance.Group
 	digest string
 }
@@ -74,23 +74,10 @@ type Shard struct {
 
 // Provider is the cloud.
 type Provider struct {
-	Kind    string          `name:"kind" required:"true" enum:"aws|gcp|azure|proxmox|local|sim" doc:"the cloud; local runs child processes, sim is in memory; never change it" restart:"never"`
+	Kind    string          `name:"kind" required:"true" doc:"the cloud: aws, gcp, azure, proxmox, qemu, local (child processes), sim (in memory), or what else the program has; never change it" restart:"never"`
 	Region  string          `name:"region" doc:"the cloud's region" restart:"true"`
 	Zone    string          `name:"zone" doc:"the cloud's zone" restart:"true"`
 	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself" restart:"true"` // canonical JSON or nil
-}
-
-// shipped are the kinds of providers that the nstance-server of this version has.
-var shipped = []string{"local", "sim"}
-
-// Shipped returns Invalid unless the nstance-server of this version has the
-// provider. A program of one's own may pass any provider to server.New.
-func (p Provider) Shipped() error {
-	if slices.Contains(shipped, p.Kind) {
-		return nil
-	}
-	return nstance.FieldError("shard.provider.kind", "use "+strings.Join(shipped, " or ")+", or a program of your own that passes the provider to server.New",
-		"this version has no provider %s", p.Kind)
 }
 
 // Bind is where the server listens.
@@ -139,8 +126,8 @@ const (
 
 // CreateRate is the token bucket that creates are taken from.
 type CreateRate struct {
-	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created a second in the long run; halves while the provider throttles"`
-	Burst     int     `name:"burst" default:"1000" min:"1" max:"100000" doc:"machines created at once after a pause"`
+	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created a second in the long run; a cloud's provider may have another default; halves while the provider throttles"`
+	Burst     int     `name:"burst" default:"1000" min:"1" max:"100000" doc:"machines created at once after a pause; a cloud's provider may have another default"`
 }
 
 // Secrets says where the secrets are that become files.

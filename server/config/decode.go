@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/tailscale/hujson"
 )
 
@@ -26,6 +27,7 @@ type decoder struct {
 	name     string
 	src      []byte
 	at       map[string]int // offset of the value at each path
+	kinds    provider.Kinds // none: the provider is not known
 	problems []problem
 }
 
@@ -314,11 +316,27 @@ func (d *decoder) object(path string, v *hujson.Value, tag reflect.StructTag) js
 	if tag.Get("rendered") != "" {
 		d.templates(path, v, seenBy(tag))
 	}
+	d.places(path, v)
 	plain := v.Clone()
 	plain.Minimize()
 	raw, err := confighash.Canonical(plain.Pack())
 	d.adopt(path, v.StartOffset, err)
 	return raw
+}
+
+// places remembers where everything within an object is.
+func (d *decoder) places(path string, v *hujson.Value) {
+	d.at[path] = v.StartOffset
+	switch t := v.Value.(type) {
+	case *hujson.Object:
+		for key, m := range members(v) {
+			d.places(join(path, key), &m.Value)
+		}
+	case *hujson.Array:
+		for i := range t.Elements {
+			d.places(index(path, i), &t.Elements[i])
+		}
+	}
 }
 
 // seenBy returns what templates under a tag see.

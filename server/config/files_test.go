@@ -34,7 +34,7 @@ func TestFilesArrive(t *testing.T) {
 		"password": {"kind": "secret", "secret": "db", "field": "password"},
 		"nginx.conf": {"kind": "storage", "object": "files/nginx/web.conf"},
 		"tls.crt": {"kind": "certificate", "certificate": "web"}, "ca.crt": {"kind": "certificate", "certificate": "web", "part": "ca"}`,
-		`, "post_apply": ["run", "-v", "-v", ""]`)))
+		`, "post_apply": ["run", "-v", "-v", ""]`)), kinds...)
 	require.NoError(t, err)
 	d := c.Groups()[0].Definition
 	require.Equal(t, map[string]nstance.File{
@@ -62,7 +62,7 @@ func TestFilesArrive(t *testing.T) {
 }
 
 func TestDefaultsOfCertificates(t *testing.T) {
-	c, err := config.Parse("c", []byte(files(`"web": {}`, `"a": {"kind": "certificate", "certificate": "web"}`, "")))
+	c, err := config.Parse("c", []byte(files(`"web": {}`, `"a": {"kind": "certificate", "certificate": "web"}`, "")), kinds...)
 	require.NoError(t, err)
 	require.Equal(t, nstance.Certificate{
 		CommonName: "{{.Instance.ID}}", Addresses: true, Server: true, Client: true, Validity: 24 * time.Hour, Key: "web",
@@ -117,7 +117,7 @@ func TestBadFiles(t *testing.T) {
 		"too many":            {files: many.String(), want: `has 257 files, more than 256`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := config.Parse("c", []byte(files(c.certificates, c.files, c.more)))
+			_, err := config.Parse("c", []byte(files(c.certificates, c.files, c.more)), kinds...)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, c.want)
 		})

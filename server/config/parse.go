@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/tailscale/hujson"
 )
 
@@ -30,7 +31,7 @@ const (
 
 // Load reads and parses the file at path. It fails with NotFound or Denied when
 // the file cannot be read for that reason, else as Parse does.
-func Load(path string) (*Config, error) {
+func Load(path string, kinds ...provider.Kind) (*Config, error) {
 	f, err := os.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -45,21 +46,25 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Unavailable, "configuration: %w", err)
 	}
-	return Parse(path, data)
+	return Parse(path, data, kinds...)
 }
 
 // Parse reads a configuration; name is what its errors call it. Its error wraps
 // up to 20 of type *nstance.Error, in the order of the file, each with code
 // Invalid, the path of the setting in Field, file, line and column in Msg, and
 // what to do about it in Remedy. Columns count bytes, from 1.
-func Parse(name string, data []byte) (*Config, error) {
-	return ParseContext(context.Background(), name, data)
+//
+// With kinds, the provider is one of them, and checks its own settings and, with
+// samples, what machines would be made from. Without, what only a provider
+// understands is not checked.
+func Parse(name string, data []byte, kinds ...provider.Kind) (*Config, error) {
+	return ParseContext(context.Background(), name, data, kinds...)
 }
 
 // ParseContext is Parse, which renders every template of every group. It fails
 // with Unavailable once ctx has ended.
-func ParseContext(ctx context.Context, name string, data []byte) (*Config, error) {
-	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}}
+func ParseContext(ctx context.Context, name string, data []byte, kinds ...provider.Kind) (*Config, error) {
+	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}, kinds: kinds}
 	c := &Config{}
 	if root, ok := d.syntax(); ok {
 		d.unique("", root)

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/stretchr/testify/require"
 	"github.com/tailscale/hujson"
@@ -30,6 +33,9 @@ const minimal = `{
   "shard": {"id": "a", "provider": {"kind": "local"}}
 }`
 
+// kinds are what the configurations of these tests may name.
+var kinds = provider.Kinds{local.Kind("true"), simcloud.Kind()}
+
 // with returns a configuration whose lines 4 to 6 are the shard's further
 // settings, the templates and the groups.
 func with(shard, templates, groups string) string {
@@ -45,7 +51,7 @@ func with(shard, templates, groups string) string {
 const web = `"web": {"kind": "web", "arch": "amd64"}`
 
 func TestDefaults(t *testing.T) {
-	c, err := config.Parse("c", []byte(minimal))
+	c, err := config.Parse("c", []byte(minimal), kinds...)
 	require.NoError(t, err)
 	require.Equal(t, config.Shard{
 		ID:         "a",
@@ -69,7 +75,7 @@ func TestDefaults(t *testing.T) {
 	}, c.Shard)
 	require.Empty(t, c.Groups())
 
-	c, err = config.Parse("c", []byte(with("", web, `"web": {"template": "web", "size": 0}`)))
+	c, err = config.Parse("c", []byte(with("", web, `"web": {"template": "web", "size": 0}`)), kinds...)
 	require.NoError(t, err)
 	require.Equal(t, []nstance.Group{{
 		Key:          nstance.GroupKey{Tenant: "default", Group: "web"},
@@ -167,7 +173,7 @@ func TestLocalSpotGroup(t *testing.T) {
 
 func TestDrainTimeoutZeroIsNotAbsent(t *testing.T) {
 	c, err := config.Parse("c", []byte(with("", web,
-		`"a": {"template": "web", "size": 1, "drain_timeout": "0"}, "b": {"template": "web", "size": 1}`)))
+		`"a": {"template": "web", "size": 1, "drain_timeout": "0"}, "b": {"template": "web", "size": 1}`)), kinds...)
 	require.NoError(t, err)
 	require.Zero(t, c.Groups()[0].DrainTimeout)
 	require.Equal(t, 5*time.Minute, c.Groups()[1].DrainTimeout)

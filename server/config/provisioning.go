@@ -120,24 +120,24 @@ func ShownURL(text string) string {
 	return u.String()
 }
 
-// unable reports whether a kind of provider is known to find no images and to
-// have no load balancers: what can be said offline.
-func unable(kind string) bool { return kind == "local" }
-
 func (d *decoder) image(c *Config, at string, i Image) {
 	switch {
 	case i.ID != "" && i.Owner+i.Name != "":
 		d.wrong(join(at, "id"), "keep one of them", "is given beside owner or name")
 	case i.ID == "" && i.Name == "":
 		d.wrong(join(at, "name"), "name it, or give its id", "is missing")
-	case i.ID == "" && unable(c.Shard.Provider.Kind):
-		d.wrong(join(at, "name"), "give its id", "provider %s cannot look for images", c.Shard.Provider.Kind)
+	case i.ID == "" && c.kind != nil && !c.kind.Images:
+		d.wrong(join(at, "name"), "give its id", "provider %s cannot look for images", c.kind.Name)
 	}
 }
 
-func (d *decoder) balancer(c *Config, at string) {
-	if unable(c.Shard.Provider.Kind) {
-		d.wrong(at, "remove it", "provider %s has no load balancers", c.Shard.Provider.Kind)
+func (d *decoder) balancer(c *Config, at string, lb LoadBalancer) {
+	switch {
+	case c.kind == nil:
+	case !c.kind.Balancers:
+		d.wrong(at, "remove it", "provider %s has no load balancers", c.kind.Name)
+	default:
+		d.fromProvider(c.kind.CheckBalancer(lb.Args), func(field string) string { return at + "." + field })
 	}
 }
 

@@ -57,7 +57,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"templates": {"t": {"kind": "web", "arch": "amd64", "size": 1, "vars": {"empty": ""}}},
 		"groups": {"default": {"web": {"template": "t", "rollout": {"max_surge": "20%"}, "drain_timeout": "0"}}}}`
 	require.NoError(t, s.Validate(plain(t, []byte(good))))
-	_, err := config.Parse("c", []byte(good))
+	_, err := config.Parse("c", []byte(good), kinds...)
 	require.NoError(t, err)
 	for name, c := range map[string]struct{ old, with, at string }{
 		"an unknown setting":      {`"size": 1`, `"siez": 1`, "/templates/t"},

@@ -149,7 +149,7 @@ func sample(def nstance.Definition, vars map[string]string) files.Boot {
 	if image == "" {
 		image = "image-0123456789abcdef"
 	}
-	id := nstance.InstanceID(string(def.Kind) + "00000000000000000000000000")
+	id := nstance.InstanceID(string(def.Kind) + "06bgm7733st2576nx5jht4ecjw")
 	return files.Boot{Nonce: "e30.e30.c2lnbmF0dXJl", Seen: files.Seen{
 		Instance: files.Instance{
 			ID: id, Kind: def.Kind, Arch: def.Arch, Type: "type", Hostname: string(id), FQDN: string(id) + ".example.com", IP4: "192.0.2.1", IP6: "2001:db8::1",
@@ -163,8 +163,10 @@ func sample(def nstance.Definition, vars map[string]string) files.Boot {
 // A trial renders the templates of groups with samples.
 type trial struct {
 	*decoder
-	known map[string]*render.Template // by text; all of them can be parsed
-	said  map[string]bool
+	conf    *Config
+	known   map[string]*render.Template // by text; all of them can be parsed
+	said    map[string]bool
+	checked map[string]bool // specs that the provider has checked, by what differs between groups
 }
 
 // try renders what a group's machines would be made from and have. Only what no
@@ -173,12 +175,17 @@ type trial struct {
 func (r trial) try(at string, g nstance.Group) {
 	boot := sample(g.Definition, g.Definition.Vars)
 	from := join("templates", g.Template)
+	var userData string
+	rendered := true
 	if text, err := g.Definition.UserData.Template(); err == nil { // else it is fetched, and checked then
-		r.text(at, join(join(from, "userdata"), "content"), text, boot, g)
+		userData, rendered = r.text(at, join(join(from, "userdata"), "content"), text, boot, g)
 	}
 	seen := boot.Seen
 	boot.Nonce = ""
-	r.within(at, join(from, "args"), decodeArgs(g.Definition.Args), boot, g)
+	args, ok := r.within(at, join(from, "args"), decodeArgs(g.Definition.Args), boot, g)
+	if rendered && ok {
+		r.trySpecs(at, g, args, []byte(userData))
+	}
 	for name, f := range g.Definition.Files {
 		file := join(join(from, "files"), name)
 		r.text(at, join(file, "content"), f.Content, seen, g)
@@ -195,42 +202,52 @@ func (r trial) try(at string, g nstance.Group) {
 	}
 }
 
-func (r trial) within(at, path string, v any, data any, g nstance.Group) {
+// within renders every string within v. It reports whether all of them could be
+// rendered.
+func (r trial) within(at, path string, v any, data any, g nstance.Group) (any, bool) {
+	var ok bool
+	whole := true
 	switch v := v.(type) {
 	case string:
-		r.text(at, path, v, data, g)
+		return r.text(at, path, v, data, g)
 	case map[string]any:
 		for _, key := range sortedKeys(v) {
-			r.within(at, join(path, key), v[key], data, g)
+			v[key], ok = r.within(at, join(path, key), v[key], data, g)
+			whole = whole && ok
 		}
 	case []any:
 		for i := range v {
-			r.within(at, index(path, i), v[i], data, g)
+			v[i], ok = r.within(at, index(path, i), v[i], data, g)
+			whole = whole && ok
 		}
 	}
+	return v, whole
 }
 
-func (r trial) text(at, path, text string, data any, g nstance.Group) {
+// text renders one template, and reports whether that was possible.
+func (r trial) text(at, path, text string, data any, g nstance.Group) (string, bool) {
 	if !strings.Contains(text, "{{") {
-		return
+		return text, true
 	}
 	t, ok := r.known[text]
 	if !ok {
 		var err error
 		if t, err = render.Parse(text); err != nil {
-			return // has been said
+			return "", false // has been said
 		}
 		r.known[text] = t
 	}
-	_, err := t.Render(r.ctx, data)
+	out, err := t.Render(r.ctx, data)
 	switch {
-	case err == nil || r.ctx.Err() != nil:
-		return
+	case err == nil:
+		return string(out), true
+	case r.ctx.Err() != nil:
+		return "", false
 	case errors.Is(err, render.ErrLimit), errors.Is(err, nstance.Unavailable):
 		r.once(path, "make the template do less", "%v", err)
-		return
+		return "", false
 	case strings.Contains(err.Error(), "error calling"): // which another value may mend
-		return
+		return "", false
 	}
 	wrong := strings.TrimPrefix(err.Error(), "template: text:")
 	_, key, missing := strings.Cut(wrong, "map has no entry for key ")
@@ -242,6 +259,7 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) {
 	default:
 		r.once(path, "correct the template", "template line %s", wrong)
 	}
+	return "", false
 }
 
 // once reports a problem, once.
@@ -257,11 +275,20 @@ func (r trial) once(path, remedy, format string, args ...any) {
 
 // tryAll renders the templates of every group.
 func (d *decoder) tryAll(c *Config) {
-	r := trial{d, map[string]*render.Template{}, map[string]bool{}}
+	r := trial{d, c, map[string]*render.Template{}, map[string]bool{}, map[string]bool{}}
+	used := map[string]bool{}
 	for _, g := range c.groups {
 		if d.ctx.Err() != nil {
 			return
 		}
+		used[g.Template] = true
 		r.try(join(join("groups", string(g.Key.Tenant)), string(g.Key.Group)), g)
+	}
+	for _, name := range c.templateNames() {
+		if !used[string(name)] && c.kind != nil { // groups may be made from it through the API
+			g := c.merge(nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "sample"}, Group{Template: name})
+			g.Size = 0
+			r.try(join("templates", string(name)), g)
+		}
 	}
 }

@@ -49,7 +49,7 @@ func TestAllowance(t *testing.T) {
 	})
 	t.Run("the default tenant is free unless it is listed", func(t *testing.T) {
 		require.NoError(t, c.Allowance("default").Check(config.Override{Template: "web", InstanceType: new("x")}))
-		listed, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}, "tenants": {"default": {}}}`))
+		listed, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}, "tenants": {"default": {}}}`), kinds...)
 		require.NoError(t, err)
 		require.ErrorIs(t, listed.Allowance("default").Check(config.Override{InstanceType: new("x")}), nstance.Denied)
 	})
@@ -84,10 +84,10 @@ func TestBadTenants(t *testing.T) {
 		_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}},
 "templates": {"web": {"kind": "web", "arch": "amd64"}},
 "tenants":
-{"blue": {`+tenant+`}}}`))
+{"blue": {`+tenant+`}}}`), kinds...)
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, want)
 	}
-	_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "dynamic_subnet_pools": ["x"]}}`))
+	_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "dynamic_subnet_pools": ["x"]}}`), kinds...)
 	require.ErrorContains(t, err, "shard.dynamic_subnet_pools[0]")
 }

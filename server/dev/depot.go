@@ -12,7 +12,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -41,7 +40,7 @@ func openDepot(ctx context.Context, o *Options, h *home) (*depot, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := blob.Open(ctx, where)
+	store, err := o.Open.Open(ctx, where)
 	if err != nil {
 		return nil, err
 	}

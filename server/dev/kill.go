@@ -194,7 +194,7 @@ func (p *play) resize(ctx context.Context, size int) error {
 		"group", "scale", string(groupID), strconv.Itoa(size),
 		"--identity", p.home.identityDir(), "--yes", "--timeout", callLimit.String(),
 	}
-	if code := admin.Main(ctx, args, &bytes.Buffer{}, &said, &said, func(string) string { return "" }); code != 0 {
+	if code := admin.Main(ctx, nil, args, &bytes.Buffer{}, &said, &said, func(string) string { return "" }); code != 0 {
 		return nstance.Errorf(nstance.Internal, "nstance-admin group scale: %s", bytes.TrimSpace(said.Bytes()))
 	}
 	return nil

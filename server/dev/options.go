@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -52,6 +53,9 @@ type Options struct {
 	// s3://bucket: in a folder of its own there, removed in the end, private
 	// keys sealed. Empty: a directory in Data.
 	Storage string
+
+	// Open opens Storage. Nil: storage.Open, which knows directories only.
+	Open storage.Opener
 
 	// Data is the directory to keep everything in, made if need be. Empty: a
 	// temporary one, removed in the end.

@@ -22,7 +22,7 @@ func TestServers(t *testing.T) {
 	} {
 		t.Run(o.Scenario, func(t *testing.T) {
 			var out screen
-			o.Storage = realserver.URL(s3.Bucket(t), s3.Endpoint)
+			o.Open, o.Storage = blob.Open, realserver.URL(s3.Bucket(t), s3.Endpoint)
 			o.JSON, o.Out, o.HTTP = true, &out, "127.0.0.1:0"
 			require.NoError(t, dev.Run(t.Context(), &o), &out)
 			nothingLost(t, lastLine(t, out.String()))

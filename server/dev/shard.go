@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -81,6 +82,7 @@ func (w *shard) newServer(ctx context.Context) error {
 	}
 	w.server, err = server.New(ctx, w.depot.store, w.cloud, w.conf.read, &server.Options{
 		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true,
+		Kinds:   provider.Kinds{local.Kind(w.o.Machine...)},
 		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
 	})
 	return err

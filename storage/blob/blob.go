@@ -40,12 +40,5 @@ func Open(ctx context.Context, rawURL string) (storage.Store, error) {
 // OpenReadOnly opens what Open does for reading only, as storage.OpenReadOnly
 // and storage.ReadOnly have it.
 func OpenReadOnly(ctx context.Context, rawURL string) (storage.Store, error) {
-	if u, err := url.Parse(rawURL); err == nil && (u.Scheme == "file" || u.Scheme == "mem") {
-		return storage.OpenReadOnly(ctx, rawURL)
-	}
-	s, err := Open(ctx, rawURL)
-	if err != nil {
-		return nil, err
-	}
-	return storage.ReadOnly(s), nil
+	return storage.Opener(Open).OpenReadOnly(ctx, rawURL)
 }

@@ -36,6 +36,22 @@ const (
 	SchemeFile  = "file"
 )
 
+// An Opener opens the sources of secrets that a program is linked with by their
+// URLs, as OpenLocal does and package opener, which links the clients of all
+// clouds. It returns nil for store:, which every server has. Nil is OpenLocal.
+type Opener func(ctx context.Context, rawURL string) (Source, error)
+
+// Open calls the opener.
+func (o Opener) Open(ctx context.Context, rawURL string) (Source, error) {
+	if o != nil {
+		return o(ctx, rawURL)
+	}
+	if rawURL == SchemeStore+":" {
+		return nil, nil
+	}
+	return OpenLocal(rawURL)
+}
+
 // OpenLocal opens env://PREFIX_ and file:///directory. Other schemes are Invalid
 // here. It reads no secret yet.
 func OpenLocal(rawURL string) (Source, error) {

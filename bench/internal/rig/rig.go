@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -92,6 +93,7 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 		return "bench.jsonc", fmt.Appendf(nil, configuration, more, o.Machines), nil
 	}
 	if r.Server, err = server.New(ctx, o.Store, p, source, &server.Options{
+		Kinds:   provider.Kinds{simcloud.Kind()},
 		Journal: o.Journal, Elector: lease.NewSingle(o.Store, Zone, nil), // stores are filled without a lease
 	}); err != nil {
 		return nil, err

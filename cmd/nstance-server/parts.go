@@ -1,0 +1,22 @@
+package main
+
+import (
+	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage/secret/opener"
+)
+
+// parts are what this program is linked with.
+func parts() servercmd.Parts {
+	return servercmd.Parts{
+		Kinds: provider.Kinds{
+			local.Kind(servercmd.Machine()...),
+			simcloud.Kind(),
+		},
+		Storage: blob.Open,
+		Secrets: opener.Open,
+	}
+}

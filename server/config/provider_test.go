@@ -1,0 +1,151 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// rackArgs are the arguments of kind rack.
+type rackArgs struct {
+	Volumes []struct {
+		Size int `json:"size"`
+	} `json:"volumes"`
+	Serial string `json:"serial"`
+}
+
+// rack is a kind of provider as a program may bring it.
+var rack = provider.Kind{
+	Name: "rack", MaxUserData: 40, Rate: 2, Burst: 5, Balancers: true,
+	BalancerArgs: &struct {
+		Weight int `json:"weight"`
+	}{},
+	Check: func(s provider.Settings) error {
+		var o struct {
+			Row int `json:"row"`
+		}
+		if err := provider.DecodeOptions(s.Options, &o); err != nil {
+			return err
+		}
+		if s.Zone == "" {
+			return nstance.FieldError("zone", "name it", "is missing")
+		}
+		return nil
+	},
+	CheckSpec: func(_ provider.Settings, spec nstance.MachineSpec) error {
+		var a rackArgs
+		if err := provider.DecodeArgs(spec.Args, &a, provider.Managed{"name": "leave it out"}); err != nil {
+			return err
+		}
+		for i, v := range a.Volumes {
+			if v.Size < 1 {
+				return nstance.FieldError("args.volumes["+string(rune('0'+i))+"].size", "use 1 or more", "%d is too small", v.Size)
+			}
+		}
+		if spec.InstanceType == "" {
+			return nstance.FieldError("instance_type", "name one", "is missing")
+		}
+		if spec.InstanceType == "half" {
+			return nstance.FieldError("instance_type", "use whole", "no such type")
+		}
+		if a.Serial == "none" {
+			return nstance.FieldError("args.serial", "write another", "is not a serial number")
+		}
+		return nil
+	},
+}
+
+func racked(shard, template, group string) []byte {
+	return []byte(`{
+"cluster": {"id": "demo"},
+"shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}` + shard + `},
+"templates": {"web": {"kind": "web", "arch": "amd64"` + template + `}},
+"groups": {"default": {"web": {"template": "web", "size": 1` + group + `}}}}`)
+}
+
+func TestProviderChecks(t *testing.T) {
+	const whole = `, "instance_type": "whole"`
+	for _, c := range []struct {
+		name, text, want string
+	}{
+		{"an unknown kind", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rakc"}}}`,
+			`shard.provider.kind: c:1:68: this program has no provider "rakc" (did you mean "rack"?)`},
+		{"an unknown option", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack", "options": {"rwo": 1}}}}`,
+			`shard.provider.options.rwo: c:1:95: no such argument (did you mean "row"?)`},
+		{"a missing zone", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack"}}}`,
+			`shard.provider.zone: c:1:59: is missing (name it)`},
+		{"an address that cannot move", string(racked(`, "leader_address": "10.0.0.1"`, whole, "")),
+			`shard.leader_address: c:3:83: provider rack has no addresses that move (leave it out, and give clients the addresses of all servers)`},
+		{"spot where there is none", string(racked("", whole, `, "market": {"type": "spot"}`)),
+			`groups.default.web.market.type: c:5:81: provider rack has no spot capacity (use on-demand)`},
+		{"arguments of a load balancer", string(racked(`}, "load_balancers": {"front": {"id": "x", "args": {"wieght": 1}}`, whole, "")),
+			`load_balancers.front.args.wieght: c:3:125: no such argument (did you mean "weight"?)`},
+		{"an argument of a template", string(racked("", whole+`, "args": {"volumes": [{"size": 0}]}`, "")),
+			`templates.web.args.volumes[0].size: c:4:111: 0 is too small (use 1 or more)`},
+		{"an argument of a group goes before", string(racked("", whole+`, "args": {"volumes": [{"size": 1}]}`, `, "args": {"volumes": [{"size": 2}, {"size": 0}]}`)),
+			`groups.default.web.args.volumes[1].size: c:5:105: 0 is too small (use 1 or more)`},
+		{"an unknown argument", string(racked("", whole+`, "args": {"volumse": []}`, "")),
+			`templates.web.args.volumse: c:4:101: no such argument (did you mean "volumes"?)`},
+		{"an argument that the system sets", string(racked("", whole+`, "args": {"name": "x"}`, "")),
+			`templates.web.args.name: c:4:98: is set by the system (leave it out)`},
+		{"what an argument becomes", string(racked("", whole+`, "args": {"serial": "{{.Vars.serial}}"}`, `, "vars": {"serial": "none"}`)),
+			`templates.web.args.serial: c:4:100: is not a serial number (write another)`},
+		{"one of several types", string(racked("", `, "instance_types": ["whole", "half"]`, "")),
+			`templates.web.instance_types[1]: c:4:83: no such type (use whole)`},
+		{"a missing type", string(racked("", "", "")),
+			`groups.default.web.instance_type: c:5:31: is missing (name one)`},
+		{"user data that becomes too long", string(racked("", whole+`, "userdata": {"content": "{{.Vars.long}}"}`, `, "vars": {"long": "0123456789012345678901234567890123456789x"}`)),
+			`templates.web.userdata: c:4:93: 41 bytes are more than the permitted 40 (shorten it, compress it, or fetch the rest at boot)`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := config.Parse("c", []byte(c.text), rack)
+			require.EqualError(t, err, c.want)
+			require.ErrorIs(t, err, nstance.Invalid)
+			_, err = config.Parse("c", []byte(c.text))
+			require.NoError(t, err, "without kinds, nothing of it is known")
+		})
+	}
+}
+
+func TestProviderDefaults(t *testing.T) {
+	c, err := config.Parse("c", racked("", `, "instance_type": "whole"`, ""), rack)
+	require.NoError(t, err)
+	require.Equal(t, config.CreateRate{PerSecond: 2, Burst: 5}, c.Shard.CreateRate)
+	kind, ok := c.Kind()
+	require.True(t, ok)
+	require.Equal(t, 40, kind.MaxUserData)
+	c, err = config.Parse("c", racked(`, "create_rate": {"burst": 9}`, `, "instance_type": "whole"`, ""), rack)
+	require.NoError(t, err)
+	require.Equal(t, config.CreateRate{PerSecond: 2, Burst: 9}, c.Shard.CreateRate)
+}
+
+// A template without members may be completed by requests.
+func TestProviderPassesOverWhatRequestsComplete(t *testing.T) {
+	const incomplete = `, "args": {"serial": "{{.Vars.serial}}"}`
+	_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}},
+		"templates": {"web": {"kind": "web", "arch": "amd64"`+incomplete+`}}}`), rack)
+	require.NoError(t, err)
+	_, err = config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}},
+		"templates": {"web": {"kind": "web", "arch": "amd64", "instance_type": "half"}}}`), rack)
+	require.ErrorContains(t, err, "templates.web.instance_type: c:2:74: no such type")
+}
+
+func TestProviderOpen(t *testing.T) {
+	_, _, err := config.Provider{Kind: "aws"}.Open(t.Context(), kinds, nil)
+	require.EqualError(t, err, `shard.provider.kind: this program has no provider "aws" (valid here: local, sim)`)
+	_, _, err = config.Provider{Kind: "sim", Options: json.RawMessage(`{"sede": 1}`)}.Open(t.Context(), kinds, nil)
+	e, ok := errors.AsType[*nstance.Error](err)
+	require.True(t, ok)
+	require.Equal(t, "shard.provider.options.sede", e.Field)
+	p, end, err := config.Provider{Kind: "sim", Options: json.RawMessage(`{"load_balancers": ["lb"]}`)}.Open(t.Context(), kinds, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, end()) }()
+	_, err = provider.AbilitiesOf(p).Balancers.BalancerMembers(t.Context(), nstance.LoadBalancer{ID: "lb"})
+	require.NoError(t, err)
+}
