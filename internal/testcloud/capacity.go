@@ -65,7 +65,10 @@ type Bucket struct {
 }
 
 // Take takes one token, or reports that the call is throttled.
-func (b *Bucket) Take(now time.Time) bool {
+func (b *Bucket) Take(now time.Time) bool { return b.TakeN(now, 1) }
+
+// TakeN takes n tokens, or none and reports that the call is throttled.
+func (b *Bucket) TakeN(now time.Time, n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.Burst == 0 {
@@ -75,9 +78,9 @@ func (b *Bucket) Take(now time.Time) bool {
 		b.spent = max(0, b.spent-now.Sub(b.at).Seconds()*b.PerSecond)
 		b.at = now
 	}
-	if b.spent+1 > b.Burst {
+	if b.spent+float64(n) > b.Burst {
 		return false
 	}
-	b.spent++
+	b.spent += float64(n)
 	return true
 }
