@@ -51,7 +51,7 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	told := len(m.notices)
 	c.after(max(notice, 0), &event{do: func() func() {
 		if len(m.notices) == told && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
-			c.terminate(m)
+			c.lose(m, nstance.LossReclaimed)
 		}
 		return nil
 	}})

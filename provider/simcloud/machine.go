@@ -24,6 +24,8 @@ type machine struct {
 	notices  []nstance.Notice
 	news     chan struct{} // closed and replaced when notices grows
 	reclaims int           // withdrawn so far
+
+	failsWith nstance.LossCause // it never starts, for this; empty: it does
 }
 
 // args are what a simcloud spec may carry in Args.
@@ -49,11 +51,12 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	c.order = append(c.order, m)
 	c.counts[m.pool]++
 	c.taken[s.Subnet]++
+	m.failsWith = c.startFailure(m.pool)
 	boot := c.draw(c.o.Boot)
 	if a.BootDelay != nil {
 		boot = time.Duration(*a.BootDelay)
 	}
-	if boot == 0 {
+	if boot == 0 && m.failsWith == "" {
 		m.view.Status = nstance.StatusRunning
 	}
 	c.after(boot, &event{do: m.start})
@@ -63,6 +66,10 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 // start is the event of a machine beginning to run.
 func (m *machine) start() func() {
 	if m.view.Status.Dead() || m.gone {
+		return nil
+	}
+	if m.failsWith != "" {
+		m.c.lose(m, m.failsWith)
 		return nil
 	}
 	m.view.Status = nstance.StatusRunning
@@ -100,7 +107,7 @@ func (c *Cloud) forget(m *machine) {
 	delete(c.machines, m.view.ID)
 	delete(c.handles, m.view.ProviderID)
 	c.detach(m)
-	c.spent.add(m.view.ID, time.Now())
+	c.spent.add(m.view.ID, m.view.Cause, time.Now())
 	if c.dead++; c.dead > len(c.order)/2 {
 		c.compact()
 	}
@@ -115,33 +122,4 @@ func (c *Cloud) compact() {
 	}
 	clear(c.order[len(kept):])
 	c.order, c.dead = kept, 0
-}
-
-// tombstones remember the IDs of machines that are gone, as clouds remember
-// idempotency tokens: a late repeat of a create makes no second machine.
-type tombstones struct {
-	at    map[nstance.InstanceID]time.Time
-	order []nstance.InstanceID
-}
-
-const (
-	tokenMemory = 24 * time.Hour
-	maxTokens   = 100_000
-)
-
-func (t *tombstones) add(id nstance.InstanceID, now time.Time) {
-	if t.at == nil {
-		t.at = map[nstance.InstanceID]time.Time{}
-	}
-	t.at[id] = now
-	t.order = append(t.order, id)
-	for len(t.order) > maxTokens || now.Sub(t.at[t.order[0]]) > tokenMemory {
-		delete(t.at, t.order[0])
-		t.order = t.order[1:]
-	}
-}
-
-func (t *tombstones) has(id nstance.InstanceID, now time.Time) bool {
-	at, ok := t.at[id]
-	return ok && now.Sub(at) <= tokenMemory
 }

@@ -27,7 +27,7 @@ func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine
 	err := c.call(ctx, OpGet, id, func() error {
 		found := c.machines[id]
 		if found == nil || time.Now().Before(found.visible) {
-			return nstance.Errorf(nstance.NotFound, "no machine %s", id)
+			return nstance.Lost(c.spent.of[id].cause, "no machine %s", id)
 		}
 		m = found.view
 		return nil
@@ -119,7 +119,7 @@ func (c *Cloud) delete(want nstance.Machine) error {
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	case m.view.Status != nstance.StatusDeleting:
 		c.sever(m)
-		c.terminate(m)
+		c.lose(m, nstance.LossRequested)
 	}
 	return nil
 }

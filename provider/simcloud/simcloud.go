@@ -94,6 +94,7 @@ type Cloud struct {
 	spent     tombstones
 	counts    map[Pool]int
 	limits    []Limit
+	failing   []startFailure
 	buckets   map[Op]*bucket
 	faults    []*Fault
 	calls     journal

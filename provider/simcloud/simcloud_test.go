@@ -586,3 +586,66 @@ func TestAddresses(t *testing.T) {
 		require.Equal(t, "a", at, "a delayed call comes late")
 	})
 }
+
+func TestLosses(t *testing.T) {
+	t.Run("a lost machine is deleted, and its cause is told also when it is gone", func(t *testing.T) {
+		o := &simcloud.Options{Boot: simcloud.Constant(time.Minute), Shutdown: simcloud.Constant(time.Minute)}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, ""))
+			require.NoError(t, c.Lose(m.ID, nstance.LossHost))
+			got, err := c.Get(t.Context(), m.ID)
+			require.NoError(t, err)
+			require.Equal(t, nstance.StatusDeleting, got.Status)
+			require.Equal(t, nstance.LossHost, got.Cause)
+			require.ErrorIs(t, c.Lose(m.ID, nstance.LossHost), nstance.Conflict)
+			pass(2 * time.Minute)
+			_, err = c.Get(t.Context(), m.ID)
+			require.ErrorIs(t, err, nstance.NotFound)
+			require.Equal(t, nstance.LossHost, nstance.LossCauseOf(err))
+			require.ErrorIs(t, c.Lose(m.ID, nstance.LossHost), nstance.NotFound)
+		})
+	})
+	t.Run("a machine that is powered off from inside stays", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			m := create(t, c, spec(t, ""))
+			require.NoError(t, c.Lose(m.ID, nstance.LossGuest))
+			pass(time.Hour)
+			require.Equal(t, nstance.StatusStopped, status(t, c, m.ID))
+		})
+	})
+	t.Run("reclaims and deletes have their causes, and a kill has none", func(t *testing.T) {
+		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
+			for cause, end := range map[nstance.LossCause]func(m nstance.Machine) error{
+				nstance.LossReclaimed: func(m nstance.Machine) error { return c.Reclaim(m.ID, 0) },
+				nstance.LossRequested: func(m nstance.Machine) error { return c.Delete(t.Context(), m) },
+				"":                    func(m nstance.Machine) error { return c.Kill(m.ID) },
+			} {
+				m := create(t, c, spec(t, nstance.Spot))
+				require.NoError(t, end(m))
+				pass(time.Second)
+				_, err := c.Get(t.Context(), m.ID)
+				require.ErrorIs(t, err, nstance.NotFound)
+				require.Equal(t, cause, nstance.LossCauseOf(err))
+			}
+		})
+	})
+	t.Run("so many machines of a pool are accepted and never start", func(t *testing.T) {
+		starts := 0
+		o := &simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { starts++ }}
+		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+			pool := simcloud.Pool{Market: nstance.Spot}
+			c.FailStarts(pool, nstance.LossCapacity, 2)
+			for range 4 {
+				create(t, c, spec(t, nstance.Spot))
+				create(t, c, spec(t, nstance.OnDemand))
+			}
+			pass(time.Second)
+			require.Equal(t, 6, starts)
+			c.FailStarts(pool, nstance.LossCapacity, 2)
+			c.FailStarts(pool, "", 0)
+			create(t, c, spec(t, nstance.Spot))
+			pass(time.Second)
+			require.Equal(t, 7, starts)
+		})
+	})
+}
