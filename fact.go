@@ -67,8 +67,12 @@ type (
 	// that the provider definitely does not know is Missing.
 	Seen struct{ Machine Machine }
 
-	// Missing says that the provider answered NotFound, which is no error.
-	Missing struct{ ID InstanceID }
+	// Missing says that the provider answered NotFound, which is no error, and
+	// why the machine is gone as far as it says.
+	Missing struct {
+		ID    InstanceID
+		Cause LossCause
+	}
 )
 
 func (Desired) fact()          {}

@@ -100,6 +100,9 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 		return true, r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
 		return false, keepTrying(err)
+	case nstance.LossCauseOf(err) != "":
+		r.lostBeforeKnown(m, nstance.LossCauseOf(err))
+		return true, nil
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain
 	}

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -260,4 +261,35 @@ func TestSubnets(t *testing.T) {
 			require.Less(t, time.Since(began), 10*time.Second)
 		})
 	})
+}
+
+// TestQuotaIsOfOneTypeInOneMarket goes on to the next instance type, and asks for
+// the first no more often than for one that is sold out.
+func TestQuotaIsOfOneTypeInOneMarket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.wrap = func(o *office) { o.provider = quotaOf{o.provider, "small"} }
+		g := wanted(20)
+		g.Definition.InstanceTypes, g.Definition.Subnets = []string{"small", "medium"}, []string{"a", "b", "c"}
+		w.lead(g)
+		w.passes(2 * time.Minute)
+		w.agrees(20)
+		require.Equal(t, map[string]int{"medium/spot": 20}, w.shapes())
+		require.LessOrEqual(t, w.count(nstance.EventCreateFailed, ""), 4, "as many as are under way at first, whatever the subnets")
+		require.Zero(t, w.blamed())
+	})
+}
+
+// quotaOf is a provider whose account may have no machines of a type.
+type quotaOf struct {
+	nstance.Provider
+	instanceType string
+}
+
+func (q quotaOf) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	if spec.InstanceType == q.instanceType {
+		return nstance.Machine{}, nstance.Errorf(nstance.Quota, "no quota for %s", q.instanceType)
+	}
+	return q.Provider.Create(ctx, spec)
 }

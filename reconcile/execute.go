@@ -127,13 +127,23 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	m.refusal = err
 	switch {
 	case m.rec.OnDemand: // no failure of its group
-	case code == nstance.Capacity: // the launch budget sets the pace
-		r.shelf.refused(m.rec.Shape, r.opts.Now())
-	case code != nstance.Quota && !errors.Is(err, errChanged):
+	case code == nstance.Capacity || code == nstance.Quota: // the launch budget sets the pace
+		r.rememberRefusal(m, code)
+	case !errors.Is(err, errChanged):
 		r.failedToBecomeReady(m, err.Error())
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
 	r.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
+}
+
+// rememberRefusal tells the capacity memory that the provider has no room for
+// the shape of m, or the account no quota.
+func (r *Reconciler) rememberRefusal(m *member, code nstance.Code) {
+	if code == nstance.Quota {
+		r.shelf.overQuota(m.rec.Shape, m.definition().Subnets, r.opts.Now())
+		return
+	}
+	r.shelf.refused(m.rec.Shape, r.opts.Now())
 }
 
 // failWithoutMachine has m's intent cleared away.
@@ -173,13 +183,14 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if r.unaffordable(m, rec) {
 		return errAgain
 	}
-	if err := r.asking(m, rec); err != nil {
+	repeated, err := r.asking(m, rec)
+	if err != nil {
 		return err
 	}
 	mach, err := r.provider.Create(ctx, r.spec(rec, def, rendered))
 	r.createEnded(m, err)
 	if errors.Is(err, nstance.Conflict) {
-		return r.contested(ctx, m, err)
+		return r.contested(ctx, m, repeated, err)
 	}
 	if err != nil {
 		return err
@@ -317,16 +328,18 @@ func (r *Reconciler) spec(rec storage.Instance, def nstance.Definition, out Rend
 	}
 }
 
-// asking notes that the provider is about to be asked, and says so.
-func (r *Reconciler) asking(m *member, rec storage.Instance) error {
+// asking notes that the provider is about to be asked, and says so. It reports
+// whether an earlier call may have made the machine.
+func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err error) {
 	if err := r.opts.Check(); err != nil {
-		return err
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.freezeOf(m.group) != nil {
-		return errAgain // after the thaw
+		return false, errAgain // after the thaw
 	}
+	repeated = m.mayHaveMachine()
 	now := r.opts.Now()
 	first := m.createSent.IsZero() && m.foundAt.IsZero()
 	m.createSent, m.createEnd, m.rec = now, now.Add(r.provider.CallTimeout()), rec
@@ -337,14 +350,14 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) error {
 		m.state = nstance.Provisioning
 	}
 	if !first {
-		return nil
+		return repeated, nil
 	}
 	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + orNothing(m.reason)}
 	if rec.Reason == string(ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
 	}
 	r.say(m, e)
-	return nil
+	return repeated, nil
 }
 
 // adopt takes a machine that carries m's ID, provided that its marks are m's.
@@ -354,26 +367,29 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	if err := r.checkMarks(m, mach); err != nil {
 		return err
 	}
-	r.knowMachine(m, r.opts.Now())
 	r.shelf.had(m.rec.Shape, m.createSent)
-	m.machine = mach
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting
 	}
+	r.observeMachine(m, mach, r.opts.Now())
 	return nil
 }
 
 // contested looks at what stands in a create's way: our own machine after all,
-// or something that makes this instance impossible.
-func (r *Reconciler) contested(ctx context.Context, m *member, cause error) error {
+// one that an earlier attempt made and that is gone, or something that makes this
+// instance impossible.
+func (r *Reconciler) contested(ctx context.Context, m *member, repeated bool, refusal error) error {
 	mach, err := r.provider.Get(ctx, m.id)
 	switch {
 	case err == nil:
 		return r.adopt(m, mach)
-	case errors.Is(err, nstance.NotFound):
-		return cause
+	case !errors.Is(err, nstance.NotFound):
+		return keepTrying(err)
+	case repeated, nstance.LossCauseOf(err) != "":
+		r.lostBeforeKnown(m, nstance.LossCauseOf(err))
+		return nil
 	}
-	return keepTrying(err)
+	return refusal
 }
 
 // keepTrying keeps an error of storage or of a look from being taken for the

@@ -56,7 +56,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Seen:
 		r.seen(f.Machine, now)
 	case nstance.Missing:
-		r.withMember(f.ID, func(m *member) { r.missing(m, now) })
+		r.withMember(f.ID, func(m *member) { r.missing(m, f.Cause, now) })
 	}
 }
 
@@ -270,16 +270,10 @@ func (r *Reconciler) seen(mach nstance.Machine, asked time.Time) bool {
 	if r.checkMarks(m, mach) != nil || m.overtaken(asked) {
 		return true
 	}
-	wasGone, now := m.gone, r.opts.Now()
-	m.machine, m.absent = mach, time.Time{}
-	r.knowMachine(m, now)
-	if m.gone = mach.Status.Dead(); m.gone && !wasGone {
-		r.rebalance(m.group)
-	}
+	now := r.opts.Now()
+	m.absent = time.Time{}
+	r.observeMachine(m, mach, now)
 	m.track.Answered(asked, mach.Status)
-	if m.gone && !wasGone && m.state != nstance.Deleting {
-		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider says " + string(mach.Status)})
-	}
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
 		m.dropStale(now)
 	}
@@ -311,26 +305,23 @@ func (m *member) overtaken(asked time.Time) bool {
 }
 
 // missing takes the provider's definite NotFound to a question asked at now. A
-// registered machine is gone only when a second answer, a consistency window
-// later, says the same.
-func (r *Reconciler) missing(m *member, now time.Time) {
+// machine of which the provider still says why it is gone was known to it. Any
+// other is gone only when a second answer, a consistency window later, says the
+// same.
+func (r *Reconciler) missing(m *member, cause nstance.LossCause, now time.Time) {
 	if m.overtaken(now) {
 		return
 	}
-	young := !m.registered() && now.Before(r.absentFrom(m))
+	young := cause == "" && !m.registered() && now.Before(r.absentFrom(m))
 	if !m.hasMach && !m.registered() || m.gone || young {
 		return
 	}
 	if m.absent.IsZero() {
 		m.absent = now
 	}
-	if now.Sub(m.absent) >= r.opts.ConsistencyWindow {
-		m.gone = true
-		r.rebalance(m.group)
+	if cause != "" || now.Sub(m.absent) >= r.opts.ConsistencyWindow {
 		m.track.Answered(now, nstance.StatusDeleting)
-	}
-	if m.gone && m.state != nstance.Deleting {
-		r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: "the provider does not know it"})
+		r.lose(m, "the provider does not know it", cause, now)
 	}
 	r.queue.add(m.group.key, true)
 }

@@ -36,7 +36,7 @@ type launch struct {
 	short   time.Time // when the provider last had no capacity
 	probeAt time.Time // next attempt while everything is sold out
 	pause   time.Duration
-	shut    time.Time // until when everything counts as sold out, whatever the shelf says
+	shut    time.Time // until when everything counts as sold out, whatever the capacity memory says
 	waiting map[nstance.GroupKey]bool
 }
 
@@ -109,13 +109,15 @@ func (b *launch) succeeded(now time.Time) {
 	b.shut, b.probeAt, b.pause = time.Time{}, time.Time{}, firstPause
 }
 
-// failed takes a refusal for lack of capacity; everywhere: of whatever shape.
-func (b *launch) failed(everywhere bool, now time.Time) {
+// failed takes a refusal for lack of capacity or quota.
+func (b *launch) failed(now time.Time) {
 	b.open--
+	b.tighten(now)
+}
+
+// tighten halves the window: there is a shortage.
+func (b *launch) tighten(now time.Time) {
 	b.heard, b.short, b.window, b.probeAt = now, now, max(b.window/2, 1), now.Add(b.pause)
-	if everywhere {
-		b.shut = now.Add(rememberFor)
-	}
 }
 
 // ended takes any other end.
@@ -174,10 +176,8 @@ func (r *Reconciler) launched(m *member, err error) {
 	case errors.Is(err, errSoldOut):
 		b.ended()
 		b.shut = now.Add(b.pause) // what was planned on does not hold: no faster than a probe
-	case errors.Is(err, nstance.Quota):
-		b.failed(true, now)
-	case errors.Is(err, nstance.Capacity):
-		b.failed(false, now)
+	case errors.Is(err, nstance.Quota), errors.Is(err, nstance.Capacity):
+		b.failed(now)
 	default:
 		b.ended()
 	}

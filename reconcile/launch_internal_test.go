@@ -27,7 +27,7 @@ func TestLaunchWindow(t *testing.T) {
 		require.True(t, b.admit(true, false, now).ok)
 	}
 	for range 6 {
-		b.failed(false, now)
+		b.failed(now)
 	}
 	require.Equal(t, 1, b.window)
 	require.Equal(t, 1+5, succeed(5), "what comes back may be a little")
@@ -46,7 +46,7 @@ func probes(t *testing.T, b *launch, free bool, from time.Time, n int) (out []ti
 			continue
 		}
 		require.True(t, p.probe)
-		b.failed(false, now)
+		b.failed(now)
 		out = append(out, now.Sub(from))
 	}
 	return out
@@ -62,17 +62,6 @@ func TestLaunchProbes(t *testing.T) {
 		require.True(t, b.admit(false, false, now).probe)
 		b.succeeded(now)
 		require.Equal(t, growing[:3], probes(t, b, false, now, 3), "the next shortage begins anew, at once")
-	})
-	t.Run("a quota sells out every shape for a while", func(t *testing.T) {
-		b := launches{}.of(nstance.Definition{}, now)
-		require.True(t, b.admit(true, true, now).ok)
-		b.failed(true, now)
-		require.Equal(t, []time.Duration{10 * time.Second, 30 * time.Second}, probes(t, b, true, now, 2))
-		require.False(t, b.admit(true, true, now.Add(rememberFor)).probe)
-		b.failed(true, now)
-		require.True(t, b.admit(false, true, now.Add(5*time.Minute)).ok)
-		b.succeeded(now)
-		require.False(t, b.admit(true, true, now.Add(time.Second)).probe, "nor longer than until one could be had")
 	})
 	t.Run("what was learned is forgotten", func(t *testing.T) {
 		b := launches{}.of(nstance.Definition{}, now)

@@ -163,7 +163,7 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 	defer r.mu.Unlock()
 	for id, m := range r.members {
 		if !listed[id] && m.hasMach && m.machSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
-			r.missing(m, began)
+			r.missing(m, "", began)
 		}
 	}
 	r.noteOrphans(strangers, began)

@@ -27,8 +27,14 @@ func memberApart(m *Member) bool {
 func memberRegistered(m *Member) bool { return !m.RegisteredAt.IsZero() }
 
 // memberOwed reports whether the loss of m must be made good at once: it had
-// begun to serve, or it was to replace one that had.
-func memberOwed(m *Member) bool { return memberRegistered(m) || m.Reason == ReasonReplace }
+// begun to serve, it was to replace one that had, or the cloud took it.
+func memberOwed(m *Member) bool {
+	return memberRegistered(m) || m.Reason == ReasonReplace || memberTaken(m)
+}
+
+// memberTaken reports whether the machine of m is gone for something that it was
+// not made from.
+func memberTaken(m *Member) bool { return m.Gone && m.Taken }
 
 // memberSilent reports whether m may be serving but cannot be asked. It is not
 // ready to be relied on, nor idle enough to be taken for free.
@@ -153,7 +159,7 @@ func (p *planner) causes(m *Member) []nstance.Cause {
 	var out []nstance.Cause
 	add := func(kind nstance.CauseKind, msg string) { out = append(out, nstance.Cause{Kind: kind, Message: msg}) }
 	if m.Gone {
-		add(nstance.CauseGone, "the provider says that it does not run")
+		add(nstance.CauseGone, "the provider says that it does not run"+orNothing(string(m.Loss)))
 	}
 	for i := range m.Notices {
 		if n := &m.Notices[i]; !n.Cancelled {

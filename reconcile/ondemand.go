@@ -224,13 +224,19 @@ func (r *Reconciler) pay(g *group, d *draw, now time.Time) {
 // something for it earlier than was to be expected.
 func (m *member) awaitsTurn() bool { return m.waiting != nil && m.waiting.Kind == HoldBudget }
 
+// definition returns what decides where m may be made: its own, or after a change
+// of leader its group's.
+func (m *member) definition() nstance.Definition {
+	if m.own != nil {
+		return *m.own
+	}
+	return m.group.spec.Definition
+}
+
 // payFor pays for m, or says why it waits; before it there are others of its
 // group.
 func (r *Reconciler) payFor(m *member, before int, now time.Time) *Hold {
-	def := m.group.spec.Definition // after a change of leader, in place of its own
-	if m.own != nil {
-		def = *m.own
-	}
+	def := m.definition()
 	leave, budget := r.launchableAs(m.group, def, false, now)
 	if !leave.ok {
 		return m.waits(leave.until, launchHold(leave))
@@ -277,8 +283,8 @@ func (r *Reconciler) repeatable(m *member, err error) bool {
 		return false
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
-	if code == nstance.Capacity && !errors.Is(err, errSoldOut) {
-		r.shelf.refused(m.rec.Shape, now)
+	if !errors.Is(err, errSoldOut) {
+		r.rememberRefusal(m, code)
 	}
 	r.subnets.returned(m.subnet)
 	m.subnet, m.retryAt, m.machineCalls, m.unpaid, m.reshape = "", time.Time{}, machineCalls{}, true, true

@@ -38,14 +38,15 @@ func (p *planner) remedy() {
 }
 
 // failed reports whether d is a creation that came to nothing by itself: not
-// ready in time, or dead or silent before it ever was. A reclaim, a request and
-// old age are not its failure, nor is a cloud that made no machine in time.
+// ready in time, or dead or silent before it ever was. A reclaim, a request, old
+// age and a cloud that took the machine are not its failure, nor is a cloud that
+// made no machine in time.
 func (d doomedMember) failed() bool {
 	switch d.why {
 	case nstance.CauseTimeout:
 		return d.HasMachine || memberRegistered(d.Member)
 	case nstance.CauseGone, nstance.CauseUnhealthy:
-		return memberNeverReady(d.Member) && !memberNoticed(d.Member) && d.Requested == nil
+		return memberNeverReady(d.Member) && !memberNoticed(d.Member) && d.Requested == nil && !memberTaken(d.Member)
 	}
 	return false
 }

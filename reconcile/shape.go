@@ -22,6 +22,7 @@ type shelf struct {
 type shortage struct {
 	since time.Time // of the first refusal in a row
 	last  time.Time // refusal
+	over  bool      // a create has been accepted since: it is kept in case that machine does not start
 }
 
 func newShelf() *shelf {
@@ -37,17 +38,38 @@ func (s *shelf) refused(shape storage.Shape, now time.Time) {
 	}
 	shape = unpriced(shape)
 	since := now
-	if was, ok := s.soldOut[shape]; ok {
+	if was, ok := s.soldOut[shape]; ok && !was.over {
 		since = was.since
 	}
 	s.soldOut[shape] = shortage{since: since, last: now}
 }
 
-// had forgets the shortage of a shape that could be had, unless that was asked
-// for before it was last refused: then the last one may just have gone.
+// relapsed remembers that an accepted machine of a shape found no capacity when
+// it was to start. That it was accepted has not ended the shortage.
+func (s *shelf) relapsed(shape storage.Shape, now time.Time) {
+	if was, ok := s.soldOut[unpriced(shape)]; ok {
+		was.over = false
+		s.soldOut[unpriced(shape)] = was
+	}
+	s.refused(shape, now)
+}
+
+// overQuota remembers that the account may have no more machines of this type in
+// this market, whatever the subnet.
+func (s *shelf) overQuota(shape storage.Shape, subnets []string, now time.Time) {
+	s.refused(shape, now)
+	for _, shape.Subnet = range subnets {
+		s.refused(shape, now)
+	}
+}
+
+// had ends the shortage of a shape that could be had, unless that was asked for
+// before it was last refused: then the last one may just have gone.
 func (s *shelf) had(shape storage.Shape, asked time.Time) {
-	if shape = unpriced(shape); asked.After(s.soldOut[shape].last) {
-		delete(s.soldOut, shape)
+	shape = unpriced(shape)
+	if was, ok := s.soldOut[shape]; ok && asked.After(was.last) {
+		was.over = true
+		s.soldOut[shape] = was
 	}
 }
 
@@ -63,7 +85,7 @@ func (s *shelf) taken(shape storage.Shape, now time.Time) {
 }
 
 // stands reports whether a shape is still to be passed over.
-func (o shortage) stands(now time.Time) bool { return now.Sub(o.last) < rememberFor }
+func (o shortage) stands(now time.Time) bool { return !o.over && now.Sub(o.last) < rememberFor }
 
 // stale reports whether a refusal is so old that it says nothing any more.
 func (o shortage) stale(now time.Time) bool { return now.Sub(o.last) > 2*rememberFor }
@@ -115,7 +137,7 @@ func (s *shelf) permitted(def nstance.Definition, subnets []string, now time.Tim
 func (s *shelf) soldOutFor(shapes []storage.Shape, now time.Time, d time.Duration) bool {
 	for _, shape := range shapes {
 		out, ok := s.soldOut[shape]
-		if !ok || out.stale(now) || now.Sub(out.since) < d {
+		if !ok || out.over || out.stale(now) || now.Sub(out.since) < d {
 			return false
 		}
 	}

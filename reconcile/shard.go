@@ -54,7 +54,7 @@ type member struct {
 	hasMach    bool
 	machSince  time.Time // when this term first knew of the machine
 	absent     time.Time // first NotFound of a registered machine
-	gone       bool
+	loss
 	answeredAt time.Time // when the latest question was asked that the provider has answered
 
 	machineCalls

@@ -42,6 +42,8 @@ type Member struct {
 	Unhealthy    bool              // silent past the limit while the provider says running
 	Preserved    bool              // kept for inspection: no part of the plan until the machine is gone
 	Gone         bool              // the provider says it does not exist or does not run
+	Loss         nstance.LossCause // Gone: why, as far as the provider says
+	Taken        bool              // Gone: nothing that it was made from is to blame
 	Requested    *nstance.Cause    // somebody asked for it to go
 	NoDrain      bool              // the request was to delete at once
 	Drain        *nstance.Drain    // recorded drain; its generation outlives a cancel

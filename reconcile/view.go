@@ -23,7 +23,7 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		if verdict == health.Ask || !m.absent.IsZero() && !m.gone {
 			r.asks.add(m.id)
 		}
-		at = earliest(at, r.lookAgain(m, now))
+		at = earliest(at, r.lookAgain(m, now), r.lookWhileBooting(m, now))
 		v := r.memberView(m, verdict, now)
 		if r.isReady(m, g, now) {
 			if !m.rec.OnDemand && !v.Preserved {
@@ -99,7 +99,7 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Hash: r.comparable(m),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
-		Unhealthy: verdict == health.Unhealthy, Gone: m.gone || verdict == health.Gone,
+		Unhealthy: verdict == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: r.preserved(m, now), Requested: r.outlived(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
 	}
 	if len(m.why) > 0 && m.drain == nil {

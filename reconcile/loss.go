@@ -1,0 +1,112 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// bootLook is how often the provider is asked about a machine whose agent has
+// not registered yet: nothing else tells that it was taken.
+const bootLook = 30 * time.Second
+
+// A loss is what is known about the end of a member's machine. The zero loss is
+// a machine that is not gone.
+type loss struct {
+	gone  bool
+	cause nstance.LossCause // as far as the provider says
+	taken bool              // nothing that the machine was made from is to blame
+}
+
+// machineLost reports whether the member of a machine in this status has lost
+// it.
+func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
+
+// observeMachine takes the provider's answer about the machine of m. It needs the
+// lock.
+func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Time) {
+	m.machine = mach
+	r.knowMachine(m, now)
+	switch {
+	case machineLost(mach.Status):
+		r.lose(m, "the provider says "+string(mach.Status), mach.Cause, now)
+	case m.gone:
+		m.loss = loss{}
+	}
+}
+
+// lose notes that the machine of m is gone, and what that says about its shape.
+// It needs the lock.
+func (r *Reconciler) lose(m *member, why string, cause nstance.LossCause, now time.Time) {
+	if m.gone {
+		return
+	}
+	m.loss = loss{gone: true, cause: cause, taken: m.taken || r.takenByCloud(m, cause)}
+	r.rebalance(m.group)
+	if m.state == nstance.Deleting {
+		return
+	}
+	if cause != "" {
+		why += ": " + string(cause)
+	}
+	r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
+	r.rememberLoss(m, now)
+}
+
+// takenByCloud reports whether a machine that is gone for cause was taken from
+// m, whatever it was made from. Spot capacity that ends without a cause counts
+// as reclaimed. Any other machine without a cause may have been powered off by
+// its own image.
+func (r *Reconciler) takenByCloud(m *member, cause nstance.LossCause) bool {
+	switch cause {
+	case nstance.LossInvalid, nstance.LossGuest:
+		return false
+	case "":
+		return m.market() == nstance.Spot
+	}
+	return true
+}
+
+// market returns the market that m is in.
+func (m *member) market() nstance.MarketType { return m.rec.Shape.Market }
+
+// rememberLoss tells the capacity memory what the end of a machine says about
+// its shape.
+func (r *Reconciler) rememberLoss(m *member, now time.Time) {
+	def := m.definition()
+	switch m.cause {
+	case nstance.LossCapacity:
+		r.shelf.relapsed(m.rec.Shape, now)
+		r.launches.of(def, now).tighten(now)
+	case nstance.LossQuota:
+		r.shelf.overQuota(m.rec.Shape, def.Subnets, now)
+		r.launches.of(def, now).tighten(now)
+	case nstance.LossReclaimed:
+		r.shelf.taken(m.rec.Shape, now)
+	}
+}
+
+// lookWhileBooting asks about a machine that boots when it is time to, and
+// returns when it is next.
+func (r *Reconciler) lookWhileBooting(m *member, now time.Time) time.Time {
+	if m.registered() || !m.hasMach || m.gone || m.state != nstance.Booting {
+		return time.Time{}
+	}
+	if due := latest(m.machSince, m.answeredAt).Add(bootLook); now.Before(due) {
+		return due
+	}
+	r.asks.add(m.id)
+	return time.Time{}
+}
+
+// lostBeforeKnown notes that the machine of m lived and is gone, although no
+// create of it was ever answered.
+func (r *Reconciler) lostBeforeKnown(m *member, cause nstance.LossCause) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.state == nstance.Pending || m.state == nstance.Provisioning {
+		m.state = nstance.Booting
+	}
+	m.taken = cause == "" // the time in which nothing was known of it is too short for more
+	r.lose(m, "it was made, and the provider does not know it any more", cause, r.opts.Now())
+}
