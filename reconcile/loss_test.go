@@ -77,7 +77,7 @@ func TestMachineThatCannotStartIsAFailure(t *testing.T) {
 		t.Run(string(c.market)+" "+string(c.cause), func(t *testing.T) {
 			booting(t, c.market, func(t *testing.T, w *world, g nstance.Group) {
 				w.lead(g)
-				for minute := 0; minute < 30; minute++ {
+				for range 30 {
 					for _, m := range w.cloud.Machines() {
 						_ = w.cloud.Lose(m.ID, c.cause) // it may be stopped already
 					}

@@ -31,6 +31,7 @@ func (d *driver) drill() {
 	d.drillLateIntent()
 	d.drillClock(webToo)
 	d.drillCapacity(web)
+	d.drillLosses(web)
 	d.drillUnresolved(webToo, true)
 	d.drillUnresolved(web, false)
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -137,6 +138,7 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstance.Machine, err error) {
 	if lerr := p.l.carry(ctx, func() {
 		m, err = p.cloud.Get(ctx, id)
+		p.c.lost(cmp.Or(m.Cause, nstance.LossCauseOf(err)))
 		p.c.tell("get %s for %s: %s %v", id, p.p.name, m.Status, err)
 	}); lerr != nil {
 		return nstance.Machine{}, readLost(lerr)
@@ -164,6 +166,7 @@ func (p linkedProvider) List(ctx context.Context, owner nstance.Owner) iter.Seq2
 			return
 		}
 		for m, err := range p.cloud.List(ctx, owner) {
+			p.c.lost(m.Cause)
 			if !yield(m, err) {
 				return
 			}
