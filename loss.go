@@ -6,8 +6,9 @@ import (
 )
 
 // A LossCause says why a machine that the cloud had accepted is dead or gone, as
-// far as the cloud tells. Only LossInvalid speaks against what the machine was
-// made from: everything else is a loss, also while the machine boots.
+// far as the cloud tells. While the machine boots, LossInvalid and LossGuest speak
+// against what it was made from, and so does no cause on on-demand capacity:
+// everything else is a loss.
 type LossCause string
 
 // The causes. Empty: the cloud does not say.
