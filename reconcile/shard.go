@@ -50,10 +50,10 @@ type member struct {
 	lastGood bool          // made from the last good definition
 	replaces nstance.InstanceID
 
-	machine    nstance.Machine
-	hasMach    bool
-	machSince  time.Time // when this term first knew of the machine
-	absent     time.Time // first NotFound of a registered machine
+	machine   nstance.Machine
+	hasMach   bool
+	machSince time.Time // when this term first knew of the machine
+	absent    time.Time // first NotFound of a registered machine
 	loss
 	answeredAt time.Time // when the latest question was asked that the provider has answered
 
