@@ -100,11 +100,11 @@ size: build ## the agent must stay small enough for every machine
 	@bytes=$$(stat -c %s dist/nstance-agent); echo "agent: $$bytes bytes"; test $$bytes -le $$((15 << 20))
 
 scenarios: build ## the main job, for real, on this machine
-	dist/nstance-server dev --scenario interrupt --json | tail -n 1
+	dist/nstance-dev --scenario interrupt --json | tail -n 1
 	dist/nstance-server dev --scenario mass --count 50 --json | tail -n 1
 	dist/nstance-server dev --scenario crash --json | tail -n 1
 	dist/nstance-server dev --scenario rollout --json | tail -n 1
-	dist/nstance-server dev --scenario failover --json | tail -n 1
+	dist/nstance-dev --scenario failover --json | tail -n 1
 	dist/nstance-server dev --scenario kill --count 12 --seed 7 --json | tail -n 1
 
 bench: ## measured beside their floors; see docs/benchmarks.md

@@ -41,6 +41,6 @@
 // Embed the loop with package reconcile, write a provider against
 // provider/providertest, a detector against spot/spottest, run an agent inside
 // your daemon with package agent. The directory examples holds a whole program
-// for each. cmd holds the reference programs; nstance-server dev shows all of
+// for each. cmd holds the reference programs; nstance-dev shows all of
 // it working on one machine.
 package nstance

@@ -99,7 +99,7 @@ func lines(text string) []string {
 
 // bare are packages that need no Example, and why.
 var bare = map[string]string{
-	"server/dev": "it starts processes: cmd/nstance-server dev shows it",
+	"server/dev": "it starts processes: cmd/nstance-dev shows it",
 	"api/v1":     "it is generated",
 }
 

@@ -47,7 +47,11 @@ a summary with the milliseconds that each stage took.`,
 	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50); kills in scenario kill (default 20)")
 	f.Uint64Var(&o.Seed, "seed", 0, "what scenario kill does, and when (default: a random one)")
 	f.Var(duration.NewFlag(&o.ElectionTTL, 0), "election-ttl", "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
-	f.StringVar(&o.Storage, "storage", "", "URL of the storage: s3://bucket, gs://bucket, azblob://container or file:///directory; a folder of its own there, removed in the end (default: a directory in --data)")
+	stores := "file:///directory"
+	if p.parts.Storage != nil {
+		stores = "s3://bucket, gs://bucket, azblob://container or " + stores
+	}
+	f.StringVar(&o.Storage, "storage", "", "URL of the storage: "+stores+"; a folder of its own there, removed in the end (default: a directory in --data)")
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws or gcp")

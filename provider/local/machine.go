@@ -28,6 +28,8 @@ type machine struct {
 	print string // of spec
 	dir   string
 
+	onExit  func()        // is called when it ended by itself; nil: nothing
+	gone    chan struct{} // closed when nothing of it is left
 	made    chan struct{} // closed when Create's part is over
 	failure error         // why there is no machine; to be read once made is closed
 
@@ -61,6 +63,7 @@ func newMachine(c *Cloud, spec nstance.MachineSpec, a args, view nstance.Machine
 		print:    provider.Fingerprint(spec),
 		dir:      filepath.Join(c.root, string(spec.ID)),
 		made:     make(chan struct{}),
+		gone:     make(chan struct{}),
 		stop:     make(chan struct{}),
 		deadline: make(chan time.Time, 1),
 		exited:   make(chan ending, 1),
@@ -267,6 +270,12 @@ func (m *machine) ended(err error) {
 	}
 	m.set(status)
 	m.c.o.Log.Warn("machine ended by itself", "instance_id", m.spec.ID, "status", status, "err", err)
+	m.c.mu.Lock()
+	destroyed := m.stopped
+	m.c.mu.Unlock()
+	if m.onExit != nil && !destroyed {
+		m.onExit()
+	}
 }
 
 // terminate ends the process as politely as Options.Grace permits.
@@ -302,6 +311,7 @@ func (m *machine) take() {
 // vanish removes what is left of the machine.
 func (m *machine) vanish() {
 	defer m.c.wg.Done()
+	defer close(m.gone)
 	if m.cord != nil {
 		_ = m.cord.Close()
 	}

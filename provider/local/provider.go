@@ -31,7 +31,11 @@ type args struct {
 // Create implements [nstance.Provider]: it returns once the process runs, or,
 // with a boot delay, at once.
 func (c *Cloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
-	m, fresh, err := c.claim(ctx, spec)
+	return c.launch(ctx, spec, Launch{})
+}
+
+func (c *Cloud) launch(ctx context.Context, spec nstance.MachineSpec, o Launch) (nstance.Machine, error) {
+	m, fresh, err := c.claim(ctx, spec, o)
 	if err != nil {
 		return nstance.Machine{}, err
 	}
@@ -51,7 +55,7 @@ func (c *Cloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.M
 
 // claim returns the machine of spec, or enters a fresh one that the caller has
 // to make.
-func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec) (m *machine, fresh bool, err error) {
+func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec, o Launch) (m *machine, fresh bool, err error) {
 	a, err := checkSpec(spec)
 	if err != nil {
 		return nil, false, err
@@ -68,12 +72,14 @@ func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec) (m *machine
 		return m, false, nil
 	}
 	c.seq++
+	handle := cmp.Or(o.Handle, fmt.Sprintf("local-%d", c.seq))
 	m = newMachine(c, spec, a, nstance.Machine{
-		ID: spec.ID, ProviderID: fmt.Sprintf("local-%d", c.seq), Owner: spec.Owner, Group: spec.Group,
+		ID: spec.ID, ProviderID: handle, Owner: spec.Owner, Group: spec.Group,
 		CreatedAt: spec.CreatedAt, Epoch: spec.Epoch, Status: nstance.StatusPending,
-		InstanceType: spec.InstanceType, Zone: zone, Market: cmp.Or(spec.Market, nstance.OnDemand),
+		InstanceType: spec.InstanceType, Zone: cmp.Or(o.Zone, zone), Market: cmp.Or(spec.Market, nstance.OnDemand),
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})},
 	})
+	m.onExit = o.Exited
 	c.machines[spec.ID], c.handles[m.view.ProviderID] = m, m
 	c.wg.Add(1) // until the machine is gone: see live
 	return m, true, nil

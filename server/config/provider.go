@@ -43,9 +43,11 @@ func (p Provider) Open(ctx context.Context, kinds provider.Kinds, log *slog.Logg
 // settingPath returns where the configuration has what a provider calls field.
 func settingPath(field string) string {
 	field = strings.TrimPrefix(field, providerPath+".")
-	switch first, _, _ := strings.Cut(field, "."); first {
+	switch first, rest, _ := strings.Cut(field, "."); first {
 	case "":
 		return providerPath
+	case "args": // options that were decoded as arguments are
+		return strings.TrimSuffix(providerPath+".options."+rest, ".")
 	case "kind", "region", "zone", "options":
 		return providerPath + "." + field
 	}

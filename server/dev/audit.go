@@ -59,7 +59,7 @@ func (p *play) find(ctx context.Context) (f findings, err error) {
 	if f.running, err = p.home.running(); err != nil {
 		return f, err
 	}
-	f.made = p.pair.gate.asked()
+	f.made = p.cloud.front().count()
 	for id := range recs {
 		f.records = append(f.records, id)
 	}

@@ -43,7 +43,8 @@ type object = map[string]any
 type site struct {
 	bind                server.Addresses
 	registration, agent []string // what machines are told: all servers
-	endpoint            string   // of the cloud, if another process has it
+	n                   int      // number of the server
+	shared              bool     // the servers are processes of their own
 }
 
 // anyPort is where nobody but the servers themselves need know the port.
@@ -59,7 +60,9 @@ func alone(http string) site {
 
 // configuration writes the shard's configuration. release is a part of the
 // user data, so that another one makes every machine outdated.
-func configuration(o *Options, at site, release int) ([]byte, error) {
+func configuration(o *Options, c interface {
+	configure(conf configFile, n int, shared bool)
+}, at site, release int) ([]byte, error) {
 	hook, err := json.Marshal(o.DrainHook)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "drain hook: %w", err)
@@ -68,15 +71,9 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 		"@release@", strconv.Itoa(release),
 		"@registration@", strings.Join(at.registration, ","), "@agent@", strings.Join(at.agent, ","),
 	).Replace(userData)
-	cloud := object{"kind": "local"}
-	if at.endpoint != "" {
-		cloud["options"] = object{"endpoint": at.endpoint}
-	}
-	return json.MarshalIndent(object{
-		"cluster": object{"id": clusterID},
-		"shard": object{
+	conf := configFile{
+		shard: object{
 			"id":               shardID,
-			"provider":         cloud,
 			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent, "peer": anyPort},
 			"status_page":      object{"detail": "full"},
 			"election":         object{"ttl": o.ElectionTTL.String()},
@@ -85,8 +82,8 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 			"shutdown_timeout": "2s",
 			"max_change":       "100%", // a rollout is about all members
 		},
-		"templates": object{string(groupID): object{
-			"kind": "web", "arch": arch(), "instance_type": "process",
+		template: object{
+			"kind": "web", "arch": arch(),
 			"market":               object{"type": nstance.Spot},
 			"userdata":             object{"content": content},
 			"vars":                 object{"drain_hook": string(hook)},
@@ -95,11 +92,14 @@ func configuration(o *Options, at site, release int) ([]byte, error) {
 				"web.env": object{"kind": "env", "env": object{"INSTANCE": "{{.Instance.ID}}", "SHARD": "{{.Server.Shard}}"}},
 				"motd":    object{"kind": "string", "content": "one of the machines of {{.Cluster.ID}}, whose shard is {{.Server.Shard}}\n"},
 			},
-		}},
-		"groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
+		},
+		top: object{"cluster": object{"id": clusterID}, "groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
 			"template": groupID, "size": o.size(), "drain_timeout": o.drainTimeout().String(),
-		}}},
-	}, "", "  ")
+		}}}},
+	}
+	c.configure(conf, at.n, at.shared)
+	conf.top["shard"], conf.top["templates"] = conf.shard, object{string(groupID): conf.template}
+	return json.MarshalIndent(conf.top, "", "  ")
 }
 
 func arch() nstance.Arch {

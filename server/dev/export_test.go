@@ -27,7 +27,7 @@ func Configuration(o Options, http string, release int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return configuration(c, alone(http), release)
+	return configuration(c, &localCloud{}, alone(http), release)
 }
 
 // History is what a story tells.
@@ -44,14 +44,17 @@ var (
 const MaxEvents = maxEvents
 
 // NewGate is the cloud as servers in other processes see it.
-var NewGate = newGate
+func NewGate(p nstance.Provider) (nstance.Provider, *gate) {
+	g := newGate()
+	return gated{p, g}, g
+}
 
 // The methods of a gate.
 var (
 	Shut    = (*gate).close
 	Unshut  = (*gate).open
 	Hanging = (*gate).hanging
-	Asked   = (*gate).asked
+	Count   = (*gate).count
 )
 
 // Weigh returns how many machines leaked and are superfluous, and how many

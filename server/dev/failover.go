@@ -62,7 +62,7 @@ func (p *play) remember(members []nstance.InstanceID) error {
 // disturb has the victim reclaimed and the group grow, and returns when the
 // drain is under way and calls for machines hang.
 func (p *play) disturb(ctx context.Context) error {
-	p.pair.gate.close()
+	p.cloud.front().close()
 	victim := p.victims[0]
 	if err := p.publish(p.victims); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (p *play) disturb(ctx context.Context) error {
 		return err
 	}
 	return p.poll(ctx, "creates_in_flight", func(context.Context) error {
-		done, undone := p.pair.gate.hanging()
+		done, undone := p.cloud.front().hanging()
 		if done+undone < growth+1 {
 			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, growth+1)
 		}
@@ -96,7 +96,7 @@ func (p *play) takeOver(ctx context.Context) error {
 	if _, err := p.drain(ctx); err != nil {
 		return fmt.Errorf("the drain was over too soon: %w", err)
 	}
-	p.pair.gate.open()
+	p.cloud.front().open()
 	killed := time.Now()
 	if err := p.pair.killLeader(); err != nil {
 		return err

@@ -59,7 +59,7 @@ func TestServerThatEnds(t *testing.T) {
 func TestGate(t *testing.T) {
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
-	g := dev.NewGate(cloud)
+	p, g := dev.NewGate(cloud)
 	spec := func() nstance.MachineSpec {
 		now := time.Now().UTC()
 		id, err := nstance.NewInstanceID("web", now)
@@ -69,17 +69,17 @@ func TestGate(t *testing.T) {
 			Owner: nstance.Owner{Installation: "i", Cluster: "c", Shard: "s", Tenant: "t"},
 		}
 	}
-	_, err := g.Create(t.Context(), spec())
+	_, err := p.Create(t.Context(), spec())
 	require.NoError(t, err, "an open gate")
 	dev.Shut(g)
-	require.Empty(t, dev.Asked(g), "that was before")
+	require.Empty(t, dev.Count(g), "that was before")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 2)
 	specs := []nstance.MachineSpec{spec(), spec()}
 	for i, s := range specs {
 		go func() {
-			_, err := g.Create(ctx, s)
+			_, err := p.Create(ctx, s)
 			failed <- err
 		}()
 		require.Eventually(t, func() bool { done, undone := dev.Hanging(g); return done+undone == i+1 }, 5*time.Second, time.Millisecond)
@@ -95,10 +95,10 @@ func TestGate(t *testing.T) {
 	require.ErrorIs(t, errors.Join(<-failed, <-failed), nstance.Ambiguous)
 
 	for _, s := range specs { // as the other server does
-		_, err := g.Create(t.Context(), s)
+		_, err := p.Create(t.Context(), s)
 		require.NoError(t, err)
 	}
-	require.Equal(t, map[nstance.InstanceID]int{specs[0].ID: 1, specs[1].ID: 1}, dev.Asked(g))
+	require.Equal(t, map[nstance.InstanceID]int{specs[0].ID: 1, specs[1].ID: 1}, dev.Count(g))
 	require.NoError(t, cloud.Delete(t.Context(), nstance.Machine{ID: specs[0].ID, Owner: specs[0].Owner}))
 }
 

@@ -54,7 +54,7 @@ func (h *home) open() (err error) {
 	}
 	if !lock(h.lock) {
 		return &nstance.Error{
-			Code: nstance.Conflict, Field: "data", Msg: h.dir + " is in use by another nstance-server dev",
+			Code: nstance.Conflict, Field: "data", Msg: h.dir + " is in use by another run of single-machine mode",
 			Remedy: "stop it, or name another directory",
 		}
 	}

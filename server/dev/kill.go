@@ -130,7 +130,7 @@ func (p *play) strikable(ctx context.Context, leader bool, n int) *process {
 // strikeMachine kills the process of a machine, if there is one.
 func (p *play) strikeMachine(ctx context.Context, rng *rand.Rand) {
 	id, ok := p.anyMachine(ctx, rng)
-	if ok && p.cloud.Kill(id) == nil { // else it has just ended by itself
+	if ok && p.cloud.crash(id) == nil { // else it has just ended by itself
 		p.struck(nstance.Event{Type: eventKilled, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 	}
 }
@@ -154,7 +154,7 @@ func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
 		case 0, 1:
 			_ = p.resize(ctx, p.o.size()-1+rng.IntN(spread+2))
 		case 2:
-			if id, ok := p.anyMachine(ctx, rng); ok && p.cloud.Interrupt(id, "terminate", noticeAhead) == nil {
+			if id, ok := p.anyMachine(ctx, rng); ok && p.cloud.interrupt(id) == nil {
 				p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 			}
 		case 3:
@@ -167,7 +167,7 @@ func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
 func (p *play) releaseNext(ctx context.Context) error {
 	p.storm.release++
 	for _, s := range p.pair.servers {
-		if err := s.configure(p.o, p.storm.release); err != nil {
+		if err := s.configure(p.o, p.cloud, p.storm.release); err != nil {
 			return err
 		}
 	}

@@ -68,6 +68,10 @@ type Options struct {
 	// Protocol of the machines' metadata services: aws (the default) or gcp.
 	Protocol string
 
+	// Cloud is the cloud in whose test server the machines are. Nil: provider
+	// local.
+	Cloud *Cloud
+
 	// JSON has every event written to Out as one JSON object a line, and
 	// everything for people to Err. Without it, all of that goes to Out.
 	JSON bool

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/server"
 )
 
@@ -18,8 +17,6 @@ import (
 // storage, and the cloud of this process: machines outlive them.
 type pair struct {
 	w       *shard
-	gate    *gate
-	socket  net.Listener // of the cloud
 	log     *os.File
 	servers [2]*process
 	leader  int // of servers; known once one of them is ready
@@ -31,14 +28,11 @@ type pair struct {
 
 // newPair makes everything and starts nothing.
 func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
-	p := &pair{w: w, gate: newGate(w.cloud), finish: func() {}, end: func(error) {}}
-	if p.socket, err = local.Listen(ctx, w.home.socket()); err != nil {
-		return nil, err
-	}
+	p := &pair{w: w, finish: func() {}, end: func(error) {}}
 	if p.log, err = os.OpenFile(w.home.serverLog(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
-		return nil, errors.Join(nstance.Errorf(nstance.Denied, "%w", err), p.socket.Close())
+		return nil, nstance.Errorf(nstance.Denied, "%w", err)
 	}
-	at := site{endpoint: w.home.socket()}
+	at := site{shared: true}
 	var addrs [2]server.Addresses
 	for i := range addrs {
 		if addrs[i], err = freeAddresses(ctx); err != nil {
@@ -51,11 +45,11 @@ func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
 		if err != nil {
 			break
 		}
-		at.bind = addrs[i]
+		at.bind, at.n = addrs[i], i
 		p.servers[i], err = newProcess(w, name, at)
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.socket.Close(), p.log.Close())
+		return nil, errors.Join(err, p.log.Close())
 	}
 	return p, nil
 }
@@ -91,7 +85,7 @@ func (p *pair) serve(ctx, limited context.Context, end context.CancelCauseFunc) 
 	open, finish := context.WithCancel(context.WithoutCancel(ctx)) // until the servers have ended
 	p.finish, p.end = finish, end
 	p.wg.Go(func() {
-		if err := local.Serve(open, p.socket, p.gate); err != nil {
+		if err := p.w.cloud.serve(open); err != nil {
 			end(err)
 		}
 	})
@@ -155,7 +149,6 @@ func (p *pair) close() {
 		}
 	}
 	p.finish()
-	_ = p.socket.Close() // for the case that it was never served
 	p.wg.Wait()
 	_ = p.log.Close() // nothing of worth is buffered
 }

@@ -95,7 +95,7 @@ func (p *play) publish(members []nstance.InstanceID) error {
 	p.since = time.Now()
 	for _, id := range members {
 		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
-		if err := p.cloud.Interrupt(id, "terminate", noticeAhead); err != nil {
+		if err := p.cloud.interrupt(id); err != nil {
 			return err
 		}
 	}
@@ -112,7 +112,7 @@ func (p *play) crash(ctx context.Context) error {
 		return err
 	}
 	p.stage, p.since = "kill", time.Now()
-	if err := p.cloud.Kill(members[0]); err != nil {
+	if err := p.cloud.crash(members[0]); err != nil {
 		return err
 	}
 	for _, t := range []nstance.EventType{

@@ -52,12 +52,12 @@ func newProcess(w *shard, name string, at site) (*process, error) {
 		s.args = append(s.args, "env", "--key-source", keyVariable)
 		s.env = append(os.Environ(), keyVariable+"="+w.depot.key)
 	}
-	return s, s.configure(w.o, 1)
+	return s, s.configure(w.o, w.cloud, 1)
 }
 
 // configure writes the configuration with that release, whole or not at all.
-func (s *process) configure(o *Options, release int) error {
-	text, err := configuration(o, s.at, release)
+func (s *process) configure(o *Options, c cloud, release int) error {
+	text, err := configuration(o, c, s.at, release)
 	if err != nil {
 		return err
 	}

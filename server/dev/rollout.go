@@ -40,7 +40,7 @@ func (p *play) rollout(ctx context.Context) error {
 // change puts another release into the user data.
 func (p *play) change(ctx context.Context) error {
 	p.stage, p.since = "refresh", p.story.now()
-	text, err := configuration(p.o, alone(p.bind), 2)
+	text, err := configuration(p.o, p.cloud, alone(p.bind), 2)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/web"
@@ -36,7 +34,7 @@ type shard struct {
 	bind   string // where the status page is to listen
 	http   string // where it listens
 	depot  *depot
-	cloud  *local.Cloud
+	cloud  cloud
 	server *server.Server // nil in scenarios with two servers
 	pair   *pair          // instead, in those
 	keys   *registration.Keys
@@ -54,10 +52,7 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 	if w.depot, err = openDepot(ctx, o, h); err != nil {
 		return nil, err
 	}
-	w.cloud, err = local.New(&local.Options{
-		Command: o.Machine, Dir: h.machinesDir(), Protocol: o.Protocol, Stderr: h.machines, Log: o.Log,
-	})
-	if err != nil {
+	if w.cloud, err = newCloud(ctx, o, h); err != nil {
 		return nil, errors.Join(err, w.depot.close())
 	}
 	if o.paired() {
@@ -66,13 +61,13 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 		err = w.newServer(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.cloud.Close(), w.depot.close())
+		return nil, errors.Join(err, w.cloud.close(), w.depot.close())
 	}
 	return w, nil
 }
 
 func (w *shard) newServer(ctx context.Context) error {
-	text, err := configuration(w.o, alone(w.bind), 1)
+	text, err := configuration(w.o, w.cloud, alone(w.bind), 1)
 	if err != nil {
 		return err
 	}
@@ -80,9 +75,13 @@ func (w *shard) newServer(ctx context.Context) error {
 	if err := w.conf.set(text); err != nil {
 		return err
 	}
-	w.server, err = server.New(ctx, w.depot.store, w.cloud, w.conf.read, &server.Options{
+	machines, err := w.cloud.open(ctx)
+	if err != nil {
+		return err
+	}
+	w.server, err = server.New(ctx, w.depot.store, machines, w.conf.read, &server.Options{
 		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true,
-		Kinds:   provider.Kinds{local.Kind(w.o.Machine...)},
+		Kinds:   w.cloud.kinds(),
 		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
 	})
 	return err
@@ -175,7 +174,7 @@ func (w *shard) close() error {
 	if w.pair != nil {
 		w.pair.close()
 	}
-	return errors.Join(w.cloud.Close(), w.depot.close())
+	return errors.Join(w.cloud.close(), w.depot.close())
 }
 
 // status fetches what the status page shows, as anybody would.
@@ -220,12 +219,5 @@ func reaches(ctx context.Context, addr, path string) bool {
 
 // list returns the machines that the cloud has.
 func (w *shard) list(ctx context.Context) ([]nstance.Machine, error) {
-	var out []nstance.Machine
-	for m, err := range w.cloud.List(ctx, nstance.Owner{Installation: w.keys.Installation, Cluster: clusterID, Shard: shardID}) {
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, m)
-	}
-	return out, nil
+	return w.cloud.machines(ctx, nstance.Owner{Installation: w.keys.Installation, Cluster: clusterID, Shard: shardID})
 }

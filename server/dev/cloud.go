@@ -1,0 +1,127 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+)
+
+// A cloud is where the machines of single-machine mode are.
+type cloud interface {
+	// configure adds to the configuration of a server what belongs to the cloud:
+	// the provider and what templates need of it. n is the server's number;
+	// shared says that it is a process of its own.
+	configure(conf configFile, n int, shared bool)
+
+	// open returns the provider of a server in this process.
+	open(ctx context.Context) (nstance.Provider, error)
+
+	// kinds are the kinds of provider that the configuration may name.
+	kinds() provider.Kinds
+
+	// serve lets servers in other processes in until ctx ends.
+	serve(ctx context.Context) error
+
+	// interrupt has the spot machine taken back, with notice.
+	interrupt(id nstance.InstanceID) error
+
+	// crash ends the machine at once, without notice.
+	crash(id nstance.InstanceID) error
+
+	// machines returns every machine of the owner that is not gone.
+	machines(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error)
+
+	// front is the gate before of what other processes ask for.
+	front() *gate
+
+	// close ends all machines.
+	close() error
+}
+
+// newCloud makes the cloud that the options ask for.
+func newCloud(ctx context.Context, o *Options, h *home) (cloud, error) {
+	if o.Cloud != nil {
+		return newTestCloud(ctx, o, h)
+	}
+	return newLocalCloud(ctx, o, h)
+}
+
+// A configFile is a configuration under construction.
+type configFile struct {
+	top, shard, template object
+}
+
+// A localCloud is provider local.
+type localCloud struct {
+	*local.Cloud
+	command  []string // what a machine runs
+	endpoint string   // for other processes
+	socket   net.Listener
+	gate     *gate
+}
+
+// newLocalCloud makes the cloud. Where servers are processes of their own, its
+// socket is there before any server is.
+func newLocalCloud(ctx context.Context, o *Options, h *home) (_ *localCloud, err error) {
+	c := &localCloud{command: o.Machine, endpoint: h.socket(), gate: newGate()}
+	if c.Cloud, err = local.New(&local.Options{Command: o.Machine, Dir: h.machinesDir(), Protocol: o.Protocol, Stderr: h.machines, Log: o.Log}); err != nil {
+		return nil, err
+	}
+	if o.paired() {
+		if c.socket, err = local.Listen(ctx, c.endpoint); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
+}
+
+func (c *localCloud) configure(conf configFile, _ int, shared bool) {
+	localSettings(conf, c.endpoint, shared)
+}
+
+func localSettings(conf configFile, endpoint string, shared bool) {
+	at := object{"kind": "local"}
+	if shared {
+		at["options"] = object{"endpoint": endpoint}
+	}
+	conf.shard["provider"] = at
+	conf.template["instance_type"] = "process"
+}
+
+func (c *localCloud) open(context.Context) (nstance.Provider, error) { return c.Cloud, nil }
+
+func (c *localCloud) kinds() provider.Kinds { return provider.Kinds{local.Kind(c.command...)} }
+
+func (c *localCloud) serve(ctx context.Context) error {
+	return local.Serve(ctx, c.socket, gated{c.Cloud, c.gate})
+}
+
+func (c *localCloud) interrupt(id nstance.InstanceID) error {
+	return c.Interrupt(id, "terminate", noticeAhead)
+}
+
+func (c *localCloud) crash(id nstance.InstanceID) error { return c.Kill(id) }
+
+func (c *localCloud) machines(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
+	var out []nstance.Machine
+	for m, err := range c.List(ctx, owner) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+func (c *localCloud) front() *gate { return c.gate }
+
+func (c *localCloud) close() error {
+	if c.socket != nil {
+		_ = c.socket.Close() // for the case that it was never served
+	}
+	return c.Close()
+}

@@ -1,0 +1,201 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// A Cloud is a cloud's test server for single-machine mode: it speaks the cloud's
+// own protocol, the servers use the cloud's real provider against it, and its
+// machines are real agents with the cloud's own metadata service.
+type Cloud struct {
+	// Kind is the provider.
+	Kind provider.Kind
+
+	// Protocol of the machines' metadata services.
+	Protocol string
+
+	// New returns the cloud, whose machines h runs.
+	New func(h testcloud.Hypervisor) (TestServer, error)
+
+	// Configure adds what a server's configuration says of the cloud to the
+	// objects of the file itself, its shard and its template. endpoint is the
+	// base URL of the cloud's API, n the number of the server.
+	Configure func(file, shard, template map[string]any, endpoint string, n int)
+
+	// Creates says which requests ask for a machine.
+	Creates func(r *http.Request, body []byte) bool
+}
+
+// A TestServer is a test cloud with its API.
+type TestServer interface {
+	testcloud.Cloud
+	http.Handler
+}
+
+// A testCloud is a cloud's test server on a socket of its own.
+type testCloud struct {
+	Cloud
+	o        *Options
+	guests   *guests
+	server   TestServer
+	http     *http.Server
+	served   chan struct{} // closed when the socket is
+	endpoint string
+	ends     func() error // of the provider in this process; nil: there is none
+}
+
+func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) {
+	c := &testCloud{Cloud: *o.Cloud, o: o, guests: &guests{gate: newGate()}, served: make(chan struct{})}
+	var err error
+	if c.guests.local, err = local.New(&local.Options{Command: o.Machine, Dir: h.machinesDir(), Protocol: c.Protocol, Stderr: h.machines, Log: o.Log}); err != nil {
+		return nil, err
+	}
+	if c.server, err = c.New(c.guests); err != nil {
+		return nil, errors.Join(err, c.guests.local.Close())
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", anyPort)
+	if err != nil {
+		return nil, errors.Join(nstance.Errorf(nstance.Unavailable, "%w", err), c.server.Close(), c.guests.local.Close())
+	}
+	c.endpoint = "http://" + l.Addr().String()
+	c.http = &http.Server{
+		Handler: c.guests.gate.before(c.server, c.Creates), ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog: log.New(io.Discard, "", 0), // a server that dies in the middle of a call is expected
+	}
+	go func() { // waited for by close
+		defer close(c.served)
+		_ = c.http.Serve(l) // always ErrServerClosed
+	}()
+	return c, nil
+}
+
+func (c *testCloud) configure(conf configFile, n int, _ bool) {
+	c.Configure(conf.top, conf.shard, conf.template, c.endpoint, n)
+	at, ok := conf.shard["provider"].(object)
+	if !ok {
+		at = object{}
+	}
+	at = maps.Clone(at)
+	at["kind"] = c.Kind.Name
+	conf.shard["provider"] = at
+}
+
+func (c *testCloud) open(ctx context.Context) (nstance.Provider, error) {
+	text, err := configuration(c.o, c, alone(anyPort), 1)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := config.ParseContext(ctx, "configuration", text, c.Kind)
+	if err != nil {
+		return nil, err
+	}
+	p, end, err := conf.Shard.Provider.Open(ctx, c.kinds(), c.o.Log)
+	c.ends = end
+	return p, err
+}
+
+func (c *testCloud) kinds() provider.Kinds { return provider.Kinds{c.Kind} }
+
+// serve does nothing: the cloud is a server of its own already.
+func (c *testCloud) serve(context.Context) error { return nil }
+
+func (c *testCloud) interrupt(id nstance.InstanceID) error {
+	return c.about(id, func(handle string) error { return c.server.Reclaim(handle, noticeAhead) })
+}
+
+func (c *testCloud) crash(id nstance.InstanceID) error { return c.about(id, c.server.Fail) }
+
+// about calls act with the handle of a machine.
+func (c *testCloud) about(id nstance.InstanceID, act func(handle string) error) error {
+	for _, m := range c.server.Machines() {
+		if m.ID == id && !m.Status.Dead() {
+			return act(m.Handle)
+		}
+	}
+	return nstance.Errorf(nstance.NotFound, "no machine %s", id)
+}
+
+func (c *testCloud) machines(context.Context, nstance.Owner) ([]nstance.Machine, error) {
+	var out []nstance.Machine
+	for _, m := range c.server.Machines() {
+		out = append(out, nstance.Machine{ID: m.ID, ProviderID: m.Handle, Status: m.Status})
+	}
+	return out, nil
+}
+
+func (c *testCloud) front() *gate { return c.guests.gate }
+
+func (c *testCloud) close() error {
+	var err error
+	if c.ends != nil {
+		err = c.ends()
+	}
+	err = errors.Join(err, c.http.Close())
+	<-c.served
+	return errors.Join(err, c.server.Close(), c.guests.local.Close())
+}
+
+// guests are the machines of a test cloud: processes with a metadata service, as
+// provider local has them.
+type guests struct {
+	local *local.Cloud
+	gate  *gate
+}
+
+// launchLimit bounds the start of a process, and destroyLimit its end.
+const (
+	launchLimit  = 30 * time.Second
+	destroyLimit = 30 * time.Second
+)
+
+// Start implements testcloud.Hypervisor.
+func (g *guests) Start(b testcloud.Boot) (testcloud.Guest, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), launchLimit)
+	defer cancel()
+	g.gate.asked(b.ID)
+	g.gate.made(b.ID, b.Handle)
+	spec := nstance.MachineSpec{
+		ID: b.ID, UserData: b.UserData, InstanceType: b.Type, Token: string(b.ID),
+		Owner: nstance.Owner{Installation: "dev", Cluster: clusterID, Shard: shardID, Tenant: nstance.DefaultTenant},
+	}
+	if b.Spot {
+		spec.Market = nstance.Spot
+	}
+	if err := g.local.Launch(ctx, spec, local.Launch{Handle: b.Handle, Zone: b.Zone, Exited: b.Exited}); err != nil {
+		return nil, fmt.Errorf("machine %s: %w", b.Handle, err)
+	}
+	return guest{g.local, b.ID}, nil
+}
+
+// A guest is one machine of a test cloud.
+type guest struct {
+	local *local.Cloud
+	id    nstance.InstanceID
+}
+
+// Announce implements testcloud.Guest. A machine that has ended hears nothing.
+func (g guest) Announce(action string, at time.Time) { _ = g.local.Announce(g.id, action, at) }
+
+// Withdraw implements testcloud.Guest.
+func (g guest) Withdraw() { _ = g.local.Withdraw(g.id) }
+
+// Kill implements testcloud.Guest.
+func (g guest) Kill() {
+	ctx, cancel := context.WithTimeout(context.Background(), destroyLimit)
+	defer cancel()
+	_ = g.local.Destroy(ctx, g.id) // what a SIGKILL does not end, the end of this process does
+}
