@@ -49,6 +49,8 @@ var floors = []struct {
 	{"./provider", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
 	{"./provider/simcloud", []string{"provider", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
 	{"./provider/local", []string{"provider", "internal/..."}, heavy, "local machines need no cloud"},
+	{"./provider/azure", []string{"provider", "internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/"}, "a program with machines on Azure links no other cloud's SDK"},
+	{"./internal/testcloud/arm", []string{"internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/", "github.com/stretchr/"}, "the test cloud knows no provider; programs link it"},
 	{"./internal/testcloud", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/testcloud/ec2", []string{"internal/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
 	{"./reconcile", []string{"confighash", "drain", "health", "provider", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
