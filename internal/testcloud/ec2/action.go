@@ -2,10 +2,23 @@ package ec2
 
 // actions are the operations of the APIs that the cloud has.
 var actions = map[string]action{
-	"CreateTags":         operation(compute, (*Cloud).createTags),
-	"DescribeInstances":  operation(compute, (*Cloud).describeInstances),
-	"RunInstances":       operation(compute, (*Cloud).runInstances),
-	"StartInstances":     operation(compute, (*Cloud).startInstances),
-	"StopInstances":      operation(compute, (*Cloud).stopInstances),
-	"TerminateInstances": operation(compute, (*Cloud).terminateInstances),
+	"AssignPrivateIpAddresses":     operation(compute, (*Cloud).assignPrivateIPAddresses),
+	"CreateTags":                   operation(compute, (*Cloud).createTags),
+	"DescribeImages":               operation(compute, (*Cloud).describeImages),
+	"DescribeInstanceTypes":        operation(compute, (*Cloud).describeInstanceTypes),
+	"DescribeInstances":            operation(compute, (*Cloud).describeInstances),
+	"DescribeNetworkInterfaces":    operation(compute, (*Cloud).describeNetworkInterfaces),
+	"DescribeSpotInstanceRequests": operation(compute, (*Cloud).describeSpotInstanceRequests),
+	"DescribeSubnets":              operation(compute, (*Cloud).describeSubnets),
+	"GetConsoleOutput":             operation(compute, (*Cloud).getConsoleOutput),
+	"RunInstances":                 operation(compute, (*Cloud).runInstances),
+	"StartInstances":               operation(compute, (*Cloud).startInstances),
+	"StopInstances":                operation(compute, (*Cloud).stopInstances),
+	"TerminateInstances":           operation(compute, (*Cloud).terminateInstances),
+	"UnassignPrivateIpAddresses":   operation(compute, (*Cloud).unassignPrivateIPAddresses),
+
+	"DeregisterTargets":    operation(balancing, (*Cloud).deregisterTargets),
+	"DescribeTargetGroups": operation(balancing, (*Cloud).describeTargetGroups),
+	"DescribeTargetHealth": operation(balancing, (*Cloud).describeTargetHealth),
+	"RegisterTargets":      operation(balancing, (*Cloud).registerTargets),
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -30,7 +31,8 @@ type Cloud struct {
 	spotRequests map[string]*spotRequest
 	tokens       map[tokenKey]*tokenUse
 	targets      map[string]map[target]*registration // by target group
-	taken        map[string]map[string]string        // subnet → address → interface
+	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
+	nextFree     map[string]netip.Addr               // where the search in a subnet goes on
 	bootFailures []StateReason
 	timers       map[*time.Timer]struct{}
 	running      sync.WaitGroup // of timers that fire, and of what starts and ends guests
@@ -40,7 +42,7 @@ type Cloud struct {
 func New(o *Options) *Cloud {
 	c := &Cloud{
 		machines: map[string]*machine{}, interfaces: map[string]*netInterface{}, spotRequests: map[string]*spotRequest{},
-		tokens: map[tokenKey]*tokenUse{}, targets: map[string]map[target]*registration{}, taken: map[string]map[string]string{},
+		tokens: map[tokenKey]*tokenUse{}, targets: map[string]map[target]*registration{}, taken: map[string]map[netip.Addr]string{}, nextFree: map[string]netip.Addr{},
 		timers: map[*time.Timer]struct{}{},
 	}
 	if o != nil {

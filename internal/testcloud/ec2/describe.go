@@ -6,10 +6,8 @@ import (
 )
 
 type describeInput struct {
-	dryRun
-	pageInput
-	InstanceIds []string      `q:"InstanceId"`
-	Filters     []filterInput `q:"Filter"`
+	listInput
+	InstanceIds []string `q:"InstanceId"`
 }
 
 type describeOutput struct {
@@ -48,7 +46,7 @@ func (c *Cloud) describeInstances(on call, in *describeInput) (*describeOutput, 
 			ids = append(ids, m.id)
 		}
 	}
-	ids, next, err := c.page(in.pageInput, ids, maxPage)
+	ids, next, err := c.page(in.pageInput, ids, minPage, maxPage)
 	if err != nil {
 		return nil, err
 	}

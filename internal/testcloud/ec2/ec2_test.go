@@ -1,8 +1,10 @@
 package ec2_test
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nstance-go/nstance/internal/testcloud"
 	cloud "github.com/nstance-go/nstance/internal/testcloud/ec2"
@@ -33,6 +36,7 @@ type rig struct {
 	*testing.T
 	*cloud.Cloud
 	url    string
+	http   *http.Client
 	client *ec2.Client
 }
 
@@ -43,14 +47,32 @@ func newRig(t *testing.T, o *cloud.Options) *rig {
 		s.Close()
 		require.NoError(t, c.Close())
 	})
-	r := &rig{T: t, Cloud: c, url: s.URL}
+	r := &rig{T: t, Cloud: c, url: s.URL, http: s.Client()}
+	r.client = r.signedBy(cloud.DefaultCredential)
+	return r
+}
+
+// newBubbleRig is a rig without a socket, for a synctest bubble.
+func newBubbleRig(t *testing.T, o *cloud.Options) *rig {
+	c, ln := cloud.New(o), bufconn.Listen(64<<10)
+	s := &http.Server{Handler: c}
+	served := make(chan error)
+	go func() { served <- s.Serve(ln) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.DialContext(ctx) }}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
+		require.NoError(t, c.Close())
+	})
+	r := &rig{T: t, Cloud: c, url: "http://ec2.test", http: &http.Client{Transport: transport}}
 	r.client = r.signedBy(cloud.DefaultCredential)
 	return r
 }
 
 func (r *rig) signedBy(k cloud.Credential) *ec2.Client {
 	return ec2.New(ec2.Options{
-		Region: "us-east-1", BaseEndpoint: aws.String(r.url), Retryer: aws.NopRetryer{},
+		Region: "us-east-1", BaseEndpoint: aws.String(r.url), Retryer: aws.NopRetryer{}, HTTPClient: r.http,
 		Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, k.SessionToken),
 	})
 }

@@ -2,6 +2,7 @@ package ec2
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -71,9 +72,10 @@ type machine struct {
 	transition      string
 	holdsCapacity   bool
 
-	step    int // counts changes of state, so that a timer knows its own
-	guest   testcloud.Guest
-	console []byte
+	step          int // counts changes of state, so that a timer knows its own
+	guest         testcloud.Guest
+	console       []byte // what it has printed
+	postedConsole []byte // what is shown of that
 }
 
 func (m *machine) subnet() Subnet {
@@ -103,7 +105,7 @@ func (c *Cloud) visible(m *machine, now time.Time) bool {
 // enter puts a machine into a state, and into the next one after d unless
 // something else happens to it before. It needs c.mu.
 func (c *Cloud) enter(m *machine, s state, d time.Duration, next func()) {
-	m.state = s
+	m.state, m.postedConsole = s, slices.Clone(m.console)
 	m.step++
 	step := m.step
 	c.after(d, func() {

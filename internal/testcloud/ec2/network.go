@@ -95,7 +95,7 @@ func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
 // one for "".
 func (c *Cloud) addAddress(i *netInterface, wanted string) error {
 	if c.taken[i.subnet.ID] == nil {
-		c.taken[i.subnet.ID] = map[string]string{}
+		c.taken[i.subnet.ID] = map[netip.Addr]string{}
 	}
 	taken := c.taken[i.subnet.ID]
 	if wanted == "" {
@@ -104,37 +104,52 @@ func (c *Cloud) addAddress(i *netInterface, wanted string) error {
 			return refuse("InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.")
 		}
 		i.addresses = append(i.addresses, free)
-		taken[free.String()] = i.id
+		taken[free] = i.id
 		return nil
 	}
 	a, err := netip.ParseAddr(wanted)
 	if err != nil || !i.subnet.Prefix.Contains(a) {
 		return invalid("Address %s does not fall within the subnet's address range", wanted)
 	}
-	if taken[a.String()] != "" {
+	if taken[a] != "" {
 		return refuse("InvalidIPAddress.InUse", "Address %s is in use.", wanted)
 	}
 	i.addresses = append(i.addresses, a)
-	taken[a.String()] = i.id
+	taken[a] = i.id
 	return nil
 }
 
+// reservedAddresses are the network, the router, DNS, one for later, and the last
+// ("Subnet CIDR blocks", VPC User Guide).
+const reservedAddresses = 5
+
 func (c *Cloud) freeAddress(s Subnet) (netip.Addr, bool) {
-	a := s.Prefix.Masked().Addr()
-	for range 4 { // the network, the router, DNS, and one reserved ("Subnet CIDR blocks")
-		a = a.Next()
+	first := s.Prefix.Masked().Addr()
+	for range reservedAddresses - 1 {
+		first = first.Next()
 	}
-	for ; s.Prefix.Contains(a.Next()); a = a.Next() {
-		if c.taken[s.ID][a.String()] == "" {
+	if c.freeCount(s) <= 0 {
+		return netip.Addr{}, false
+	}
+	for a := c.nextFree[s.ID]; ; a = a.Next() {
+		if !a.IsValid() || !s.Prefix.Contains(a.Next()) {
+			a = first
+		}
+		if c.taken[s.ID][a] == "" {
+			c.nextFree[s.ID] = a.Next()
 			return a, true
 		}
 	}
-	return netip.Addr{}, false
+}
+
+// freeCount is how many addresses of a subnet are free.
+func (c *Cloud) freeCount(s Subnet) int {
+	return 1<<(32-s.Prefix.Bits()) - reservedAddresses - len(c.taken[s.ID])
 }
 
 func (c *Cloud) deleteInterface(i *netInterface) {
 	for _, a := range i.addresses {
-		delete(c.taken[i.subnet.ID], a.String())
+		delete(c.taken[i.subnet.ID], a)
 	}
 	delete(c.interfaces, i.id)
 }

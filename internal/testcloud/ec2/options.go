@@ -97,6 +97,7 @@ type InstanceType struct {
 	AddressesPerInterface int // private IPv4 addresses, the primary one included
 	Hibernation           bool
 	NoSpot                bool
+	Xen                   bool     // not built on the Nitro System
 	Zones                 []string // nil: all
 	SpotPrice             string   // the price now; empty: no maximum is too low
 }
@@ -104,11 +105,13 @@ type InstanceType struct {
 // A TargetGroup is a target group of a load balancer, with targets of type
 // instance.
 type TargetGroup struct {
-	Name         string
-	ID           string // the last part of its ARN
-	Port         int
-	Zones        []string      // which the load balancer serves; nil: all
-	Deregistring time.Duration // how long a target drains
+	Name  string
+	ID    string // the last part of its ARN
+	Port  int
+	Zones []string // which the load balancer serves; nil: all
+
+	InitialHealthChecks time.Duration // until a target is healthy
+	DeregistrationDelay time.Duration // how long a target drains
 }
 
 // DefaultCatalog has three zones with a subnet each, images for both
@@ -119,13 +122,13 @@ func DefaultCatalog(region string) *Catalog {
 		SecurityGroups: []string{"sg-0123456789abcdef0"},
 		KeyPairs:       []string{"default"},
 		Profiles:       []string{"nstance"},
-		TargetGroups:   []TargetGroup{{Name: "web", ID: "73e2d6bc24d8a067", Port: 80, Deregistring: 300 * time.Second}},
+		TargetGroups:   []TargetGroup{{Name: "web", ID: "73e2d6bc24d8a067", Port: 80, DeregistrationDelay: 300 * time.Second}},
 		Types: []InstanceType{
 			{Name: "t3.micro", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true},
 			{Name: "m5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 8192, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true},
 			{Name: "c5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 4096, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true},
 			{Name: "m6g.large", Archs: []string{"arm64"}, VCPUs: 2, MemoryMiB: 8192, Interfaces: 3, AddressesPerInterface: 10},
-			{Name: "t2.micro", Archs: []string{"i386", "x86_64"}, VCPUs: 1, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true},
+			{Name: "t2.micro", Archs: []string{"i386", "x86_64"}, VCPUs: 1, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true, Xen: true},
 		},
 		Images: []Image{
 			{ID: "ami-0abcdef1234567890", Owner: "136693071363", Name: "debian-12-amd64-20260501-100", Arch: "x86_64", Created: time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)},

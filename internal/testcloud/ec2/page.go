@@ -21,11 +21,11 @@ const (
 
 // page cuts one page out of all results, which it sorts by ID. A token holds the
 // last ID of the page before, so it survives changes in between.
-func (c *Cloud) page(in pageInput, ids []string, most int) (page []string, next string, err error) {
+func (c *Cloud) page(in pageInput, ids []string, least, most int) (page []string, next string, err error) {
 	size := len(ids)
 	if in.MaxResults != nil {
-		if *in.MaxResults < minPage || *in.MaxResults > most {
-			return nil, "", invalid("Value ( %d ) for parameter maxResults is invalid. Expecting a value between %d and %d.", *in.MaxResults, minPage, most)
+		if *in.MaxResults < least || *in.MaxResults > most {
+			return nil, "", invalid("Value ( %d ) for parameter maxResults is invalid. Expecting a value between %d and %d.", *in.MaxResults, least, most)
 		}
 		size = min(*in.MaxResults, c.o.PageSize)
 	}

@@ -21,6 +21,7 @@ type spotRequest struct {
 	state      string // open, active, closed, cancelled
 	code       string
 	message    string
+	updated    time.Time
 }
 
 func newSpotRequest(on call, l *launch) *spotRequest {
@@ -37,7 +38,9 @@ func newSpotRequest(on call, l *launch) *spotRequest {
 	return s
 }
 
-func (s *spotRequest) setStatus(code, message string) { s.code, s.message = code, message }
+func (s *spotRequest) setStatus(code, message string) {
+	s.code, s.message, s.updated = code, message, time.Now()
+}
 
 func (s *spotRequest) fulfill(m *machine) {
 	s.machine, s.zone, s.state = m, m.zone, "active"
@@ -70,4 +73,86 @@ func (c *Cloud) checkPrice(on call, l *launch) error {
 	s.setStatus("price-too-low", "Your Spot request price is lower than the minimum required Spot request fulfillment price.")
 	c.spotRequests[s.id] = s
 	return refuse("SpotMaxPriceTooLow", "Your Spot request price of %s is lower than the minimum required Spot request fulfillment price of %s.", limit, l.kind.SpotPrice)
+}
+
+type spotInput struct {
+	listInput
+	SpotInstanceRequestIds []string `q:"SpotInstanceRequestId"`
+}
+
+type spotOutput struct {
+	Requests  []spotItem `xml:"spotInstanceRequestSet>item"`
+	NextToken string     `xml:"nextToken,omitempty"`
+}
+
+type spotItem struct {
+	ID     string `xml:"spotInstanceRequestId"`
+	Price  string `xml:"spotPrice,omitempty"`
+	Kind   string `xml:"type"`
+	State  string `xml:"state"`
+	Status struct {
+		Code    string `xml:"code"`
+		Updated string `xml:"updateTime"`
+		Message string `xml:"message"`
+	} `xml:"status"`
+	Launch struct {
+		Image string `xml:"imageId"`
+		Type  string `xml:"instanceType"`
+	} `xml:"launchSpecification"`
+	Machine  string    `xml:"instanceId,omitempty"`
+	Created  string    `xml:"createTime"`
+	Product  string    `xml:"productDescription"`
+	Zone     string    `xml:"launchedAvailabilityZone,omitempty"`
+	Behavior string    `xml:"instanceInterruptionBehavior"`
+	Tags     []tagItem `xml:"tagSet>item"`
+}
+
+func (s *spotRequest) kindName() string {
+	if s.persistent {
+		return "persistent"
+	}
+	return "one-time"
+}
+
+func (s *spotRequest) item() spotItem {
+	out := spotItem{
+		ID: s.id, Price: s.maxPrice, Kind: s.kindName(), State: s.state, Created: stamp(s.created), Product: "Linux/UNIX", Zone: s.zone,
+		Behavior: s.behavior, Tags: tagItems(s.tags),
+	}
+	out.Status.Code, out.Status.Message, out.Status.Updated = s.code, s.message, stamp(s.updated)
+	out.Launch.Image, out.Launch.Type = s.image, s.kind.Name
+	if s.machine != nil {
+		out.Machine = s.machine.id
+	}
+	return out
+}
+
+func (c *Cloud) describeSpotInstanceRequests(_ call, in *spotInput) (*spotOutput, error) {
+	var all []entry
+	for _, s := range c.spotRequests {
+		has := filterable{
+			"spot-instance-request-id": {s.id}, "state": {s.state}, "type": {s.kindName()}, "status-code": {s.code}, "launch.instance-type": {s.kind.Name},
+			"launched-availability-zone": {s.zone},
+		}
+		if s.machine != nil {
+			has["instance-id"] = []string{s.machine.id}
+		}
+		all = append(all, entry{s.id, has, s.tags})
+	}
+	ids, next, err := c.list(in.listInput, listing{
+		filters: []string{"spot-instance-request-id", "state", "type", "status-code", "launch.instance-type", "launched-availability-zone", "instance-id"},
+		asked:   in.SpotInstanceRequestIds, notFound: unknownSpotRequest, least: minPage, most: maxPage,
+	}, all)
+	if err != nil {
+		return nil, err
+	}
+	out := &spotOutput{NextToken: next}
+	for _, id := range ids {
+		out.Requests = append(out.Requests, c.spotRequests[id].item())
+	}
+	return out, nil
+}
+
+func unknownSpotRequest(id string) error {
+	return refuse("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '%s' does not exist", id)
 }

@@ -150,12 +150,12 @@ func (c *Cloud) tagsOf(id string) (*map[string]string, error) {
 		if i := c.interfaces[id]; i != nil {
 			return &i.tags, nil
 		}
-		return nil, refuse("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '%s' does not exist", id)
+		return nil, unknownInterface(id)
 	case "sir":
 		if s := c.spotRequests[id]; s != nil {
 			return &s.tags, nil
 		}
-		return nil, refuse("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '%s' does not exist", id)
+		return nil, unknownSpotRequest(id)
 	case "vol":
 		for _, m := range c.machines {
 			if m.volume == id && m.state != terminated {
