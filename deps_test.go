@@ -2,6 +2,7 @@ package nstance_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,7 @@ var floors = []struct {
 	{"./internal/manager", []string{"storage", "storage/secret", "internal/..."}, heavy, "what secret managers share knows none of them"},
 	{"./provider", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
 	{"./provider/simcloud", []string{"provider", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
+	{"./provider/aws", []string{"provider", "internal/..."}, otherClouds("github.com/aws/"), "a program that embeds a provider links only its cloud"},
 	{"./provider/local", []string{"provider", "internal/..."}, heavy, "local machines need no cloud"},
 	{"./provider/azure", []string{"provider", "internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/"}, "a program with machines on Azure links no other cloud's SDK"},
 	{"./internal/testcloud/arm", []string{"internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/", "github.com/stretchr/"}, "the test cloud knows no provider; programs link it"},
@@ -63,6 +65,11 @@ var floors = []struct {
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
 	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
+}
+
+// otherClouds returns what a program that asked for one SDK must not link.
+func otherClouds(own string) []string {
+	return slices.DeleteFunc(slices.Clone(heavy), func(dep string) bool { return dep == own })
 }
 
 func TestFloors(t *testing.T) {
