@@ -9,7 +9,9 @@
 package aws
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -113,11 +115,23 @@ func withSent(ctx context.Context) (context.Context, *atomic.Bool) {
 	return context.WithValue(ctx, sentKey{}, sent), sent
 }
 
-// Do implements aws.HTTPClient.
+// Do implements aws.HTTPClient. It gives the request a body of its own: the SDK
+// closes its body as soon as an answer begins (smithy-go, transport/http,
+// ClientHandler.Handle), while net/http may still look whether more of it comes,
+// which then breaks the connection in the middle of the answer.
 func (s sender) Do(r *http.Request) (*http.Response, error) {
-	if sent, ok := r.Context().Value(sentKey{}).(*atomic.Bool); ok {
-		trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}
-		r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
+	ctx := r.Context()
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	}
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.Body, _ = r.GetBody()
 	}
 	return s.next.Do(r)
 }

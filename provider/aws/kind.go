@@ -23,6 +23,8 @@ const maxUserData = 16 << 10
 // before it gives up.
 const consistency = time.Minute
 
+const sampleImage = "ami-0123456789abcdef0"
+
 // The bucket of RunInstances calls of an account in a region ("Request throttling
 // for the Amazon EC2 API", EC2 Developer Guide).
 const (
@@ -36,7 +38,7 @@ func Kind() provider.Kind {
 		Name: "aws", Options: &Options{}, Args: &Args{}, BalancerArgs: &BalancerArgs{},
 		Check: checkSettings, CheckSpec: checkSpec, Open: open,
 		Images: true, Balancers: true, Address: true, Spot: true, Park: parkModes(),
-		Consistency: consistency, MaxUserData: maxUserData, Rate: launchesPerSecond, Burst: launchBurst,
+		Consistency: consistency, MaxUserData: maxUserData, SampleImage: sampleImage, Rate: launchesPerSecond, Burst: launchBurst,
 	}
 }
 
@@ -51,7 +53,7 @@ func open(ctx context.Context, s provider.Settings) (nstance.Provider, func() er
 	}
 	conf, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithSharedConfigProfile(o.Profile))
 	if err != nil {
-		return nil, nil, nstance.Errorf(nstance.Invalid, "shard.provider.options: AWS configuration: %w", err)
+		return nil, nil, nstance.FieldError("options.profile", "see the AWS configuration of this machine", "%s", err)
 	}
 	p, err := New(conf, o)
 	if err != nil {
@@ -70,10 +72,10 @@ func decodeOptions(s provider.Settings) (*Options, error) {
 		return nil, err
 	}
 	if s.Zone != "" {
-		return nil, nstance.FieldError("shard.provider.zone", "leave it out, and choose subnets in shard.subnet_pools", "a subnet of AWS has its zone already")
+		return nil, nstance.FieldError("zone", "leave it out, and choose subnets in shard.subnet_pools", "a subnet of AWS has its zone already")
 	}
 	var o Options
-	if err := provider.DecodeArgs(s.Options, &o); err != nil {
+	if err := provider.DecodeOptions(s.Options, &o); err != nil {
 		return nil, err
 	}
 	return &o, o.check()
@@ -84,7 +86,7 @@ var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$`)
 
 func checkRegion(name string) error {
 	if !region.MatchString(name) {
-		return nstance.FieldError("shard.provider.region", "name a region such as eu-central-1", "%.64q is not a region of AWS", name)
+		return nstance.FieldError("region", "name a region such as eu-central-1", "%.64q is not a region of AWS", name)
 	}
 	return nil
 }
@@ -93,11 +95,11 @@ func (o *Options) check() error {
 	for name, endpoint := range map[string]string{"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint} {
 		u, err := url.Parse(endpoint)
 		if endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
-			return nstance.FieldError("shard.provider.options."+name, "use https://host", "%.64q is not a URL", endpoint)
+			return nstance.FieldError("options."+name, "use https://host", "%.64q is not a URL", endpoint)
 		}
 	}
 	if o.NetworkInterface != "" && !strings.HasPrefix(o.NetworkInterface, "eni-") {
-		return nstance.FieldError("shard.provider.options.network_interface", "use an ID such as eni-0123456789abcdef0", "%.64q is not the ID of a network interface", o.NetworkInterface)
+		return nstance.FieldError("options.network_interface", "use an ID such as eni-0123456789abcdef0", "%.64q is not the ID of a network interface", o.NetworkInterface)
 	}
 	return nil
 }

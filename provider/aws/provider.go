@@ -35,20 +35,43 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 	if len(out.Instances) != 1 {
 		return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "RunInstances: EC2 answered with %d instances", len(out.Instances))
 	}
-	return replayed(spec, &out.Instances[0])
+	i := &out.Instances[0]
+	if len(i.Tags) == 0 {
+		if err := p.checkUntagged(ctx, spec, i); err != nil {
+			return nstance.Machine{}, err
+		}
+	}
+	return launched(spec, i)
 }
 
-// replayed returns the machine that EC2 answered a create with. It may be an
-// older one that had the same token: EC2 compares parameters in part only, and
-// such an answer may have no tags.
-func replayed(spec nstance.MachineSpec, i *types.Instance) (nstance.Machine, error) {
+// checkUntagged looks at an instance that EC2 answered a create with and whose
+// tags it left out, which it does for one that had the same token before. Nil
+// means that it is the machine of spec, or not visible yet.
+func (p *Provider) checkUntagged(ctx context.Context, spec nstance.MachineSpec, i *types.Instance) error {
+	_, err := p.own(ctx, nstance.Machine{ID: spec.ID, Owner: spec.Owner, ProviderID: aws.ToString(i.InstanceId)})
+	switch nstance.CodeOf(err) {
+	case "", nstance.Conflict:
+		return err
+	case nstance.NotFound, nstance.Unavailable:
+		return nil // EC2 knew the token, which has a digest of the marks
+	}
+	return nstance.Errorf(nstance.Ambiguous, "instance %s was made, and its marks cannot be read: %w", aws.ToString(i.InstanceId), err)
+}
+
+// launched returns the machine that EC2 answered a create with. It may be an older
+// one that had the same token: EC2 may then answer with that, although other
+// parameters were asked for.
+func launched(spec nstance.MachineSpec, i *types.Instance) (nstance.Machine, error) {
+	older := func(difference string, args ...any) (nstance.Machine, error) {
+		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "instance %s was made with this token before and "+difference, append([]any{aws.ToString(i.InstanceId)}, args...)...)
+	}
 	for _, v := range []struct{ field, want, got string }{
 		{"image", spec.Image, aws.ToString(i.ImageId)},
 		{"instance type", spec.InstanceType, string(i.InstanceType)},
 		{"subnet", spec.Subnet, aws.ToString(i.SubnetId)},
 	} {
 		if v.want != "" && v.got != "" && v.got != v.want {
-			return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "instance %s was made with this token before, with %s %s instead of %s", aws.ToString(i.InstanceId), v.field, v.got, v.want)
+			return older("has %s %s, not %s", v.field, v.got, v.want)
 		}
 	}
 	tags, want := tagsOf(i), marks(spec)
@@ -57,11 +80,11 @@ func replayed(spec nstance.MachineSpec, i *types.Instance) (nstance.Machine, err
 	}
 	for _, key := range []string{tagInstanceID, tagInstallation, tagCluster, tagShard, tagTenant} {
 		if tags[key] != want[key] {
-			return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "instance %s was made with this token before, with tag %s=%q", aws.ToString(i.InstanceId), key, tags[key])
+			return older("has tag %s=%s, not %s", key, tags[key], want[key])
 		}
 	}
 	if stateOf(i) == types.InstanceStateNameTerminated {
-		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "instance %s was made with this token before and is terminated", aws.ToString(i.InstanceId))
+		return older("is terminated: %s", reasonOf(i))
 	}
 	return machineOf(i, tags), nil
 }
@@ -80,20 +103,35 @@ func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Mach
 // filter, or a terminated instance, is NotFound: the error for an unknown instance
 // ID comes for new instances too.
 func (p *Provider) find(ctx context.Context, filters ...types.Filter) (*types.Instance, error) {
-	var dead *types.Instance
+	i, err := p.lookUp(ctx, filters...)
+	switch {
+	case err != nil:
+		return nil, err
+	case i == nil:
+		return nil, nstance.Errorf(nstance.NotFound, "EC2 shows no instance with %s", describeFilters(filters))
+	case stateOf(i) == types.InstanceStateNameTerminated:
+		return nil, lost(i)
+	}
+	return i, nil
+}
+
+// lost is NotFound for a terminated instance, with its reason.
+func lost(i *types.Instance) error {
+	return nstance.Lost(causeOf(i), "instance %s is terminated: %s", aws.ToString(i.InstanceId), reasonOf(i))
+}
+
+// lookUp returns the instance that all filters fit, rather one that is not
+// terminated; nil if there is none.
+func (p *Provider) lookUp(ctx context.Context, filters ...types.Filter) (found *types.Instance, err error) {
 	for i, err := range p.describe(ctx, filters) {
 		if err != nil {
 			return nil, err
 		}
-		if stateOf(i) != types.InstanceStateNameTerminated {
+		if found = i; stateOf(i) != types.InstanceStateNameTerminated {
 			return i, nil
 		}
-		dead = i
 	}
-	if dead != nil {
-		return nil, nstance.Lost(causeOf(dead), "instance %s is terminated: %s", aws.ToString(dead.InstanceId), reasonOf(dead))
-	}
-	return nil, nstance.Errorf(nstance.NotFound, "EC2 shows no instance with %s", describeFilters(filters))
+	return found, nil
 }
 
 // pageSize is the most that DescribeInstances answers at once.
@@ -153,28 +191,42 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 	return err
 }
 
-// own returns the instance of m if its tags are m's. They are compared by EC2: an
-// answer may lack tags that no filter asked for, so that a machine without tags
-// is not the proof that it is another's. Fails with Conflict when another machine
-// has m's handle.
+// own returns the instance of m if its tags are m's. EC2 compares them: an answer
+// may lack tags that no filter asked for, so that a machine without tags need not
+// be another's. Fails with Conflict when another machine has m's handle.
 func (p *Provider) own(ctx context.Context, m nstance.Machine) (*types.Instance, error) {
 	handle := filter("tag:"+tagInstanceID, string(m.ID))
 	if m.ProviderID != "" {
 		handle = filter("instance-id", m.ProviderID)
 	}
-	i, err := p.find(ctx, append(ownerFilters(m.Owner), filter("tag:"+tagInstanceID, string(m.ID)), handle)...)
-	if nstance.CodeOf(err) != nstance.NotFound || nstance.LossCauseOf(err) != "" {
-		return i, err
-	}
-	i, err = p.find(ctx, handle)
-	if err != nil {
+	filters := append(ownerFilters(m.Owner), filter("tag:"+tagInstanceID, string(m.ID)), handle)
+	i, err := p.lookUp(ctx, filters...)
+	switch {
+	case err != nil:
 		return nil, err
+	case i != nil && stateOf(i) == types.InstanceStateNameTerminated:
+		return nil, lost(i)
+	case i != nil:
+		return i, nil
+	}
+	return nil, p.disowned(ctx, handle)
+}
+
+// disowned returns what it means that the machine with that handle does not have
+// the tags that were asked for.
+func (p *Provider) disowned(ctx context.Context, handle types.Filter) error {
+	i, err := p.find(ctx, handle)
+	if err == nil && len(i.Tags) == 0 {
+		i, err = p.lookUp(ctx, handle, filter("tag-key", tagInstanceID))
+		if err == nil && i == nil {
+			err = nstance.Errorf(nstance.Unavailable, "EC2 shows no tags of the instance with %s: they are not visible yet, or were removed", describeFilters([]types.Filter{handle}))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	tags := tagsOf(i)
-	if len(tags) == 0 {
-		return nil, nstance.Errorf(nstance.Unavailable, "EC2 shows instance %s without tags: they are not visible yet, or were removed", *i.InstanceId)
-	}
-	return nil, nstance.Errorf(nstance.Conflict, "instance %s is machine %q of %+v", *i.InstanceId, tags[tagInstanceID], ownerOf(tags))
+	return nstance.Errorf(nstance.Conflict, "instance %s is machine %q of %+v", aws.ToString(i.InstanceId), tags[tagInstanceID], ownerOf(tags))
 }
 
 // ownerFilters fit what falls under owner.
