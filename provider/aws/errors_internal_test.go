@@ -126,7 +126,9 @@ func TestNoAnswer(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway)
 			fmt.Fprint(w, "<html>bad gateway</html>")
 		},
-		"half an answer": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<RunInstancesResponse><instancesSet><item>") },
+		"half an answer": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "<RunInstancesResponse><instancesSet><item>")
+		},
 	}
 	for name, h := range handlers {
 		t.Run(name, func(t *testing.T) {
