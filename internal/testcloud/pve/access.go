@@ -89,12 +89,12 @@ func (c *Cloud) ticket(w http.ResponseWriter, r *http.Request) {
 }
 
 // may reports whether the caller has one of the privileges at a path.
-func (r *call) may(path string, any ...string) bool {
+func (r *call) may(path string, oneOf ...string) bool {
 	if r.acl == nil {
 		return true
 	}
 	for _, p := range r.granted(path) {
-		if slices.Contains(any, p) {
+		if slices.Contains(oneOf, p) {
 			return true
 		}
 	}
@@ -116,8 +116,8 @@ func (r *call) granted(path string) []string {
 }
 
 // mayVM is the same for a machine, whose pool may give rights too.
-func (r *call) mayVM(v *vm, any ...string) bool {
-	return r.may("/vms/"+itoa(v.id), any...) || v.pool != "" && r.may("/pool/"+v.pool, any...)
+func (r *call) mayVM(v *vm, oneOf ...string) bool {
+	return r.may("/vms/"+itoa(v.id), oneOf...) || v.pool != "" && r.may("/pool/"+v.pool, oneOf...)
 }
 
 // need refuses a caller who lacks one of the privileges on a machine.

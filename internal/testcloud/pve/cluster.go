@@ -44,6 +44,25 @@ func (c *Cloud) listNodes(r *call) (any, error) {
 	return out, nil
 }
 
+func (c *Cloud) nodeStatus(r *call) (any, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[r.PathValue("node")]
+	if !r.may("/nodes/"+n.Name, "Sys.Audit") {
+		return nil, denied("/nodes/"+n.Name, "Sys.Audit")
+	}
+	part := func(total uint64) map[string]any {
+		return map[string]any{"total": total, "free": total / 2, "used": total / 2}
+	}
+	root := part(100 << 30)
+	root["avail"] = root["free"]
+	return map[string]any{
+		"pveversion": "pve-manager/9.2.6/b7a2a6d4", "kversion": "Linux 6.17.2-1-pve #1 SMP", "uptime": 1000, "cpu": 0.01, "wait": 0, "idle": 0,
+		"loadavg": []string{"0.00", "0.00", "0.00"}, "memory": part(n.Memory), "swap": part(0), "rootfs": root, "ksm": map[string]any{"shared": 0},
+		"cpuinfo": map[string]any{"model": "test", "mhz": "3000.000", "sockets": 1, "cores": n.CPUs, "cpus": n.CPUs, "hvm": "1", "user_hz": 100, "flags": "vmx"},
+	}, nil
+}
+
 func (c *Cloud) sortedNodes() []*node {
 	return slices.SortedFunc(maps.Values(c.nodes), func(a, b *node) int { return cmp.Compare(a.id, b.id) })
 }

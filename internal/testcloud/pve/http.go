@@ -62,6 +62,7 @@ func (c *Cloud) routes() *http.ServeMux {
 	table := map[string]route{
 		"GET /version":                               {"", false, c.version},
 		"GET /nodes":                                 {"", false, c.listNodes},
+		"GET /nodes/{node}/status":                   {"", false, c.nodeStatus},
 		"GET /cluster/resources":                     {"type", false, c.resources},
 		"GET /cluster/nextid":                        {"vmid", false, c.nextID},
 		"GET /cluster/status":                        {"", false, c.clusterStatus},
