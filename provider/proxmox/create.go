@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -86,7 +87,7 @@ func (p *Provider) clone(ctx context.Context, list []resource, pl plan) (nstance
 		return !slices.ContainsFunc(list, func(r resource) bool { return r.VMID == vmid })
 	})
 	if i < 0 {
-		return nstance.Machine{}, nstance.FieldError("args.vmid_max", "widen vmid_min to vmid_max in shard.provider.options", "all %d VMIDs that %s may have are taken", maxProbes, pl.spec.ID)
+		return nstance.Machine{}, nstance.FieldError("options.vmid_max", "widen vmid_min to vmid_max in shard.provider.options", "all %d VMIDs that %s may have are taken", maxProbes, pl.spec.ID)
 	}
 	m := pl.marks(p.o.vmids(pl.spec.ID)[i])
 	image := imageName(m.ID, pl.print)
@@ -108,7 +109,9 @@ func (p *Provider) clone(ctx context.Context, list []resource, pl plan) (nstance
 	if err = p.startClone(ctx, w, pl, at, image, notes); err != nil {
 		close(w.done)
 		p.drop(w)
-		if !errors.Is(err, nstance.Ambiguous) {
+		// After a Conflict it may be the image of the same machine, which another
+		// server makes.
+		if !errors.Is(err, nstance.Ambiguous) && !errors.Is(err, nstance.Conflict) {
 			p.discardImage(ctx, w.node, image)
 		}
 		return nstance.Machine{}, taken(err)
@@ -132,6 +135,9 @@ func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placemen
 	if err != nil {
 		return nstance.Errorf(nstance.Internal, "the image with the user data: %w", err)
 	}
+	p.mu.Lock()
+	w.seed = seed
+	p.mu.Unlock()
 	// Its name has the fingerprint of the spec: what it may overwrite is the same.
 	if err = p.api.upload(ctx, w.node, p.o.ISOStorage, image, seed); err != nil {
 		return err
@@ -177,7 +183,9 @@ func (pl plan) seedDrive() string {
 // finish follows the clone, then configures, marks and starts the machine.
 func (p *Provider) finish(ctx context.Context, w *work) error {
 	if err := p.api.wait(ctx, w.upid); err != nil && !errors.Is(err, nstance.Ambiguous) {
-		p.discardImage(ctx, w.node, imageName(w.marks.ID, w.marks.Print)) // disks and configuration are freed by the task
+		if !errors.Is(err, nstance.Conflict) { // the task frees disks and configuration itself
+			p.discardImage(ctx, w.node, imageName(w.marks.ID, w.marks.Print))
+		}
 		return err
 	}
 	close(w.cloned)
@@ -217,7 +225,7 @@ func (p *Provider) finishStep(ctx context.Context, w *work) (done bool, err erro
 		for key, value := range f.Config {
 			config[key] = value
 		}
-		if err := p.api.do(ctx, path+"/config", config); err != nil {
+		if err := p.configure(ctx, w, f, config); err != nil {
 			return false, err
 		}
 	}
@@ -225,6 +233,16 @@ func (p *Provider) finishStep(ctx context.Context, w *work) (done bool, err erro
 		return false, err
 	}
 	return true, p.api.do(ctx, path+"/config", map[string]string{"tags": f.marks.tags(false)})
+}
+
+// configure writes a machine's first configuration. The image may be gone: a
+// server whose create of the same machine failed has removed its own.
+func (p *Provider) configure(ctx context.Context, w *work, f *found, config map[string]string) error {
+	err := p.api.do(ctx, vmPath(f.node, f.VMID)+"/config", config)
+	if err == nil || w.seed == nil || !strings.Contains(err.Error(), ":iso/") {
+		return err
+	}
+	return errors.Join(err, p.api.upload(ctx, f.node, p.o.ISOStorage, imageName(f.ID, f.Print), w.seed))
 }
 
 // start starts a machine unless it runs. What it does afterwards decides, not

@@ -37,7 +37,7 @@ var rules = []rule{
 	{0, "HA resources", nstance.Conflict, "the machine is under high availability"},
 	{0, "HA managed", nstance.Conflict, "the same"},
 	{0, "still in use by linked clone", nstance.Conflict, "a template that machines share their disk with"},
-	{0, "is running - destroy failed", nstance.Conflict, "the machine was started meanwhile"},
+	{0, "is running - destroy failed", nstance.Unavailable, "the machine was started meanwhile; it is stopped and removed at the next try"},
 	{0, "out of space", nstance.Capacity, "the storage is full"},
 	{0, "No space left", nstance.Capacity, "the storage is full"},
 	{0, "not enough free space", nstance.Capacity, "the storage is full"},

@@ -80,25 +80,25 @@ var (
 
 func (o Options) check() error {
 	if o.Endpoint == "" {
-		return nstance.FieldError("args.endpoint", "give the base URL of a node, such as https://pve1.example.org:8006", "is missing")
+		return nstance.FieldError("options.endpoint", "give the base URL of a node, such as https://pve1.example.org:8006", "is missing")
 	}
 	for _, e := range append([]string{o.Endpoint}, o.FallbackEndpoints...) {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-			return nstance.FieldError("args.endpoint", "write it as https://pve1.example.org:8006, without a path", "%.64q is not the base URL of a node", e)
+			return nstance.FieldError("options.endpoint", "write it as https://pve1.example.org:8006, without a path", "%.64q is not the base URL of a node", e)
 		}
 	}
 	for _, n := range append(slices.Clone(o.Nodes), cmp.Or(o.Pool, "-"), cmp.Or(o.ISOStorage, "-")) {
 		if n != "-" && !simpleName.MatchString(n) {
-			return nstance.FieldError("args.nodes", "use letters, digits, dots, hyphens and underscores in names of nodes, pools and storage", "%.64q is not a name", n)
+			return nstance.FieldError("options.nodes", "use letters, digits, dots, hyphens and underscores in names of nodes, pools and storage", "%.64q is not a name", n)
 		}
 	}
 	o = o.withDefaults()
 	if o.MinVMID < 100 || o.MaxVMID > maxVMID || o.MaxVMID < o.MinVMID {
-		return nstance.FieldError("args.vmid_min", "use a range between 100 and 999999999", "%d to %d is not a range of VMIDs", o.MinVMID, o.MaxVMID)
+		return nstance.FieldError("options.vmid_min", "use a range between 100 and 999999999", "%d to %d is not a range of VMIDs", o.MinVMID, o.MaxVMID)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.InstanceTypes)) {
 		if t := o.InstanceTypes[name]; !typeName.MatchString(name) || t.Cores < 1 || t.Memory < 16 {
-			return nstance.FieldError("args.instance_types", "use lower-case names, at least one core and 16 MiB", "%.64q is not a usable type", name)
+			return nstance.FieldError("options.instance_types", "use lower-case names, at least one core and 16 MiB", "%.64q is not a usable type", name)
 		}
 	}
 	return nil
@@ -118,14 +118,14 @@ func (o Options) token() (string, error) {
 	if o.TokenFile != "" {
 		b, err := os.ReadFile(o.TokenFile)
 		if err != nil {
-			return "", nstance.FieldError("args.token_file", "name a file that the server may read", "%v", err)
+			return "", nstance.FieldError("options.token_file", "name a file that the server may read", "%v", err)
 		}
 		token, from = string(b), o.TokenFile
 	}
 	token = strings.TrimSpace(token)
 	user, secret, ok := strings.Cut(token, "=")
 	if !ok || secret == "" || !strings.Contains(user, "@") || !strings.Contains(user, "!") {
-		return "", nstance.FieldError("args.token_file", "make one with pveum user token add and write it as user@realm!id=secret", "%s holds no API token", from)
+		return "", nstance.FieldError("options.token_file", "make one with pveum user token add and write it as user@realm!id=secret", "%s holds no API token", from)
 	}
 	return token, nil
 }

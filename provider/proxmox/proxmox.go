@@ -143,7 +143,7 @@ func (p *Provider) lock(ctx context.Context, id nstance.InstanceID) (unlock func
 
 func decodeOptions(raw json.RawMessage) (Options, error) {
 	var o Options
-	if err := provider.DecodeArgs(raw, &o); err != nil {
+	if err := provider.DecodeOptions(raw, &o); err != nil {
 		return o, err
 	}
 	return o, o.check()

@@ -56,18 +56,18 @@ func newTransport(o Options) (*transport, error) {
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, nstance.FieldError("args.ca_file", "name a file that the server may read", "%v", err)
+			return nil, nstance.FieldError("options.ca_file", "name a file that the server may read", "%v", err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, nstance.FieldError("args.ca_file", "copy /etc/pve/pve-root-ca.pem", "%s holds no certificate", o.CAFile)
+			return nil, nstance.FieldError("options.ca_file", "copy /etc/pve/pve-root-ca.pem", "%s holds no certificate", o.CAFile)
 		}
 		t.base.TLSClientConfig.RootCAs = pool
 	}
 	for _, e := range append([]string{o.Endpoint}, o.FallbackEndpoints...) {
 		u, err := url.Parse(e)
 		if err != nil {
-			return nil, nstance.FieldError("args.endpoint", "", "%v", err)
+			return nil, nstance.FieldError("options.endpoint", "", "%v", err)
 		}
 		t.endpoints = append(t.endpoints, u)
 	}

@@ -23,9 +23,11 @@ const workMemory = time.Minute
 type work struct {
 	kind     string
 	marks    marks
-	node     string // of the machine; for a clone that it is bound for
+	node     string // of the machine when the work began; for a clone where it will be
+	at       string // where it was found last, for the work itself
 	reserved uint64 // bytes of memory that a new machine takes there
 	upid     string // of the clone
+	seed     []byte // image with the user data; nil after a restart
 	cancel   context.CancelFunc
 
 	cloned chan struct{} // closed when the clone has ended
@@ -36,7 +38,7 @@ type work struct {
 }
 
 func newWork(kind string, m marks, node string) *work {
-	return &work{kind: kind, marks: m, node: node, cancel: func() {}, cloned: make(chan struct{}), done: make(chan struct{})}
+	return &work{kind: kind, marks: m, node: node, at: node, cancel: func() {}, cloned: make(chan struct{}), done: make(chan struct{})}
 }
 
 func (w *work) active() bool {
@@ -170,11 +172,11 @@ func (p *Provider) retry(ctx context.Context, w *work, step func(context.Context
 // reread reads the machine of a work again, on its node or wherever it is now.
 // Nil means that it is definitely gone.
 func (p *Provider) reread(ctx context.Context, w *work) (*found, error) {
-	r := resource{Type: "qemu", VMID: w.marks.VMID, Node: w.node}
-	c, err := p.api.config(ctx, w.node, w.marks.VMID)
+	r := resource{Type: "qemu", VMID: w.marks.VMID, Node: w.at}
+	c, err := p.api.config(ctx, w.at, w.marks.VMID)
 	if err == nil {
 		if c.Lock == "clone" && c.Name == "" || c.Lock == "destroyed" {
-			return &found{marks: w.marks, node: w.node, lock: c.Lock, listed: r}, nil
+			return &found{marks: w.marks, node: w.at, lock: c.Lock, listed: r}, nil
 		}
 		f := identify(r, c)
 		if f == nil || f.ID != w.marks.ID || f.Owner != w.marks.Owner {
@@ -191,9 +193,7 @@ func (p *Provider) reread(ctx context.Context, w *work) (*found, error) {
 	}
 	f, err := p.find(ctx, list, w.marks.ID)
 	if f != nil {
-		p.mu.Lock()
-		w.node = f.node
-		p.mu.Unlock()
+		w.at = f.node
 	}
 	if f == nil && err == nil {
 		err = p.absent(ctx, list)
