@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -168,7 +169,7 @@ func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placemen
 // taken marks the errors after which the next VMID is tried.
 func taken(err error) error {
 	if errors.Is(err, nstance.Conflict) {
-		return nstance.Errorf(nstance.Conflict, "%w: %w", errTaken, err)
+		return fmt.Errorf("%w: %w", errTaken, err)
 	}
 	return err
 }

@@ -27,40 +27,26 @@ var errNameless = errors.New("its VMID is in use by a machine that shows no name
 // an error means that no machine in the listing has that ID.
 func (p *Provider) find(ctx context.Context, list []resource, id nstance.InstanceID) (*found, error) {
 	may := p.o.vmids(id)
-	nameless := false
 	for _, r := range list {
 		if r.Type != "qemu" || r.Template == 1 {
 			continue
 		}
-		named := r.Name == string(id) || slices.Contains(splitTags(r.Tags), tagID+string(id))
-		if !named && !slices.Contains(may, r.VMID) {
+		mayBe := slices.Contains(may, r.VMID)
+		if r.Name != string(id) && !slices.Contains(splitTags(r.Tags), tagID+string(id)) && !mayBe {
 			continue
 		}
-		f, err := p.read(ctx, r)
-		switch {
-		case err != nil:
-			return nil, err
-		case f != nil && f.ID == id:
-			return f, nil
-		case f == nil && slices.Contains(may, r.VMID):
-			if nameless, err = p.nameless(ctx, r); err != nil {
-				return nil, err
-			}
+		c, err := p.api.config(ctx, r.Node, r.VMID)
+		if err != nil {
+			return nil, movedOrGone(r, err)
 		}
-		if nameless {
+		if f := identify(r, c); f != nil && f.ID == id {
+			return f, nil
+		}
+		if mayBe && c.Name == "" && (c.Lock == "clone" || c.Lock == "destroyed") {
 			return nil, nstance.Errorf(nstance.Unavailable, "machine %s, VMID %d: %w", id, r.VMID, errNameless)
 		}
 	}
 	return nil, nil
-}
-
-// nameless reports whether what has the VMID may still turn out to be ours.
-func (p *Provider) nameless(ctx context.Context, r resource) (bool, error) {
-	c, err := p.api.config(ctx, r.Node, r.VMID)
-	if err != nil {
-		return false, movedOrGone(r, err)
-	}
-	return c.Name == "" && (c.Lock == "clone" || c.Lock == "destroyed"), nil
 }
 
 // read returns the machine behind a line of a listing, or nil if it is not ours.

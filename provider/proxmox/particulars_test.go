@@ -17,12 +17,10 @@ import (
 
 // The calls, as the test cluster names them.
 const (
-	callClone  = "POST /nodes/{node}/qemu/{vmid}/clone"
-	callConfig = "POST /nodes/{node}/qemu/{vmid}/config"
-	callStart  = "POST /nodes/{node}/qemu/{vmid}/status/start"
-	callList   = "GET /cluster/resources"
-	callTask   = "GET /nodes/{node}/tasks/{upid}/status"
-	callUpload = "POST /nodes/{node}/storage/{storage}/upload"
+	callClone = "POST /nodes/{node}/qemu/{vmid}/clone"
+	callStart = "POST /nodes/{node}/qemu/{vmid}/status/start"
+	callList  = "GET /cluster/resources"
+	callTask  = "GET /nodes/{node}/tasks/{upid}/status"
 )
 
 // answer is a fault that answers with a status and a message.
@@ -114,21 +112,21 @@ func TestTwoServersAtOnce(t *testing.T) {
 }
 
 func TestTakenVMID(t *testing.T) {
-	for name, setUp := range map[string]func(b *bench, vmid int){
-		"listed": func(b *bench, vmid int) { b.cloud.Add(vmid, "pve1", map[string]string{"name": "other"}) },
-		"on the same node": func(b *bench, vmid int) {
-			b.cloud.Faults().Next(callUpload, testcloud.Fault{Wait: after(func() { b.cloud.Add(vmid, "pve1", map[string]string{"name": "other"}) })})
-		},
-		"on another node": func(b *bench, vmid int) {
-			b.cloud.Faults().Next(callUpload, testcloud.Fault{Wait: after(func() { b.cloud.Add(vmid, "pve2", map[string]string{"name": "other"}) })})
-		},
+	for name, at := range map[string]struct{ node, call string }{
+		"listed": {"pve1", ""}, "on the same node": {"pve1", "/upload"}, "on another node": {"pve2", "/upload"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}}}
 			s := newBench(t, nil).spec()
 			first := vmidOf(t, func() nstance.Machine { b := newBench(t, o); return b.create(s) }())
 			b := newBench(t, o)
-			setUp(b, first)
+			take := func(r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, at.call) {
+					b.onCall.Store(nil)
+					b.cloud.Add(first, at.node, map[string]string{"name": "other"})
+				}
+			}
+			b.onCall.Store(&take)
 			m := b.create(s)
 			require.NotEqual(t, first, vmidOf(t, m))
 			b.running(b.p, s.ID)
@@ -138,16 +136,6 @@ func TestTakenVMID(t *testing.T) {
 			require.Empty(t, b.cloud.Volumes())
 		})
 	}
-}
-
-// after calls f before the call that waits for it goes on.
-func after(f func()) <-chan struct{} {
-	c := make(chan struct{})
-	go func() {
-		f()
-		close(c)
-	}()
-	return c
 }
 
 func TestReusedVMID(t *testing.T) {
@@ -316,9 +304,8 @@ func TestCloneThatFailsLate(t *testing.T) {
 	require.Equal(t, m, got)
 	b.eventually(func() bool {
 		_, err = b.p.Get(t.Context(), s.ID)
-		return err != nil
+		return nstance.CodeOf(err) == nstance.NotFound
 	}, "the clone never failed")
-	b.refused(nstance.NotFound, err)
 	require.Equal(t, nstance.LossCapacity, nstance.LossCauseOf(err))
 	b.eventually(func() bool { return len(b.cloud.Volumes()) == 0 }, "image stays")
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,11 +29,17 @@ type bench struct {
 	server *httptest.Server
 	p      *proxmox.Provider
 	owner  nstance.Owner
+	onCall atomic.Pointer[func(*http.Request)] // called before each call
 }
 
 func newBench(t *testing.T, o *pve.Options) *bench {
 	b := &bench{T: t, cloud: pve.New(o), owner: nstance.Owner{Installation: "abc", Cluster: "c1", Shard: "s1", Tenant: "default"}}
-	b.server = httptest.NewServer(b.cloud)
+	b.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f := b.onCall.Load(); f != nil {
+			(*f)(r)
+		}
+		b.cloud.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		b.server.Close()
 		require.NoError(t, b.cloud.Close())

@@ -129,13 +129,13 @@ func (p *Provider) begin(w *work, do func(context.Context, *work) error) {
 
 // finished ends a work. It needs p.mu.
 func (p *Provider) finished(w *work, err error) {
+	w.err, w.endedAt = err, time.Now()
+	close(w.done)
 	select {
 	case <-w.cloned:
 	default:
-		close(w.cloned)
+		close(w.cloned) // after done: a clone that failed is seen to have failed
 	}
-	w.err, w.endedAt = err, time.Now()
-	close(w.done)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		p.log.Warn("background work ended", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
 	}
