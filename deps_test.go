@@ -58,6 +58,7 @@ var floors = []struct {
 	{"./internal/testcloud/pve", []string{"internal/..."}, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "single-machine mode links it"},
 	{"./internal/testcloud", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/testcloud/ec2", []string{"internal/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
+	{"./internal/testcloud/ec2/ec2judge", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a judge knows nothing that was written here"},
 	{"./reconcile", []string{"confighash", "drain", "health", "provider", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./agent/files", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
