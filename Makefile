@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage test-clouds servers examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -75,11 +75,17 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
 		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
 
-# Each package's own tests, and what judges its test cloud.
-CLOUDS := ./internal/testcloud/ec2
+$(BIN)/qemu/agent: FORCE
+	mkdir -p $(BIN)/qemu
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ ./cmd/nstance-agent
 
-test-clouds: ## test clouds and providers against what others wrote from the clouds' own models; needs python3 and the aws command
-	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
+FORCE:
+
+qemu-guest: $(BIN)/qemu/agent ## kernel and initramfs with the agent, for provider qemu; needs busybox-static and cpio
+	deploy/qemu/guest.sh $(BIN)/qemu $(BIN)/qemu/agent
+
+test-qemu: qemu-guest ## virtual machines, and a shard whose agents run in them; needs qemu-system-x86 and qemu-utils
+	NSTANCE_TEST_QEMU=$(BIN)/qemu go test -race -count=1 -timeout 20m -p 1 -tags qemu -run '^TestQEMU' ./provider/qemu ./server/dev
 
 # Go's scheduler is built to make its random choices from the seed.
 sim-build:

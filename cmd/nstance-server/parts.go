@@ -4,6 +4,7 @@ import (
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret/opener"
@@ -15,6 +16,7 @@ func parts() servercmd.Parts {
 		Kinds: provider.Kinds{
 			local.Kind(servercmd.Machine()...),
 			simcloud.Kind(),
+			qemu.Kind(),
 		},
 		Storage: blob.Open,
 		Secrets: opener.Open,

@@ -13,13 +13,8 @@ type interfacesInput struct {
 }
 
 type interfacesOutput struct {
-	Interfaces []taggedInterface `xml:"networkInterfaceSet>item"`
-	NextToken  string            `xml:"nextToken,omitempty"`
-}
-
-type taggedInterface struct {
-	interfaceItem
-	Tags []tagItem `xml:"tagSet>item"`
+	Interfaces []interfaceItem `xml:"networkInterfaceSet>item"`
+	NextToken  string          `xml:"nextToken,omitempty"`
 }
 
 func (c *Cloud) describeNetworkInterfaces(_ call, in *interfacesInput) (*interfacesOutput, error) {
@@ -47,7 +42,7 @@ func (c *Cloud) describeNetworkInterfaces(_ call, in *interfacesInput) (*interfa
 	}
 	out := &interfacesOutput{NextToken: next}
 	for _, id := range ids {
-		out.Interfaces = append(out.Interfaces, taggedInterface{c.interfaceItem(c.interfaces[id]), tagItems(c.interfaces[id].tags)})
+		out.Interfaces = append(out.Interfaces, c.interfaceItem(c.interfaces[id]))
 	}
 	return out, nil
 }

@@ -31,10 +31,6 @@ const (
 	other  = "subnet-0123456789abcdef1"
 )
 
-// record is put in front of every cloud: the judge's recorder, where there is a
-// judge.
-var record = func(h http.Handler) http.Handler { return h }
-
 // A rig is a cloud on a socket with a client of AWS's own SDK.
 type rig struct {
 	*testing.T
@@ -46,7 +42,7 @@ type rig struct {
 
 func newRig(t *testing.T, o *cloud.Options) *rig {
 	c := cloud.New(o)
-	s := httptest.NewServer(record(c))
+	s := httptest.NewServer(c)
 	t.Cleanup(func() {
 		s.Close()
 		require.NoError(t, c.Close())
@@ -59,7 +55,7 @@ func newRig(t *testing.T, o *cloud.Options) *rig {
 // newBubbleRig is a rig without a socket, for a synctest bubble.
 func newBubbleRig(t *testing.T, o *cloud.Options) *rig {
 	c, ln := cloud.New(o), bufconn.Listen(64<<10)
-	s := &http.Server{Handler: record(c)}
+	s := &http.Server{Handler: c}
 	served := make(chan error)
 	go func() { served <- s.Serve(ln) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.DialContext(ctx) }}

@@ -1,0 +1,73 @@
+package qemu
+
+import (
+	"io"
+	"os"
+	"sync"
+
+	"github.com/nstance-go/nstance"
+)
+
+// maxConsoleFile is how long a machine's log may grow, in bytes, before it is cut
+// to its end.
+const maxConsoleFile = 1 << 20
+
+// A console keeps what a machine prints: all of it in a file up to
+// maxConsoleFile, the end of it in memory.
+type console struct {
+	path string
+	copy io.Writer // also gets everything; may be nil
+
+	mu   sync.Mutex
+	file *os.File
+	size int
+	last []byte
+}
+
+func newConsole(path string, also io.Writer) *console { return &console{path: path, copy: also} }
+
+// Write never fails: a full disk must not stop a machine.
+func (c *console) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = append(c.last, b...)
+	c.last = c.last[max(0, len(c.last)-nstance.MaxConsoleBytes):]
+	c.record(b)
+	if c.copy != nil {
+		_, _ = c.copy.Write(b)
+	}
+	return len(b), nil
+}
+
+// record appends b to the file, and starts the file anew with its end when it is
+// long.
+func (c *console) record(b []byte) {
+	if c.size += len(b); c.file == nil || c.size > maxConsoleFile {
+		if c.file != nil {
+			_ = c.file.Close()
+		}
+		var err error
+		if c.file, err = os.Create(c.path); err != nil {
+			c.file = nil
+			return
+		}
+		b, c.size = c.last, len(c.last)
+	}
+	_, _ = c.file.Write(b)
+}
+
+// end returns the end of what was printed.
+func (c *console) end() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]byte(nil), c.last...)
+}
+
+func (c *console) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file != nil {
+		_ = c.file.Close()
+		c.file = nil
+	}
+}

@@ -1,0 +1,424 @@
+package qemu_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/providertest"
+	"github.com/nstance-go/nstance/provider/qemu"
+)
+
+// soon is generous: it only bounds what must happen.
+const soon = 30 * time.Second
+
+var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"}
+
+func testContext() context.Context { return context.Background() }
+
+func newSpec() nstance.MachineSpec {
+	now := time.Now().UTC()
+	id, err := nstance.NewInstanceID("vmx", now)
+	if err != nil {
+		panic(err)
+	}
+	return nstance.MachineSpec{ID: id, Owner: owner, CreatedAt: now, Market: nstance.Spot, Token: string(id)}
+}
+
+// options are those of a cloud whose QEMU is this test binary.
+func options(dir string) *qemu.Options {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return &qemu.Options{
+		Kernel: self, Initrd: self, Program: self, Relay: []string{self, "relay"}, Dir: dir, Accel: "tcg",
+		Types: map[string]qemu.Type{"small": {Memory: 64}},
+	}
+}
+
+func open(dir string) (*qemu.Cloud, error) { return qemu.New(options(dir), nil) }
+
+// cloud returns a cloud that must leave nothing behind.
+func cloud(t *testing.T, change func(*qemu.Options)) *qemu.Cloud {
+	t.Helper()
+	dir := t.TempDir()
+	o := options(dir)
+	if change != nil {
+		change(o)
+	}
+	c, err := qemu.New(o, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, c.Close())
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left, "left behind by Close")
+	})
+	return c
+}
+
+// guest returns a spec whose guest behaves as words say.
+func guest(words string) nstance.MachineSpec {
+	s := newSpec()
+	s.Args = json.RawMessage(`{"append": ` + strconv.Quote(words) + `}`)
+	return s
+}
+
+func create(t *testing.T, c *qemu.Cloud, s nstance.MachineSpec) nstance.Machine {
+	t.Helper()
+	m, err := c.Create(t.Context(), s)
+	require.NoError(t, err)
+	return m
+}
+
+// becomes waits until the machine has the status, and returns it; "gone" is
+// NotFound.
+func becomes(t *testing.T, c *qemu.Cloud, id nstance.InstanceID, want nstance.MachineStatus) (m nstance.Machine) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var err error
+		m, err = c.Get(t.Context(), id)
+		if errors.Is(err, nstance.NotFound) {
+			m.Status = "gone"
+		}
+		return m.Status == want
+	}, soon, 5*time.Millisecond, "wanted %s", want)
+	return m
+}
+
+// printed waits until the machine has printed text, and returns what follows it
+// in its line.
+func printed(ctx context.Context, c *qemu.Cloud, m nstance.Machine, text string) (string, error) {
+	for {
+		out, err := c.ConsoleOutput(ctx, m)
+		if err != nil {
+			return "", err
+		}
+		if _, rest, ok := strings.Cut(string(out), text); ok {
+			if line, _, ok := strings.Cut(rest, "\n"); ok {
+				return strings.TrimSpace(line), nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return "", errors.New("never printed " + text + ", but: " + string(out))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func prints(t *testing.T, c *qemu.Cloud, m nstance.Machine, text string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	rest, err := printed(ctx, c, m, text)
+	require.NoError(t, err)
+	return rest
+}
+
+func TestProvider(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		c := cloud(t, nil)
+		return providertest.Subject{
+			Provider: c,
+			Shape: func(s *nstance.MachineSpec) {
+				s.InstanceType, s.Args = "small", json.RawMessage(`{"append": "metadata"}`)
+			},
+			Spot: true, Wait: soon, Types: []string{"small"},
+			UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
+				text, err := printed(ctx, c, m, "user data ")
+				if err != nil {
+					return nil, err
+				}
+				return base64.StdEncoding.DecodeString(strings.TrimSuffix(text, "."))
+			},
+			BadArgs: map[string]json.RawMessage{
+				"memory":    json.RawMessage(`{"memory": 1}`),
+				"cpus":      json.RawMessage(`{"cpus": "two"}`),
+				"disk":      json.RawMessage(`{"disk": 10}`),
+				"image":     json.RawMessage(`{"image": "debian"}`),
+				"user_data": json.RawMessage(`{"user_data": ""}`),
+			},
+		}
+	})
+}
+
+func TestLife(t *testing.T) {
+	t.Run("a machine runs, prints, and powers itself off when deleted", func(t *testing.T) {
+		c := cloud(t, nil)
+		m := create(t, c, guest("x"))
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		prints(t, c, m, "a guest boots")
+		require.NoError(t, c.Delete(t.Context(), m))
+		becomes(t, c, m.ID, "gone")
+		_, err := c.ConsoleOutput(t.Context(), m)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+	t.Run("one that ignores its power button is ended after the grace", func(t *testing.T) {
+		c := cloud(t, func(o *qemu.Options) { o.Grace = provider.Duration(50 * time.Millisecond) })
+		m := create(t, c, guest("deaf"))
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, c.Delete(t.Context(), m))
+		becomes(t, c, m.ID, "gone")
+	})
+	for _, end := range []struct {
+		words  string
+		status nstance.MachineStatus
+		cause  nstance.LossCause
+	}{
+		{"guest-shutdown", nstance.StatusStopped, nstance.LossGuest},
+		{"guest-panic", nstance.StatusFailed, nstance.LossGuest},
+		{"refused", nstance.StatusFailed, nstance.LossInvalid},
+		{"nomemory", nstance.StatusFailed, nstance.LossCapacity},
+	} {
+		t.Run("cause of "+end.words, func(t *testing.T) {
+			c := cloud(t, nil)
+			m := create(t, c, guest(end.words))
+			require.Equal(t, end.cause, becomes(t, c, m.ID, end.status).Cause)
+			require.NoError(t, c.Delete(t.Context(), m))
+			becomes(t, c, m.ID, "gone")
+		})
+	}
+	t.Run("one more than permitted is sold out", func(t *testing.T) {
+		c := cloud(t, func(o *qemu.Options) { o.MaxMachines = 1 })
+		m := create(t, c, newSpec())
+		_, err := c.Create(t.Context(), newSpec())
+		require.ErrorIs(t, err, nstance.Capacity)
+		require.NoError(t, c.Delete(t.Context(), m))
+		becomes(t, c, m.ID, "gone")
+		create(t, c, newSpec())
+	})
+	t.Run("a killed machine has failed", func(t *testing.T) {
+		c := cloud(t, nil)
+		m := create(t, c, newSpec())
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, c.Kill(t.Context(), m.ID))
+		require.Equal(t, nstance.LossHost, becomes(t, c, m.ID, nstance.StatusFailed).Cause)
+		require.ErrorIs(t, c.Kill(t.Context(), m.ID), nstance.Conflict)
+		require.ErrorIs(t, c.Kill(t.Context(), newSpec().ID), nstance.NotFound)
+	})
+	t.Run("a machine ends with its owner, however that ends", func(t *testing.T) {
+		self, err := os.Executable()
+		require.NoError(t, err)
+		dir := t.TempDir()
+		cmd := exec.Command(self, "own a machine")
+		cmd.Env = append(os.Environ(), "TEST_DIR="+dir)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "machine made <nil>\n", line)
+		booted := func() bool {
+			logs, _ := filepath.Glob(filepath.Join(dir, "*", "*", "console.log"))
+			return len(logs) == 1
+		}
+		require.Eventually(t, booted, soon, 5*time.Millisecond)
+		require.NotEmpty(t, processes(t, dir))
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		require.Eventually(t, func() bool { return len(processes(t, dir)) == 0 }, soon, 5*time.Millisecond, "QEMU outlives its owner")
+	})
+}
+
+// processes returns those that work below dir.
+func processes(t *testing.T, dir string) (pids []string) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	require.NoError(t, err)
+	for _, link := range links {
+		if cwd, err := os.Readlink(link); err == nil && strings.HasPrefix(cwd, dir) {
+			pids = append(pids, link)
+		}
+	}
+	return pids
+}
+
+func TestInterrupt(t *testing.T) {
+	t.Run("announced, and taken", func(t *testing.T) {
+		c := cloud(t, nil)
+		m := create(t, c, newSpec())
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, c.Interrupt(m.ID, "", 0))
+		require.Equal(t, nstance.LossReclaimed, becomes(t, c, m.ID, nstance.StatusStopped).Cause)
+		becomes(t, c, m.ID, "gone")
+		require.ErrorIs(t, c.Interrupt(m.ID, "", 0), nstance.NotFound)
+	})
+	t.Run("refused", func(t *testing.T) {
+		c := cloud(t, nil)
+		s := newSpec()
+		s.Market = nstance.OnDemand
+		m := create(t, c, s)
+		require.ErrorIs(t, c.Interrupt(m.ID, "", 0), nstance.Invalid)
+		require.ErrorIs(t, c.Interrupt(m.ID, "explode", 0), nstance.Invalid)
+		require.NoError(t, c.Withdraw(m.ID))
+	})
+}
+
+func TestPark(t *testing.T) {
+	parked := func(mode nstance.ParkMode, words string) nstance.MachineSpec {
+		s := guest(words)
+		s.Park, s.Market = mode, nstance.OnDemand
+		return s
+	}
+	for mode, again := range map[nstance.ParkMode]string{nstance.ParkStopped: "a guest boots", nstance.ParkHibernated: "a guest goes on"} {
+		t.Run(string(mode)+" and woken", func(t *testing.T) {
+			c := cloud(t, nil)
+			m := create(t, c, parked(mode, "x"))
+			becomes(t, c, m.ID, nstance.StatusRunning)
+			prints(t, c, m, "a guest boots")
+			for range 2 {
+				require.NoError(t, c.Park(t.Context(), m, mode))
+				require.NoError(t, c.Park(t.Context(), m, mode), "twice")
+				becomes(t, c, m.ID, nstance.StatusStopped)
+				require.NoError(t, c.Wake(t.Context(), m))
+				require.NoError(t, c.Wake(t.Context(), m), "twice")
+				becomes(t, c, m.ID, nstance.StatusRunning)
+			}
+			require.Eventually(t, func() bool {
+				out, err := c.ConsoleOutput(t.Context(), m)
+				return err == nil && strings.HasSuffix(string(out), strings.Repeat(again+"\n", 2))
+			}, soon, 5*time.Millisecond)
+		})
+	}
+	t.Run("hibernation that fails leaves the machine running", func(t *testing.T) {
+		c := cloud(t, nil)
+		m := create(t, c, parked(nstance.ParkHibernated, "stays"))
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, c.Park(t.Context(), m, nstance.ParkHibernated))
+		prints(t, c, m, "a guest goes on")
+		becomes(t, c, m.ID, nstance.StatusRunning)
+	})
+	t.Run("a parked machine is deleted", func(t *testing.T) {
+		c := cloud(t, nil)
+		m := create(t, c, parked(nstance.ParkHibernated, "x"))
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		require.NoError(t, c.Park(t.Context(), m, nstance.ParkHibernated))
+		becomes(t, c, m.ID, nstance.StatusStopped)
+		require.NoError(t, c.Delete(t.Context(), m))
+		becomes(t, c, m.ID, "gone")
+		require.ErrorIs(t, c.Wake(t.Context(), m), nstance.NotFound)
+	})
+	t.Run("refused", func(t *testing.T) {
+		c := cloud(t, nil)
+		never := create(t, c, newSpec())
+		require.ErrorIs(t, c.Park(t.Context(), never, nstance.ParkStopped), nstance.Invalid)
+		off := create(t, c, parked(nstance.ParkStopped, "guest-shutdown"))
+		becomes(t, c, off.ID, nstance.StatusStopped)
+		require.ErrorIs(t, c.Park(t.Context(), off, nstance.ParkHibernated), nstance.Invalid)
+		require.ErrorIs(t, c.Park(t.Context(), off, nstance.ParkStopped), nstance.Conflict)
+		require.ErrorIs(t, c.Wake(t.Context(), off), nstance.Conflict)
+		off.ProviderID = never.ProviderID
+		require.ErrorIs(t, c.Park(t.Context(), off, nstance.ParkStopped), nstance.Conflict)
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for field, change := range map[string]func(*qemu.Options){
+		"options.kernel":             func(o *qemu.Options) { o.Kernel, o.Initrd = "", "" },
+		"options.initrd":             func(o *qemu.Options) { o.Initrd = "/no/such/file" },
+		"options.images.debian":      func(o *qemu.Options) { o.Images = map[string]string{"debian": "/no/such/file"} },
+		"options.protocol":           func(o *qemu.Options) { o.Protocol = "azure" },
+		"options.accel":              func(o *qemu.Options) { o.Accel = "hvf" },
+		"options.program":            func(o *qemu.Options) { o.Program = "no-such-program" },
+		"options.relay":              func(o *qemu.Options) { o.Relay = []string{"no-such-program"} },
+		"options.grace":              func(o *qemu.Options) { o.Grace = -1 },
+		"options.max_machines":       func(o *qemu.Options) { o.MaxMachines = -1 },
+		"options.types.small.memory": func(o *qemu.Options) { o.Types = map[string]qemu.Type{"small": {Memory: 1}} },
+		"options.types.small.cpus":   func(o *qemu.Options) { o.Types = map[string]qemu.Type{"small": {CPUs: 1000}} },
+		"options.dir":                func(o *qemu.Options) { o.Dir = "/no/such/folder" },
+		"options.endpoint":           func(o *qemu.Options) { o.Endpoint = "/run/x.sock" },
+	} {
+		t.Run(field, func(t *testing.T) {
+			if _, err := exec.LookPath("qemu-img"); err != nil && strings.Contains(field, "images") {
+				field = "options.images" // the program is missing, which is said first
+			}
+			o := options(t.TempDir())
+			change(o)
+			_, err := qemu.New(o, nil)
+			e, ok := errors.AsType[*nstance.Error](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, field, e.Field)
+			require.NotEmpty(t, e.Remedy)
+		})
+	}
+}
+
+func TestKind(t *testing.T) {
+	kind := qemu.Kind()
+	settings := provider.Settings{Options: json.RawMessage(`{"kernel": "/no/such/file", "types": {"small": {"memory": 64}}, "images": {"debian": "/x"}}`)}
+	require.NoError(t, kind.Check(settings), "files are not looked for offline")
+	require.ErrorIs(t, kind.Check(provider.Settings{Zone: "b"}), nstance.Invalid)
+	require.ErrorContains(t, kind.Check(provider.Settings{Options: json.RawMessage(`{"kernle": ""}`)}), `did you mean "kernel"`)
+	_, _, err := kind.Open(t.Context(), settings)
+	require.ErrorIs(t, err, nstance.Invalid)
+	for field, change := range map[string]func(*nstance.MachineSpec){
+		"arch":             func(s *nstance.MachineSpec) { s.Arch = nstance.ARM64 },
+		"image":            func(s *nstance.MachineSpec) { s.Image = "debain" },
+		"instance_type":    func(s *nstance.MachineSpec) { s.InstanceType = "smal" },
+		"subnet_pool":      func(s *nstance.MachineSpec) { s.Subnet = "a" },
+		"market.max_price": func(s *nstance.MachineSpec) { s.MaxPrice = "1" },
+		"args.append":      func(s *nstance.MachineSpec) { s.Image, s.Args = "debian", json.RawMessage(`{"append": "x"}`) },
+		"userdata":         func(s *nstance.MachineSpec) { s.UserData = make([]byte, 1<<20+1) },
+	} {
+		t.Run(field, func(t *testing.T) {
+			s := newSpec()
+			require.NoError(t, kind.CheckSpec(settings, s))
+			change(&s)
+			err := kind.CheckSpec(settings, s)
+			e, ok := errors.AsType[*nstance.Error](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, field, e.Field)
+		})
+	}
+	t.Run("of a cloud that another process serves", func(t *testing.T) {
+		served := provider.Settings{Options: json.RawMessage(`{"endpoint": "` + filepath.Join(t.TempDir(), "s") + `"}`)}
+		require.NoError(t, kind.CheckSpec(served, newSpec()))
+		p, end, err := kind.Open(t.Context(), served)
+		require.NoError(t, err)
+		_, err = p.Get(t.Context(), newSpec().ID)
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.NoError(t, end())
+	})
+}
+
+// lines collects what machines print.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestConsole(t *testing.T) {
+	var copied lines
+	c := cloud(t, func(o *qemu.Options) { o.Console = &copied })
+	m := create(t, c, newSpec())
+	prints(t, c, m, "a guest boots")
+	require.Equal(t, "a guest boots\n", copied.String())
+}
