@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage test-clouds servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
 
@@ -74,6 +74,12 @@ servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSIO
 test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
 		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
+
+# Each package's own tests, and what judges its test cloud.
+CLOUDS := ./internal/testcloud/ec2
+
+test-clouds: ## test clouds and providers against what others wrote from the clouds' own models; needs python3 and the aws command
+	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu

@@ -2,6 +2,7 @@ package nstance_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,12 +49,17 @@ var floors = []struct {
 	{"./internal/manager", []string{"storage", "storage/secret", "internal/..."}, heavy, "what secret managers share knows none of them"},
 	{"./provider", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
 	{"./provider/simcloud", []string{"provider", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
+	{"./provider/aws", []string{"provider", "internal/..."}, otherClouds("github.com/aws/"), "a program that embeds a provider links only its cloud"},
 	{"./provider/local", []string{"provider", "internal/..."}, heavy, "local machines need no cloud"},
 	{"./provider/azure", []string{"provider", "internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/"}, "a program with machines on Azure links no other cloud's SDK"},
 	{"./internal/testcloud/arm", []string{"internal/..."}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/", "github.com/stretchr/"}, "the test cloud knows no provider; programs link it"},
+	{"./provider/proxmox", []string{"provider", "internal/..."}, slices.DeleteFunc(slices.Clone(heavy), func(p string) bool { return p == "github.com/luthermonson/" }), "a program with this provider links no other cloud"},
+	{"./internal/nocloud", nil, append([]string{"google.golang.org/"}, heavy...), "the seed image needs no cloud"},
+	{"./internal/testcloud/pve", []string{"internal/..."}, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "single-machine mode links it"},
 	{"./provider/qemu", []string{"provider", "provider/local", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "virtual machines on this host need no cloud"},
 	{"./internal/testcloud", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/testcloud/ec2", []string{"internal/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
+	{"./internal/testcloud/ec2/ec2judge", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a judge knows nothing that was written here"},
 	{"./reconcile", []string{"confighash", "drain", "health", "provider", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./agent/files", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
@@ -64,6 +70,11 @@ var floors = []struct {
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
 	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
+}
+
+// otherClouds returns what a program that asked for one SDK must not link.
+func otherClouds(own string) []string {
+	return slices.DeleteFunc(slices.Clone(heavy), func(dep string) bool { return dep == own })
 }
 
 func TestFloors(t *testing.T) {

@@ -72,7 +72,7 @@ type Options struct {
 }
 
 // Providers are the values that Options.Provider may have besides "".
-func Providers() []string { return []string{"aws", "gcp", "proxmox", "none"} }
+func Providers() []string { return []string{"aws", "gcp", "azure", "proxmox", "none"} }
 
 // withDefaults returns a copy of o whose zero fields are filled in.
 func (o *Options) withDefaults() *Options {

@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -16,6 +17,7 @@ const (
 	opMembers       = "balancer_members"
 	opJoin          = "join_balancer"
 	opLeave         = "leave_balancer"
+	opConsole       = "console_output"
 )
 
 // Abilities are what a provider can do for the reconciler beside its own
@@ -25,6 +27,8 @@ type Abilities struct {
 	Subnets   nstance.SubnetCounter
 	Types     nstance.TypeLister
 	Balancers nstance.Balancer
+	Console   nstance.ConsoleReader
+	Notices   nstance.NoticeWatcher
 }
 
 // AbilitiesOf finds the abilities of p. A [Client] has those of the provider
@@ -38,13 +42,16 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Subnets, _ = p.(nstance.SubnetCounter)
 	a.Types, _ = p.(nstance.TypeLister)
 	a.Balancers, _ = p.(nstance.Balancer)
+	a.Console, _ = p.(nstance.ConsoleReader)
+	a.Notices, _ = p.(nstance.NoticeWatcher)
 	return a
 }
 
 // Abilities returns the abilities of the provider behind c. Each call takes one
 // of the client's slots, ends within its timeout, has its error classified and
 // is observed. What only reads is repeated when it was throttled; joining and
-// leaving a load balancer is one call, or none.
+// leaving a load balancer is one call, or none. A watch for notices lasts, so it
+// takes no slot and has no limit; its errors get a code.
 func (c *Client) Abilities() Abilities {
 	a := AbilitiesOf(c.p)
 	if a.Images != nil {
@@ -58,6 +65,12 @@ func (c *Client) Abilities() Abilities {
 	}
 	if a.Balancers != nil {
 		a.Balancers = boundBalancers{c, a.Balancers}
+	}
+	if a.Console != nil {
+		a.Console = boundConsole{c, a.Console}
+	}
+	if a.Notices != nil {
+		a.Notices = classifiedNotices{a.Notices}
 	}
 	return a
 }
@@ -120,6 +133,33 @@ func (b boundBalancers) LeaveBalancer(ctx context.Context, lb nstance.LoadBalanc
 		return struct{}{}, b.p.LeaveBalancer(ctx, lb, machines)
 	})
 	return err
+}
+
+type boundConsole struct {
+	c *Client
+	p nstance.ConsoleReader
+}
+
+func (b boundConsole) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte, error) {
+	return read(ctx, b.c, opConsole, func(ctx context.Context) ([]byte, error) {
+		out, err := b.p.ConsoleOutput(ctx, m)
+		return out[max(0, len(out)-nstance.MaxConsoleBytes):], err
+	})
+}
+
+type classifiedNotices struct{ p nstance.NoticeWatcher }
+
+func (w classifiedNotices) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.MachineNotice, error] {
+	return func(yield func(nstance.MachineNotice, error) bool) {
+		for n, err := range w.p.WatchNotices(ctx, owner) {
+			if err != nil {
+				err = classify(err)
+			}
+			if !yield(n, err) {
+				return
+			}
+		}
+	}
 }
 
 // read makes a call that changes nothing, and repeats it as the options say.

@@ -36,6 +36,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_Thaw_FullMethodName:                {nstance.RoleAdmin},
 	apiv1.OperatorService_ListInstances_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetInstance_FullMethodName:         {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_GetConsoleOutput_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_DeleteInstance_FullMethodName:      {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_DrainInstance_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_WatchInstanceEvents_FullMethodName: {nstance.RoleOperator, nstance.RoleAdmin},

@@ -150,6 +150,9 @@ var rows = map[string]row{
 	"OperatorService/GetInstance": {about: instance, stories: true, request: func(a aim) proto.Message {
 		return &apiv1.GetInstanceRequest{Id: string(a.instance)}
 	}},
+	"OperatorService/GetConsoleOutput": {about: instance, request: func(a aim) proto.Message {
+		return &apiv1.GetConsoleOutputRequest{Id: string(a.instance)}
+	}},
 	"OperatorService/DeleteInstance": {about: instance, request: func(a aim) proto.Message {
 		return &apiv1.DeleteInstanceRequest{Id: string(a.instance), DryRun: true}
 	}},

@@ -118,6 +118,18 @@ func (c *claims) carried(n nstance.Notice) bool {
 	return true
 }
 
+// news reports whether a notice that nothing is acknowledged of says something
+// new, which is to be passed on.
+func (c *claims) news(n nstance.Notice) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.byEvent[n.EventID]; known != nil && repeats(known.notice, n) || !c.admit(n) {
+		return false
+	}
+	c.put(&claim{notice: n})
+	return true
+}
+
 // admit needs the lock.
 func (c *claims) admit(n nstance.Notice) bool {
 	limit := c.other

@@ -141,6 +141,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
 	wg.Go(func() { t.tuner.run(ctx) })
+	wg.Go(func() { t.watchNotices(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }

@@ -41,3 +41,12 @@ func TestGCPConformance(t *testing.T) {
 		return d, s
 	})
 }
+
+func TestAzureConformance(t *testing.T) {
+	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
+		s := spottest.NewServer(t, &spottest.Options{Protocol: imds.Azure, Spot: true})
+		d, err := spot.NewAzure(&spot.Options{BaseURL: s.URL, PollInterval: quick})
+		require.NoError(t, err)
+		return d, s
+	})
+}

@@ -16,7 +16,7 @@ const DefaultProbeTimeout = time.Second
 // DetectOptions configure Detect.
 type DetectOptions struct {
 	Options                    // of the detector; a BaseURL is probed with every protocol
-	Provider     string        // aws, gcp, proxmox or none; empty: probe
+	Provider     string        // aws, gcp, azure, proxmox or none; empty: probe
 	ProbeTimeout time.Duration // 0: DefaultProbeTimeout
 }
 
@@ -38,10 +38,12 @@ func Detect(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error)
 		return asDetector(NewAWS(&o.Options))
 	case "gcp":
 		return asDetector(NewGCP(&o.Options))
+	case "azure":
+		return asDetector(NewAzure(&o.Options))
 	case "proxmox", "none":
 		return None{}, nil
 	}
-	return nil, nstance.FieldError("provider", "use aws, gcp, proxmox or none, or leave it empty",
+	return nil, nstance.FieldError("provider", "use aws, gcp, azure, proxmox or none, or leave it empty",
 		"no detector for %q", o.Provider)
 }
 
@@ -69,13 +71,17 @@ func probe(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) 
 	if err != nil {
 		return nil, err
 	}
+	azure, err := NewAzure(&o.Options)
+	if err != nil {
+		return nil, err
+	}
 	timeout := o.ProbeTimeout
 	if timeout <= 0 {
 		timeout = DefaultProbeTimeout
 	}
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	found, err := first(within, aws, gcp)
+	found, err := first(within, aws, gcp, azure)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("probe metadata services: %w", ctx.Err())
 	}
@@ -145,6 +151,12 @@ func (g *GCP) probe(ctx context.Context) error {
 	if err == nil && a.header.Get("Metadata-Flavor") != "Google" {
 		return nstance.Errorf(nstance.Internal, "the service is not Google's")
 	}
+	return err
+}
+
+// probe wants a document that only Azure has.
+func (a *Azure) probe(ctx context.Context) error {
+	_, err := a.self(ctx)
 	return err
 }
 

@@ -1,6 +1,10 @@
 package spot
 
-import "github.com/nstance-go/nstance"
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
 
 // maxStanding bounds what one key can have announced at a time. No cloud comes
 // near; a service gone mad would.
@@ -10,7 +14,7 @@ const maxStanding = 128
 // reading. It is the whole policy of the package: pure, without a clock.
 type ledger struct {
 	standing map[string]announcement // by event ID; the cancelled ones too, while the cloud still lists them
-	ignored  map[string]bool         // past their deadline when the watch began
+	ignored  map[string]time.Time    // past these deadlines when the watch began
 	watching bool                    // there has been a complete reading: what appears now is new
 }
 
@@ -19,7 +23,7 @@ type ledger struct {
 type announcement struct{ read, yielded nstance.Notice }
 
 func newLedger() *ledger {
-	return &ledger{standing: map[string]announcement{}, ignored: map[string]bool{}}
+	return &ledger{standing: map[string]announcement{}, ignored: map[string]time.Time{}}
 }
 
 // update takes everything that a reading found. It returns what to tell: new
@@ -30,7 +34,8 @@ func newLedger() *ledger {
 func (l *ledger) update(seen []nstance.Notice, complete bool, at instant) (news, late []nstance.Notice) {
 	present := map[string]bool{}
 	for _, n := range seen {
-		if present[n.EventID] || l.ignored[n.EventID] {
+		past, ignored := l.ignored[n.EventID]
+		if present[n.EventID] || ignored && past.Equal(n.Deadline) {
 			present[n.EventID] = true
 			continue
 		}
@@ -65,7 +70,7 @@ func (l *ledger) enter(n nstance.Notice, at instant) (changed, stale bool) {
 	case len(l.standing)+len(l.ignored) >= maxStanding:
 		return false, false
 	case !l.watching && !n.Deadline.IsZero() && !n.Deadline.After(at.cloud):
-		l.ignored[n.EventID] = true
+		l.ignored[n.EventID] = n.Deadline
 		return false, true
 	default:
 		yielded.DetectedAt = at.local
@@ -74,6 +79,7 @@ func (l *ledger) enter(n nstance.Notice, at instant) (changed, stale bool) {
 		yielded.Deadline = known.yielded.Deadline
 	}
 	l.standing[n.EventID] = announcement{n, yielded}
+	delete(l.ignored, n.EventID)
 	return true, false
 }
 

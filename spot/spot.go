@@ -3,7 +3,7 @@
 // else ordered. It speaks to the cloud's metadata service over plain HTTP and
 // links no cloud's SDK.
 //
-// AWS and GCP are detectors; Detect picks one. What they see becomes an
+// AWS, GCP and Azure are detectors; Detect picks one. What they see becomes an
 // nstance.Notice whose EventID depends on the announcement alone, so that the
 // same announcement is the same event whoever sees it and whenever.
 //

@@ -5036,6 +5036,94 @@ func (x *GetInstanceResponse) GetEvents() []*Event {
 	return nil
 }
 
+type GetConsoleOutputRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsoleOutputRequest) Reset() {
+	*x = GetConsoleOutputRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsoleOutputRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsoleOutputRequest) ProtoMessage() {}
+
+func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
+func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *GetConsoleOutputRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetConsoleOutputResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Output        []byte                 `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"` // at most 64 KiB; empty: nothing yet, clouds deliver it minutes late
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsoleOutputResponse) Reset() {
+	*x = GetConsoleOutputResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsoleOutputResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsoleOutputResponse) ProtoMessage() {}
+
+func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
+func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *GetConsoleOutputResponse) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
 type CreateInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // chosen by the caller; its time is at most 5 min from now
@@ -5052,7 +5140,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5064,7 +5152,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +5165,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -5145,7 +5233,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5245,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5258,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -5191,7 +5279,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5203,7 +5291,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5216,7 +5304,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5249,7 +5337,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5261,7 +5349,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5274,7 +5362,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5301,7 +5389,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5313,7 +5401,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5326,7 +5414,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5402,7 +5490,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5414,7 +5502,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5427,7 +5515,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5456,7 +5544,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5468,7 +5556,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5481,7 +5569,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5521,7 +5609,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5533,7 +5621,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5546,7 +5634,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -5581,7 +5669,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5593,7 +5681,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5606,7 +5694,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -5732,7 +5820,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5744,7 +5832,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5757,7 +5845,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -5789,7 +5877,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5801,7 +5889,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5814,7 +5902,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 type DrainInstanceRequest struct {
@@ -5828,7 +5916,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5840,7 +5928,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5853,7 +5941,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -5886,7 +5974,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5898,7 +5986,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5911,7 +5999,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -5937,7 +6025,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5949,7 +6037,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5962,7 +6050,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -6008,7 +6096,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6020,7 +6108,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6033,7 +6121,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -6117,7 +6205,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6129,7 +6217,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6142,7 +6230,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -6174,7 +6262,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6186,7 +6274,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6199,7 +6287,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -6306,7 +6394,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6318,7 +6406,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6331,7 +6419,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -6377,7 +6465,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6389,7 +6477,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6402,7 +6490,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 type InterruptRequest struct {
@@ -6420,7 +6508,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6432,7 +6520,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6445,7 +6533,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -6486,7 +6574,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6498,7 +6586,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6511,7 +6599,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -6536,7 +6624,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6548,7 +6636,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6561,7 +6649,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 type GetConfigStatusResponse struct {
@@ -6579,7 +6667,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6591,7 +6679,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6604,7 +6692,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -6664,7 +6752,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6676,7 +6764,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6689,7 +6777,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 type GetConfigResponse struct {
@@ -6703,7 +6791,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6715,7 +6803,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6728,7 +6816,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -6762,7 +6850,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6774,7 +6862,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6787,7 +6875,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -6812,7 +6900,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6824,7 +6912,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6837,7 +6925,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 type FreezeRequest struct {
@@ -6852,7 +6940,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6864,7 +6952,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6877,7 +6965,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -6917,7 +7005,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6929,7 +7017,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6942,7 +7030,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -6963,7 +7051,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6975,7 +7063,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6988,7 +7076,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -7021,7 +7109,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7033,7 +7121,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7046,7 +7134,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -7065,7 +7153,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7077,7 +7165,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7090,7 +7178,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -7112,7 +7200,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7124,7 +7212,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7137,7 +7225,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -7181,7 +7269,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7193,7 +7281,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7206,7 +7294,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -7253,7 +7341,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7265,7 +7353,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7278,7 +7366,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -7296,7 +7384,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7308,7 +7396,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7321,7 +7409,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 type ListKeysResponse struct {
@@ -7333,7 +7421,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7345,7 +7433,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7358,7 +7446,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7386,7 +7474,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7398,7 +7486,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7411,7 +7499,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *Key) GetName() string {
@@ -7489,7 +7577,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7501,7 +7589,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7514,7 +7602,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7554,7 +7642,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7566,7 +7654,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7579,7 +7667,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7599,7 +7687,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7611,7 +7699,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7624,7 +7712,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -7651,7 +7739,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7663,7 +7751,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7676,7 +7764,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -7712,7 +7800,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7724,7 +7812,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7737,7 +7825,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Operator) GetId() string {
@@ -7822,7 +7910,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7834,7 +7922,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7847,7 +7935,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -7886,7 +7974,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7898,7 +7986,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7911,7 +7999,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 type RefreshConfigRequest struct {
@@ -7923,7 +8011,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7935,7 +8023,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7948,7 +8036,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -7968,7 +8056,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7980,7 +8068,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7993,7 +8081,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -8018,7 +8106,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8030,7 +8118,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8043,7 +8131,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 type GetShardStatusResponse struct {
@@ -8071,7 +8159,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8083,7 +8171,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8096,7 +8184,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -8235,7 +8323,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8247,7 +8335,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8260,7 +8348,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *Attention) GetKind() string {
@@ -8333,7 +8421,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8345,7 +8433,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8358,7 +8446,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Standby) GetServer() string {
@@ -8416,7 +8504,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8428,7 +8516,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8441,7 +8529,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Orphan) GetId() string {
@@ -8531,7 +8619,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8543,7 +8631,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8556,7 +8644,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -8583,7 +8671,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8595,7 +8683,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8608,7 +8696,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -8635,7 +8723,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8647,7 +8735,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8660,7 +8748,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -8686,7 +8774,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8698,7 +8786,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8711,7 +8799,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -8731,7 +8819,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8743,7 +8831,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8756,7 +8844,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -8782,7 +8870,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8794,7 +8882,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8807,7 +8895,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -9251,7 +9339,11 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\x12)\n" +
-	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\"\xc8\x02\n" +
+	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\")\n" +
+	"\x17GetConsoleOutputRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"2\n" +
+	"\x18GetConsoleOutputResponse\x12\x16\n" +
+	"\x06output\x18\x01 \x01(\fR\x06output\"\xc8\x02\n" +
 	"\x15CreateInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x16\n" +
@@ -9542,7 +9634,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x97\x18\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xf6\x18\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -9556,7 +9648,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rRollbackGroup\x12 .nstance.v1.RollbackGroupRequest\x1a!.nstance.v1.RollbackGroupResponse\x129\n" +
 	"\x04Plan\x12\x17.nstance.v1.PlanRequest\x1a\x18.nstance.v1.PlanResponse\x12T\n" +
 	"\rListInstances\x12 .nstance.v1.ListInstancesRequest\x1a!.nstance.v1.ListInstancesResponse\x12N\n" +
-	"\vGetInstance\x12\x1e.nstance.v1.GetInstanceRequest\x1a\x1f.nstance.v1.GetInstanceResponse\x12W\n" +
+	"\vGetInstance\x12\x1e.nstance.v1.GetInstanceRequest\x1a\x1f.nstance.v1.GetInstanceResponse\x12]\n" +
+	"\x10GetConsoleOutput\x12#.nstance.v1.GetConsoleOutputRequest\x1a$.nstance.v1.GetConsoleOutputResponse\x12W\n" +
 	"\x0eCreateInstance\x12!.nstance.v1.CreateInstanceRequest\x1a\".nstance.v1.CreateInstanceResponse\x12W\n" +
 	"\x0eDeleteInstance\x12!.nstance.v1.DeleteInstanceRequest\x1a\".nstance.v1.DeleteInstanceResponse\x12T\n" +
 	"\rDrainInstance\x12 .nstance.v1.DrainInstanceRequest\x1a!.nstance.v1.DrainInstanceResponse\x12]\n" +
@@ -9597,7 +9690,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 130)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -9667,73 +9760,75 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*ListInstancesResponse)(nil),                   // 65: nstance.v1.ListInstancesResponse
 	(*GetInstanceRequest)(nil),                      // 66: nstance.v1.GetInstanceRequest
 	(*GetInstanceResponse)(nil),                     // 67: nstance.v1.GetInstanceResponse
-	(*CreateInstanceRequest)(nil),                   // 68: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 69: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 70: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 71: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 72: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 73: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 74: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 75: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 76: nstance.v1.Interruption
-	(*DeleteInstanceRequest)(nil),                   // 77: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 78: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 79: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 80: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 81: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 82: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 83: nstance.v1.Synced
-	(*Event)(nil),                                   // 84: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 85: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 86: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 87: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 88: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 89: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 90: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 91: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 92: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 93: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 94: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 95: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 96: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 97: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 98: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 99: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 100: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 101: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 102: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 103: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 104: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 105: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 106: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 107: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 108: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 109: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 110: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 111: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 112: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 113: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 114: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 115: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 116: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 117: nstance.v1.Attention
-	(*Standby)(nil),                                 // 118: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 119: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 120: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 121: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 122: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 123: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 124: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 125: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 126: nstance.v1.Group.VarsEntry
-	nil,                                             // 127: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 128: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 129: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 130: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 131: google.protobuf.Duration
+	(*GetConsoleOutputRequest)(nil),                 // 68: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 69: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 70: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 71: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 72: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 73: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 74: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 75: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 76: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 77: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 78: nstance.v1.Interruption
+	(*DeleteInstanceRequest)(nil),                   // 79: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 80: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 81: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 82: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 83: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 84: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 85: nstance.v1.Synced
+	(*Event)(nil),                                   // 86: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 87: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 88: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 89: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 90: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 91: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 92: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 93: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 94: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 95: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 96: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 97: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 98: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 99: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 100: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 101: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 102: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 103: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 104: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 105: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 106: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 107: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 108: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 109: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 110: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 111: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 112: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 113: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 114: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 115: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 116: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 117: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 118: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 119: nstance.v1.Attention
+	(*Standby)(nil),                                 // 120: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 121: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 122: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 123: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 124: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 125: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 126: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 127: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 128: nstance.v1.Group.VarsEntry
+	nil,                                             // 129: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 130: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 131: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 132: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 133: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	130, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	132, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -9755,48 +9850,48 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	131, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	133, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	131, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	130, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	131, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	130, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	131, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	133, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	132, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	133, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	132, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	133, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 31: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
 	30,  // 32: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 33: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	130, // 34: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	130, // 35: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	130, // 36: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	131, // 37: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	131, // 38: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	126, // 39: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	132, // 34: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	132, // 35: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	132, // 36: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	133, // 37: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	133, // 38: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	128, // 39: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	35,  // 40: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	131, // 41: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	133, // 41: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 42: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	130, // 43: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	132, // 43: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	33,  // 44: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	131, // 45: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	131, // 46: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	130, // 47: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	130, // 48: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	133, // 45: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	133, // 46: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	132, // 47: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	132, // 48: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	32,  // 49: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	59,  // 50: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	39,  // 51: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	39,  // 52: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	131, // 53: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	133, // 53: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 54: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	33,  // 55: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	32,  // 56: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	83,  // 57: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	85,  // 57: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
 	42,  // 58: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
 	43,  // 59: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	11,  // 60: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	32,  // 61: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	127, // 62: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	131, // 63: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	129, // 62: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	133, // 63: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	34,  // 64: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	33,  // 65: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	32,  // 66: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
@@ -9808,75 +9903,75 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	56,  // 72: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	57,  // 73: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	58,  // 74: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	131, // 75: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	133, // 75: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	35,  // 76: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	128, // 77: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	130, // 77: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	32,  // 78: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	130, // 79: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	130, // 80: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	130, // 81: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	132, // 79: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	132, // 80: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	132, // 81: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	62,  // 82: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	29,  // 83: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	130, // 84: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	132, // 84: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	57,  // 85: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	130, // 86: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	130, // 87: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	132, // 86: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	132, // 87: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	63,  // 88: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	61,  // 89: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	61,  // 90: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	84,  // 91: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	129, // 92: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	86,  // 91: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	131, // 92: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	61,  // 93: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	131, // 94: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	133, // 94: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	61,  // 95: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	130, // 96: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	130, // 97: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	84,  // 98: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	76,  // 99: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	132, // 96: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	132, // 97: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	86,  // 98: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	78,  // 99: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
 	31,  // 100: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	130, // 101: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	130, // 102: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	130, // 103: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	130, // 104: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	130, // 105: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	130, // 106: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	130, // 107: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	132, // 101: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	132, // 102: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	132, // 103: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	132, // 104: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	132, // 105: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	132, // 106: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	132, // 107: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
 	62,  // 108: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
 	61,  // 109: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	83,  // 110: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	84,  // 111: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	85,  // 110: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	86,  // 111: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
 	11,  // 112: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	130, // 113: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	132, // 113: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
 	62,  // 114: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
 	31,  // 115: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	131, // 116: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	130, // 117: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	130, // 118: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	130, // 119: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	105, // 120: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	130, // 121: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	130, // 122: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	130, // 123: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	130, // 124: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	130, // 125: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	105, // 126: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	110, // 127: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	130, // 128: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	130, // 129: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	130, // 130: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	130, // 131: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	130, // 132: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	133, // 116: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	132, // 117: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	132, // 118: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	132, // 119: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	107, // 120: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	132, // 121: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	132, // 122: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	132, // 123: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	132, // 124: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	132, // 125: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	107, // 126: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	112, // 127: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	132, // 128: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	132, // 129: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	132, // 130: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	132, // 131: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	132, // 132: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
 	35,  // 133: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	118, // 134: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	117, // 135: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	130, // 136: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	130, // 137: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	130, // 138: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	130, // 139: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	130, // 140: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	119, // 141: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	119, // 142: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	119, // 143: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	120, // 134: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	119, // 135: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	132, // 136: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	132, // 137: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	132, // 138: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	132, // 139: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	132, // 140: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	121, // 141: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	121, // 142: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	121, // 143: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
 	1,   // 144: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
 	3,   // 145: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
 	9,   // 146: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
@@ -9892,75 +9987,77 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	54,  // 156: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
 	64,  // 157: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
 	66,  // 158: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	68,  // 159: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	77,  // 160: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	79,  // 161: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	70,  // 162: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	72,  // 163: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	74,  // 164: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	81,  // 165: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	85,  // 166: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	87,  // 167: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	89,  // 168: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	91,  // 169: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	113, // 170: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	93,  // 171: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	115, // 172: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	95,  // 173: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	97,  // 174: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	99,  // 175: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	101, // 176: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	103, // 177: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	106, // 178: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	108, // 179: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	111, // 180: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	120, // 181: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	122, // 182: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	124, // 183: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 184: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 185: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 186: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 187: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 188: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	37,  // 189: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	41,  // 190: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	45,  // 191: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	60,  // 192: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	47,  // 193: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	49,  // 194: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	51,  // 195: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	53,  // 196: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	55,  // 197: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	65,  // 198: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	67,  // 199: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	69,  // 200: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	78,  // 201: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	80,  // 202: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	71,  // 203: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	73,  // 204: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	75,  // 205: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	82,  // 206: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	86,  // 207: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	88,  // 208: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	90,  // 209: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	92,  // 210: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	114, // 211: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	94,  // 212: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	116, // 213: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	96,  // 214: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	98,  // 215: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	100, // 216: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	102, // 217: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	104, // 218: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	107, // 219: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	109, // 220: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	112, // 221: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	121, // 222: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	123, // 223: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	125, // 224: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 225: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	185, // [185:226] is the sub-list for method output_type
-	144, // [144:185] is the sub-list for method input_type
+	68,  // 159: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	70,  // 160: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	79,  // 161: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	81,  // 162: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	72,  // 163: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	74,  // 164: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	76,  // 165: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	83,  // 166: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	87,  // 167: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	89,  // 168: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	91,  // 169: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	93,  // 170: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	115, // 171: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	95,  // 172: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	117, // 173: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	97,  // 174: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	99,  // 175: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	101, // 176: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	103, // 177: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	105, // 178: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	108, // 179: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	110, // 180: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	113, // 181: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	122, // 182: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	124, // 183: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	126, // 184: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 185: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 186: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 187: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 188: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 189: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	37,  // 190: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	41,  // 191: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	45,  // 192: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	60,  // 193: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	47,  // 194: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	49,  // 195: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	51,  // 196: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	53,  // 197: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	55,  // 198: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	65,  // 199: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	67,  // 200: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	69,  // 201: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	71,  // 202: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	80,  // 203: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	82,  // 204: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	73,  // 205: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	75,  // 206: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	77,  // 207: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	84,  // 208: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	88,  // 209: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	90,  // 210: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	92,  // 211: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	94,  // 212: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	116, // 213: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	96,  // 214: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	118, // 215: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	98,  // 216: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	100, // 217: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	102, // 218: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	104, // 219: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	106, // 220: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	109, // 221: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	111, // 222: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	114, // 223: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	123, // 224: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	125, // 225: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	127, // 226: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 227: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	186, // [186:228] is the sub-list for method output_type
+	144, // [144:186] is the sub-list for method input_type
 	144, // [144:144] is the sub-list for extension type_name
 	144, // [144:144] is the sub-list for extension extendee
 	0,   // [0:144] is the sub-list for field type_name
@@ -10002,7 +10099,7 @@ func file_api_v1_nstance_proto_init() {
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[82].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[84].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -10014,7 +10111,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   130,
+			NumMessages:   132,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -325,6 +325,7 @@ const (
 	OperatorService_Plan_FullMethodName                = "/nstance.v1.OperatorService/Plan"
 	OperatorService_ListInstances_FullMethodName       = "/nstance.v1.OperatorService/ListInstances"
 	OperatorService_GetInstance_FullMethodName         = "/nstance.v1.OperatorService/GetInstance"
+	OperatorService_GetConsoleOutput_FullMethodName    = "/nstance.v1.OperatorService/GetConsoleOutput"
 	OperatorService_CreateInstance_FullMethodName      = "/nstance.v1.OperatorService/CreateInstance"
 	OperatorService_DeleteInstance_FullMethodName      = "/nstance.v1.OperatorService/DeleteInstance"
 	OperatorService_DrainInstance_FullMethodName       = "/nstance.v1.OperatorService/DrainInstance"
@@ -383,6 +384,9 @@ type OperatorServiceClient interface {
 	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
 	GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*GetInstanceResponse, error)
+	// GetConsoleOutput returns the end of what an instance's machine has printed to
+	// its console, as far as its provider keeps that.
+	GetConsoleOutput(ctx context.Context, in *GetConsoleOutputRequest, opts ...grpc.CallOption) (*GetConsoleOutputResponse, error)
 	// CreateInstance makes one on-demand instance, outside its group's size. It is
 	// idempotent by the caller's ID.
 	CreateInstance(ctx context.Context, in *CreateInstanceRequest, opts ...grpc.CallOption) (*CreateInstanceResponse, error)
@@ -565,6 +569,16 @@ func (c *operatorServiceClient) GetInstance(ctx context.Context, in *GetInstance
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetInstanceResponse)
 	err := c.cc.Invoke(ctx, OperatorService_GetInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetConsoleOutput(ctx context.Context, in *GetConsoleOutputRequest, opts ...grpc.CallOption) (*GetConsoleOutputResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetConsoleOutputResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetConsoleOutput_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -870,6 +884,9 @@ type OperatorServiceServer interface {
 	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
 	GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error)
+	// GetConsoleOutput returns the end of what an instance's machine has printed to
+	// its console, as far as its provider keeps that.
+	GetConsoleOutput(context.Context, *GetConsoleOutputRequest) (*GetConsoleOutputResponse, error)
 	// CreateInstance makes one on-demand instance, outside its group's size. It is
 	// idempotent by the caller's ID.
 	CreateInstance(context.Context, *CreateInstanceRequest) (*CreateInstanceResponse, error)
@@ -971,6 +988,9 @@ func (UnimplementedOperatorServiceServer) ListInstances(context.Context, *ListIn
 }
 func (UnimplementedOperatorServiceServer) GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetInstance not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetConsoleOutput(context.Context, *GetConsoleOutputRequest) (*GetConsoleOutputResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConsoleOutput not implemented")
 }
 func (UnimplementedOperatorServiceServer) CreateInstance(context.Context, *CreateInstanceRequest) (*CreateInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateInstance not implemented")
@@ -1258,6 +1278,24 @@ func _OperatorService_GetInstance_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).GetInstance(ctx, req.(*GetInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetConsoleOutput_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConsoleOutputRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetConsoleOutput(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetConsoleOutput_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetConsoleOutput(ctx, req.(*GetConsoleOutputRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1769,6 +1807,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetInstance",
 			Handler:    _OperatorService_GetInstance_Handler,
+		},
+		{
+			MethodName: "GetConsoleOutput",
+			Handler:    _OperatorService_GetConsoleOutput_Handler,
 		},
 		{
 			MethodName: "CreateInstance",

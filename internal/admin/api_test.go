@@ -121,6 +121,15 @@ func (w *world) GetInstance(_ context.Context, req *apiv1.GetInstanceRequest) (*
 	return &apiv1.GetInstanceResponse{Instance: proto.CloneOf(i), Events: slices.Clone(story[max(0, len(story)-1000):])}, nil
 }
 
+func (w *world) GetConsoleOutput(_ context.Context, req *apiv1.GetConsoleOutputRequest) (*apiv1.GetConsoleOutputResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, err := w.find(req.GetId()); err != nil {
+		return nil, err
+	}
+	return &apiv1.GetConsoleOutputResponse{Output: w.console}, nil
+}
+
 func (w *world) DeleteInstance(_ context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {
 	w.did(fmt.Sprintf("delete %s drain=%t dry=%t", req.GetId(), !req.GetNoDrain(), req.GetDryRun()))
 	w.mu.Lock()

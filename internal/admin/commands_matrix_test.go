@@ -65,6 +65,7 @@ var commands = map[string]struct {
 	"group rollout":         {looks, "", "", ""},
 	"group scale":           {destroys, "web 1", "", ""},
 	"group update":          {destroys, "web --size 1", "", ""},
+	"instance console":      {looks, "", "", ""},
 	"instance create":       {changes, "web", "", ""},
 	"instance delete":       {destroys, "WEB", "", ""},
 	"instance drain":        {destroys, "WEB", "", ""},

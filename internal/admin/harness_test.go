@@ -62,6 +62,7 @@ type world struct {
 	groups    []*apiv1.Group
 	instances map[string]*apiv1.Instance
 	orphans   []*apiv1.Orphan
+	console   []byte
 	stories   map[string][]*apiv1.Event
 	pageSize  int              // of events
 	fail      map[string]error // by method

@@ -17,7 +17,7 @@ import (
 
 func (p *program) instanceCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "instance", Short: "Instances and what happened to them"}
-	cmd.AddCommand(p.instanceListCommand(), p.instanceGetCommand(), p.instanceCreateCommand(), p.instanceDeleteCommand(), p.instanceDrainCommand(), p.instancePreserveCommand())
+	cmd.AddCommand(p.instanceListCommand(), p.instanceGetCommand(), p.instanceConsoleCommand(), p.instanceCreateCommand(), p.instanceDeleteCommand(), p.instanceDrainCommand(), p.instancePreserveCommand())
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package imds
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"time"
 )
@@ -8,7 +9,7 @@ import (
 // An Event is one scheduled maintenance event of the machine.
 type Event struct {
 	ID          string
-	Code        string // aws: such as system-reboot; gcp: such as MIGRATE_ON_HOST_MAINTENANCE
+	Code        string // aws: such as system-reboot; gcp: such as MIGRATE_ON_HOST_MAINTENANCE; azure: such as Redeploy
 	State       string // aws: active, completed or canceled; empty: active
 	Description string
 	NotBefore   time.Time
@@ -17,8 +18,14 @@ type Event struct {
 
 // Reclaim announces that the capacity is taken back. On aws action is
 // terminate, stop or hibernate, and a zero deadline leaves the time out; gcp
-// says neither action nor time. A second call changes the announcement.
+// says neither action nor time; on azure the event is Preempt, and a zero
+// deadline says that it has started. A second call changes the announcement.
 func (s *Server) Reclaim(action string, deadline time.Time) {
+	if s.opts.Protocol == Azure {
+		e := s.azureEvent(azureEventID, "Preempt", "The capacity is needed elsewhere.", deadline)
+		s.azure(func(a *azureState) { a.reclaim = &e })
+		return
+	}
 	if s.opts.Protocol == GCP {
 		s.set(GCPPreempted, upper(true), true)
 		return
@@ -32,6 +39,10 @@ func (s *Server) Reclaim(action string, deadline time.Time) {
 
 // Withdraw takes the reclaim back. Nothing happens if there is none.
 func (s *Server) Withdraw() {
+	if s.opts.Protocol == Azure {
+		s.azure(func(a *azureState) { a.reclaim = nil })
+		return
+	}
 	if s.opts.Protocol == GCP {
 		s.set(GCPPreempted, upper(false), true)
 		return
@@ -52,6 +63,14 @@ func (s *Server) Rebalance(t time.Time) {
 // On gcp only the first event's Code shows, and only if the guest has read the
 // key since the last event.
 func (s *Server) Maintenance(events ...Event) {
+	if s.opts.Protocol == Azure {
+		var list []azureEvent
+		for _, e := range events {
+			list = append(list, s.azureEvent(e.ID, e.Code, e.Description, e.NotBefore))
+		}
+		s.azure(func(a *azureState) { a.maintenance = list })
+		return
+	}
 	if s.opts.Protocol == GCP {
 		s.maintenanceGCP(events)
 		return
@@ -94,6 +113,10 @@ func (s *Server) StopState(state string) { s.set(GCPStopState, state, state != "
 
 // SetSpot changes what the service says about the machine's market.
 func (s *Server) SetSpot(spot bool) {
+	if s.opts.Protocol == Azure {
+		s.azure(func(a *azureState) { a.spot = spot })
+		return
+	}
 	if s.opts.Protocol == GCP {
 		s.set(GCPPreemptible, upper(spot), true)
 		return
@@ -103,11 +126,14 @@ func (s *Server) SetSpot(spot bool) {
 
 // SetUserData replaces the user data; nil removes the key.
 func (s *Server) SetUserData(data []byte) {
-	path := AWSUserData
-	if s.opts.Protocol == GCP {
+	path, body := AWSUserData, string(data)
+	switch s.opts.Protocol {
+	case GCP:
 		path = GCPUserData
+	case Azure:
+		path, body = AzureUserData, base64.StdEncoding.EncodeToString(data)
 	}
-	s.set(path, string(data), data != nil)
+	s.set(path, body, data != nil)
 }
 
 // SetRaw publishes body under path, one of this package's constants or any

@@ -1,11 +1,13 @@
 // Package imds is a cloud's instance metadata service, spoken over HTTP as the
 // real ones speak it: session tokens and their refusals on aws, the flavor
-// header, entity tags and long polls on gcp. It serves one machine.
+// header, entity tags and long polls on gcp, the scheduled events of azure. It
+// serves one machine.
 //
 // Package provider/local gives every machine it starts a Server of its own,
 // and spot/spottest hangs detectors on one, so the package is no test code and
 // imports none. The facts are from the EC2 user guide ("Use the Instance
-// Metadata Service") and Compute Engine's "About VM metadata".
+// Metadata Service"), Compute Engine's "About VM metadata", and Azure's "Scheduled
+// Events for Linux VMs".
 package imds
 
 import (
@@ -19,14 +21,15 @@ import (
 
 // The protocols.
 const (
-	AWS = "aws" // below /latest
-	GCP = "gcp" // below /computeMetadata/v1
+	AWS   = "aws"   // below /latest
+	GCP   = "gcp"   // below /computeMetadata/v1
+	Azure = "azure" // below /metadata
 )
 
 // Options say what kind of machine the service belongs to. Nil and zero fields
 // mean: aws, tokens optional, on-demand, no user data.
 type Options struct {
-	Protocol     string // AWS or GCP; anything else is served as AWS
+	Protocol     string // AWS, GCP or Azure; anything else is served as AWS
 	RequireToken bool   // aws: refuse reads without a session token (IMDSv2 only)
 	NoTokens     bool   // aws: know no session tokens (IMDSv1 only); wins over RequireToken
 	Spot         bool   // the machine is spot capacity
@@ -50,6 +53,7 @@ type Server struct {
 	requests map[string]int
 	secret   []byte // signs session tokens
 	armed    bool   // gcp: maintenance-event was read since the last event
+	azureNow azureState
 }
 
 var _ http.Handler = (*Server)(nil)
@@ -66,9 +70,13 @@ func New(o *Options) *Server {
 		s.opts = *o
 	}
 	s.opts.fill()
-	if s.opts.Protocol == GCP {
+	switch s.opts.Protocol {
+	case GCP:
 		maps.Copy(s.values, gcpDefaults(s.opts))
-	} else {
+	case Azure:
+		maps.Copy(s.values, azureDefaults(s.opts))
+		s.azure(func(a *azureState) { a.spot = s.opts.Spot })
+	default:
 		maps.Copy(s.values, awsDefaults(s.opts))
 	}
 	s.ExpireTokens()
@@ -76,7 +84,7 @@ func New(o *Options) *Server {
 }
 
 func (o *Options) fill() {
-	if o.Protocol != GCP {
+	if o.Protocol != GCP && o.Protocol != Azure {
 		o.Protocol = AWS
 	}
 	if o.Zone == "" {
@@ -90,7 +98,7 @@ func (o *Options) fill() {
 	}
 }
 
-// Protocol returns AWS or GCP.
+// Protocol returns AWS, GCP or Azure.
 func (s *Server) Protocol() string { return s.opts.Protocol }
 
 // ServeHTTP answers one request. Long polls end early when the request's
@@ -103,11 +111,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 		return
 	}
-	if s.opts.Protocol == GCP {
+	switch s.opts.Protocol {
+	case GCP:
 		s.serveGCP(w, r, path)
-		return
+	case Azure:
+		s.serveAzure(w, r, path)
+	default:
+		s.serveAWS(w, r, path)
 	}
-	s.serveAWS(w, r, path)
 }
 
 // date stamps an answer with the cloud's clock. A long poll is stamped again when

@@ -54,7 +54,7 @@ a summary with the milliseconds that each stage took.`,
 	f.StringVar(&o.Storage, "storage", "", "URL of the storage: "+stores+"; a folder of its own there, removed in the end (default: a directory in --data)")
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
-	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws or gcp")
+	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := checkDev(f, &o); err != nil {

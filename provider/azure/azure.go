@@ -125,8 +125,8 @@ func Kind() provider.Kind {
 // settings returns the checked options of a configuration.
 func settings(s provider.Settings) (Options, error) {
 	var o Options
-	if err := provider.DecodeArgs(s.Options, &o); err != nil {
-		return o, inOptions(err)
+	if err := provider.DecodeOptions(s.Options, &o); err != nil {
+		return o, err
 	}
 	if o.Location == "" {
 		o.Location = s.Region

@@ -199,13 +199,13 @@ func TestCheckSpec(t *testing.T) {
 func TestCheckOptions(t *testing.T) {
 	const good = `"subscription_id": "` + subscription + `", "resource_group": "machines"`
 	for options, field := range map[string]string{
-		`{"resource_group": "machines"}`:                   "shard.provider.options.subscription_id",
-		`{"subscription_id": "` + subscription + `"}`:      "shard.provider.options.resource_group",
-		`{` + good + `, "endpoint": "http://example.com"}`: "shard.provider.options.endpoint",
-		`{` + good + `, "cloud": "moon"}`:                  "shard.provider.options.cloud",
-		`{` + good + `, "credential": "token_file"}`:       "shard.provider.options.token_file",
-		`{` + good + `, "subscription": "x"}`:              "shard.provider.options.subscription",
-		`{` + good + `, "tokens": "x"}`:                    "shard.provider.options.tokens",
+		`{"resource_group": "machines"}`:                   "options.subscription_id",
+		`{"subscription_id": "` + subscription + `"}`:      "options.resource_group",
+		`{` + good + `, "endpoint": "http://example.com"}`: "options.endpoint",
+		`{` + good + `, "cloud": "moon"}`:                  "options.cloud",
+		`{` + good + `, "credential": "token_file"}`:       "options.token_file",
+		`{` + good + `, "subscription": "x"}`:              "options.subscription",
+		`{` + good + `, "tokens": "x"}`:                    "options.tokens",
 	} {
 		err := azure.Kind().Check(provider.Settings{Region: "westeurope", Options: json.RawMessage(options)})
 		var e *nstance.Error

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -55,7 +54,7 @@ var (
 
 // resolve returns a checked copy of o.
 func (o Options) resolve() (Options, error) {
-	const at = "shard.provider.options."
+	const at = "options."
 	o.Location = strings.ToLower(strings.ReplaceAll(o.Location, " ", ""))
 	o.Credential, o.Cloud = cmp.Or(o.Credential, "default"), cmp.Or(o.Cloud, "public")
 	if o.Log == nil {
@@ -102,16 +101,6 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// inOptions makes an error about args one about options.
-func inOptions(err error) error {
-	if e, ok := errors.AsType[*nstance.Error](err); ok && strings.HasPrefix(e.Field, "args") {
-		out := *e
-		out.Field = "shard.provider.options" + strings.TrimPrefix(e.Field, "args")
-		return &out
-	}
-	return err
-}
-
 // credential returns where tokens come from.
 func (o Options) credential() (azcore.TokenCredential, error) {
 	if o.Tokens != nil {
@@ -144,7 +133,7 @@ func (o Options) chain() (azcore.TokenCredential, error) {
 	case "default":
 		return azidentity.NewDefaultAzureCredential(&azidentity.DefaultAzureCredentialOptions{ClientOptions: client})
 	}
-	return nil, nstance.FieldError("shard.provider.options.credential", "see docs/providers/azure.md", "%q is not known", o.Credential)
+	return nil, nstance.FieldError("options.credential", "see docs/providers/azure.md", "%q is not known", o.Credential)
 }
 
 // A tokenFile is a file with a bearer token.
@@ -208,14 +197,14 @@ func (o Options) transport() (policy.Transporter, error) {
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, nstance.FieldError("shard.provider.options.ca_file", "name a readable file", "%v", err)
+			return nil, nstance.FieldError("options.ca_file", "name a readable file", "%v", err)
 		}
 		pool, err := x509.SystemCertPool()
 		if err != nil {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, nstance.FieldError("shard.provider.options.ca_file", "write certificates in PEM", "%s has none", o.CAFile)
+			return nil, nstance.FieldError("options.ca_file", "write certificates in PEM", "%s has none", o.CAFile)
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}

@@ -2,8 +2,8 @@ package local
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +24,7 @@ import (
 // The variables by which a machine learns where it is.
 const (
 	EnvDir         = "NSTANCE_LOCAL_DIR"    // its folder
-	EnvProvider    = "NSTANCE_PROVIDER"     // the protocol of its metadata service: aws or gcp
+	EnvProvider    = "NSTANCE_PROVIDER"     // the protocol of its metadata service: aws, gcp or azure
 	EnvMetadataURL = "NSTANCE_METADATA_URL" // base URL of its metadata service
 )
 
@@ -114,8 +114,15 @@ func UserData(ctx context.Context) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if cmp.Or(os.Getenv(EnvProvider), imds.AWS) == imds.GCP {
+	switch os.Getenv(EnvProvider) {
+	case imds.GCP:
 		return ask(ctx, http.MethodGet, base+"/"+imds.GCPUserData, "Metadata-Flavor", "Google")
+	case imds.Azure:
+		encoded, err := ask(ctx, http.MethodGet, base+"/"+imds.AzureUserData+"?api-version=2021-01-01&format=text", "Metadata", "true")
+		if err != nil {
+			return nil, err
+		}
+		return base64.StdEncoding.DecodeString(string(encoded))
 	}
 	token, err := ask(ctx, http.MethodPut, base+"/"+imds.AWSToken, "X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "60")
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -51,8 +52,8 @@ func decodeOptions(s provider.Settings, command []string) (o kindOptions, err er
 	case o.Endpoint == "" && len(o.Command) == 0 && len(command) == 0:
 		return o, nstance.FieldError("options.command", "name the program that a machine runs", "is missing")
 	}
-	if p := cmp.Or(o.Protocol, imds.AWS); p != imds.AWS && p != imds.GCP {
-		return o, nstance.FieldError("options.protocol", "use aws or gcp", "%.64q is not known", p)
+	if p := cmp.Or(o.Protocol, imds.AWS); !slices.Contains(protocols, p) {
+		return o, nstance.FieldError("options.protocol", "use aws, gcp or azure", "%.64q is not known", p)
 	}
 	if len(o.Command) == 0 {
 		o.Command = command
@@ -89,3 +90,6 @@ func checkSpec(spec nstance.MachineSpec) (a args, err error) {
 	}
 	return a, provider.DecodeArgs(spec.Args, &a)
 }
+
+// protocols are what the metadata services of machines can speak.
+var protocols = []string{imds.AWS, imds.GCP, imds.Azure}

@@ -28,6 +28,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -136,8 +137,8 @@ func (c *Cloud) check() error {
 	}
 	c.path = path
 	c.o.Protocol = cmp.Or(c.o.Protocol, imds.AWS)
-	if c.o.Protocol != imds.AWS && c.o.Protocol != imds.GCP {
-		return nstance.FieldError("protocol", "use aws or gcp", "%q is not known", c.o.Protocol)
+	if !slices.Contains(protocols, c.o.Protocol) {
+		return nstance.FieldError("protocol", "use aws, gcp or azure", "%q is not known", c.o.Protocol)
 	}
 	for _, v := range c.o.Env {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {

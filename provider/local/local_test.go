@@ -180,7 +180,7 @@ func (o *output) shows(t *testing.T, text string) {
 }
 
 func TestProvider(t *testing.T) {
-	for _, protocol := range []string{"aws", "gcp"} {
+	for _, protocol := range []string{"aws", "gcp", "azure"} {
 		t.Run(protocol, func(t *testing.T) {
 			providertest.Run(t, func(t *testing.T) providertest.Subject {
 				dir := t.TempDir()
@@ -209,7 +209,7 @@ func TestNew(t *testing.T) {
 	for field, o := range map[string]*local.Options{
 		"command":  nil,
 		"dir":      {Command: idle, Dir: file},
-		"protocol": {Command: idle, Protocol: "azure"},
+		"protocol": {Command: idle, Protocol: "moon"},
 		"env":      {Command: idle, Env: []string{"PATH"}},
 		"grace":    {Command: idle, Grace: -1},
 	} {
@@ -430,7 +430,7 @@ func read(t *testing.T, url string) string {
 func TestBoot(t *testing.T) {
 	t.Run("brings user data, files and variables to the machine", func(t *testing.T) {
 		t.Setenv("SECRET", "hunter2")
-		for _, protocol := range []string{"aws", "gcp"} {
+		for _, protocol := range []string{"aws", "gcp", "azure"} {
 			var out output
 			dir := t.TempDir()
 			c := open(t, local.Options{

@@ -28,6 +28,7 @@ const (
 	OpMembers       Op = "balancer_members"
 	OpJoin          Op = "join_balancer"
 	OpLeave         Op = "leave_balancer"
+	OpConsole       Op = "console_output"
 )
 
 // When says where in a call a fault strikes.

@@ -22,6 +22,7 @@ type machine struct {
 	over     bool      // takes up no capacity any more
 	gone     bool      // no call finds it any more
 	notices  []nstance.Notice
+	console  []byte
 	news     chan struct{} // closed and replaced when notices grows
 	reclaims int           // withdrawn so far
 

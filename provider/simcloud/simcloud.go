@@ -102,6 +102,9 @@ type Cloud struct {
 	taken     map[string]int             // addresses, by subnet
 	balancers map[string]map[string]bool // members by provider ID, by load balancer
 	severed   []nstance.InstanceID
+	told      []nstance.MachineNotice // the latest
+	toldCount int
+	news      chan struct{} // closed and replaced with each
 	events    agenda
 	running   bool // the dispatcher
 }
@@ -119,6 +122,7 @@ func New(o *Options) *Cloud {
 		counts:    map[Pool]int{},
 		buckets:   map[Op]*bucket{},
 		taken:     map[string]int{},
+		news:      make(chan struct{}),
 		balancers: map[string]map[string]bool{},
 	}
 	if o != nil {

@@ -180,7 +180,7 @@ func TestRefused(t *testing.T) {
 		{"fewer than none", dev.Options{Count: -1}, nstance.Invalid, "count: "},
 		{"beyond loopback", dev.Options{HTTP: "0.0.0.0:8990"}, nstance.Invalid, "http: "},
 		{"no address", dev.Options{HTTP: "8990"}, nstance.Invalid, "http: "},
-		{"unknown metadata service", dev.Options{Protocol: "moon"}, nstance.Invalid, "aws or gcp"},
+		{"unknown metadata service", dev.Options{Protocol: "moon"}, nstance.Invalid, "aws, gcp or azure"},
 		{"no such program", dev.Options{Machine: []string{"/no/such/program"}}, nstance.Invalid, "/no/such/program"},
 		{"a term that is too short", dev.Options{ElectionTTL: time.Millisecond}, nstance.Invalid, "election-ttl: "},
 		{"no such server", dev.Options{Scenario: dev.Failover, Server: []string{"/no/such/program"}}, nstance.Invalid, "/no/such/program"},

@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance/internal/imds"
 )
 
-// Options say what kind of machine a Server belongs to: the protocol (aws or
-// gcp), which tokens it wants, whether the machine is spot.
+// Options say what kind of machine a Server belongs to: the protocol (aws,
+// gcp or azure), which tokens it wants, whether the machine is spot.
 type Options = imds.Options
 
 // An Event is one scheduled maintenance event.
@@ -40,11 +40,14 @@ func NewServer(t testing.TB, o *Options) *Server {
 
 // Garble replaces what the service says about a reclaim with nonsense.
 func (s *Server) Garble() {
-	if s.Protocol() == imds.GCP {
+	switch s.Protocol() {
+	case imds.GCP:
 		s.SetRaw(imds.GCPPreempted, "<html>")
-		return
+	case imds.Azure:
+		s.SetRaw(imds.AzureEvents, `{"Events":`)
+	default:
+		s.SetRaw(imds.AWSAction, `{"action":`)
 	}
-	s.SetRaw(imds.AWSAction, `{"action":`)
 }
 
 // Break makes every read fail, those that wait included.

@@ -2,7 +2,7 @@
 // promise of the interface is a named subtest of Run. A detector's own test is
 // a few lines that build it over a Cloud and call Run.
 //
-// Server is a Cloud that speaks the aws and gcp metadata protocols on a real
+// Server is a Cloud that speaks the metadata protocols of aws, gcp and azure on a real
 // socket. A detector that asks something else brings a small Cloud of its own;
 // examples/custom-detector shows one.
 package spottest

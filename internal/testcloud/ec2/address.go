@@ -13,8 +13,13 @@ type interfacesInput struct {
 }
 
 type interfacesOutput struct {
-	Interfaces []interfaceItem `xml:"networkInterfaceSet>item"`
-	NextToken  string          `xml:"nextToken,omitempty"`
+	Interfaces []taggedInterface `xml:"networkInterfaceSet>item"`
+	NextToken  string            `xml:"nextToken,omitempty"`
+}
+
+type taggedInterface struct {
+	interfaceItem
+	Tags []tagItem `xml:"tagSet>item"`
 }
 
 func (c *Cloud) describeNetworkInterfaces(_ call, in *interfacesInput) (*interfacesOutput, error) {
@@ -42,7 +47,7 @@ func (c *Cloud) describeNetworkInterfaces(_ call, in *interfacesInput) (*interfa
 	}
 	out := &interfacesOutput{NextToken: next}
 	for _, id := range ids {
-		out.Interfaces = append(out.Interfaces, c.interfaceItem(c.interfaces[id]))
+		out.Interfaces = append(out.Interfaces, taggedInterface{c.interfaceItem(c.interfaces[id]), tagItems(c.interfaces[id].tags)})
 	}
 	return out, nil
 }

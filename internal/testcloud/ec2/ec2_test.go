@@ -31,6 +31,10 @@ const (
 	other  = "subnet-0123456789abcdef1"
 )
 
+// record is put in front of every cloud: the judge's recorder, where there is a
+// judge.
+var record = func(h http.Handler) http.Handler { return h }
+
 // A rig is a cloud on a socket with a client of AWS's own SDK.
 type rig struct {
 	*testing.T
@@ -42,7 +46,7 @@ type rig struct {
 
 func newRig(t *testing.T, o *cloud.Options) *rig {
 	c := cloud.New(o)
-	s := httptest.NewServer(c)
+	s := httptest.NewServer(record(c))
 	t.Cleanup(func() {
 		s.Close()
 		require.NoError(t, c.Close())
@@ -55,7 +59,7 @@ func newRig(t *testing.T, o *cloud.Options) *rig {
 // newBubbleRig is a rig without a socket, for a synctest bubble.
 func newBubbleRig(t *testing.T, o *cloud.Options) *rig {
 	c, ln := cloud.New(o), bufconn.Listen(64<<10)
-	s := &http.Server{Handler: c}
+	s := &http.Server{Handler: record(c)}
 	served := make(chan error)
 	go func() { served <- s.Serve(ln) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.DialContext(ctx) }}

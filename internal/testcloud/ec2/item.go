@@ -90,7 +90,7 @@ type metadataItem struct {
 	Tags     string `xml:"instanceMetadataTags"`
 }
 
-// interfaceItem is the type InstanceNetworkInterface, and as far as they agree
+// interfaceItem is the type InstanceNetworkInterface, and most of the type
 // NetworkInterface.
 type interfaceItem struct {
 	ID          string             `xml:"networkInterfaceId"`
@@ -107,7 +107,6 @@ type interfaceItem struct {
 	Attachment  attachmentItem     `xml:"attachment"`
 	Addresses   []interfaceAddress `xml:"privateIpAddressesSet>item"`
 	Kind        string             `xml:"interfaceType"`
-	Tags        []tagItem          `xml:"tagSet>item"`
 }
 
 type attachmentItem struct {
@@ -162,7 +161,7 @@ func (c *Cloud) item(m *machine, tags bool) machineItem {
 	}
 	for _, i := range m.interfaces {
 		n := c.interfaceItem(i)
-		n.Zone, n.Tags, n.Attachment.Machine = "", nil, "" // not part of InstanceNetworkInterface
+		n.Zone, n.Attachment.Machine = "", "" // not part of InstanceNetworkInterface
 		out.Interfaces = append(out.Interfaces, n)
 	}
 	return out
@@ -190,7 +189,7 @@ func (c *Cloud) interfaceItem(i *netInterface) interfaceItem {
 	out := interfaceItem{
 		ID: i.id, Subnet: i.subnet.ID, VPC: c.o.Catalog.VPC, Zone: i.subnet.Zone, Description: i.description, Owner: c.o.Account, Status: "in-use",
 		Address: i.addresses[0].String(), PrivateName: privateName(i.addresses[0], c.o.Region), SourceCheck: true, Groups: groupItems(i.groups),
-		Attachment: attachmentItem{i.attachment, i.machine.id, i.deviceIndex, "attached", stamp(i.attached), true}, Kind: "interface", Tags: tagItems(i.tags),
+		Attachment: attachmentItem{i.attachment, i.machine.id, i.deviceIndex, "attached", stamp(i.attached), true}, Kind: "interface",
 	}
 	for n, a := range i.addresses {
 		out.Addresses = append(out.Addresses, interfaceAddress{a.String(), privateName(a, c.o.Region), n == 0})

@@ -1,0 +1,62 @@
+package admin
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// A ConsoleOutput is what instance console prints.
+type ConsoleOutput struct {
+	ID     nstance.InstanceID `json:"id"`
+	Output string             `json:"output"` // the end of it, without control characters
+}
+
+func (p *program) instanceConsoleCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "console ID", Short: "Show the end of what an instance has printed to its console",
+		Long: "Show the end of what an instance has printed to its console, at most 64 KiB, as far as its provider keeps\n" +
+			"that. Clouds deliver it minutes late. Control characters are left out.",
+		Args: instanceArgument,
+	}
+	r, out := p.remote(cmd), p.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error {
+			id, err := c.instanceID(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			resp, err := c.GetConsoleOutput(cmd.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
+			if err != nil {
+				return err
+			}
+			o := ConsoleOutput{ID: id, Output: harmless(resp.GetOutput())}
+			return out.print(o, func(t *table) {
+				if o.Output == "" {
+					t.say("nothing yet: clouds deliver it minutes late")
+					return
+				}
+				for line := range strings.Lines(strings.ReplaceAll(o.Output, "\t", "        ")) {
+					t.say("%s", strings.TrimSuffix(line, "\n"))
+				}
+			})
+		})
+	}
+	return cmd
+}
+
+// harmless returns text without what a terminal would obey: it was written by a
+// machine that may be hostile.
+func harmless(output []byte) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
+			return -1
+		}
+		return r
+	}, string(output))
+}

@@ -1,0 +1,28 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/admin"
+)
+
+func TestInstanceConsole(t *testing.T) {
+	w := newWorld(t).populate()
+	r := w.run("instance", "console", string(webA))
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.out, "nothing yet")
+	w.mu.Lock()
+	w.console = []byte("booting\r\n\x1b]0;owned\x07\tlogin: \xff\n")
+	w.mu.Unlock()
+	r = w.run("instance", "console", string(webA))
+	require.Zero(t, r.code, r.errors)
+	require.Equal(t, "booting\n]0;owned        login:\n", r.out, "a machine does not command the terminal")
+	r = w.run("instance", "console", string(webA), "-o", "json")
+	require.Zero(t, r.code, r.errors)
+	var o admin.ConsoleOutput
+	require.NoError(t, json.Unmarshal([]byte(r.out), &o))
+	require.Equal(t, admin.ConsoleOutput{ID: webA, Output: "booting\n]0;owned\tlogin: \n"}, o)
+}

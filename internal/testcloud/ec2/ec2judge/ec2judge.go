@@ -1,0 +1,122 @@
+// Package ec2judge holds what a test cloud for EC2 is asked and answers against
+// AWS's own model of its APIs, which the Python library botocore brings along.
+// It is for tests that need more than Go: `make test-clouds`.
+package ec2judge
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+//go:embed judge.py
+var program string
+
+// An exchange is one recorded call.
+type exchange struct {
+	Service string `json:"service"`
+	Request string `json:"request"`
+	Status  int    `json:"status"`
+	Answer  string `json:"answer"`
+}
+
+// A Recorder keeps the calls of the test clouds that it was put in front of. Its
+// zero value is ready to use, and safe for concurrent use.
+type Recorder struct {
+	mu    sync.Mutex
+	calls []exchange
+}
+
+// Record returns a handler that keeps what goes in and out of h.
+func (r *Recorder) Record(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, err := io.ReadAll(q.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		q.Body = io.NopCloser(bytes.NewReader(body))
+		answer := &copied{ResponseWriter: w, status: http.StatusOK}
+		h.ServeHTTP(answer, q) // panics for an answer that is lost: then there is none
+		r.keep(string(body), answer)
+	})
+}
+
+func (r *Recorder) keep(body string, answer *copied) {
+	service := "ec2"
+	if form, err := url.ParseQuery(body); err != nil || form.Get("Version") == "" {
+		return
+	} else if form.Get("Version") == "2015-12-01" {
+		service = "elasticloadbalancing"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, exchange{service, body, answer.status, answer.body.String()})
+}
+
+// copied is an answer that is also kept.
+type copied struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (c *copied) WriteHeader(status int) {
+	c.status = status
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c *copied) Write(b []byte) (int, error) {
+	c.body.Write(b)
+	return c.ResponseWriter.Write(b)
+}
+
+// Judge returns what the model does not know or allow in the calls so far, and
+// how many calls there were. It fails if there is no botocore.
+func (r *Recorder) Judge() (complaints []string, calls int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var in bytes.Buffer
+	for _, e := range r.calls {
+		if err := json.NewEncoder(&in).Encode(e); err != nil {
+			return nil, 0, err
+		}
+	}
+	python, err := interpreter()
+	if err != nil {
+		return nil, 0, err
+	}
+	var out, errs bytes.Buffer
+	cmd := exec.Command(python, "-c", program)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, &out, &errs
+	if err := cmd.Run(); err != nil {
+		return nil, 0, fmt.Errorf("%w: %s", err, errs.String())
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last, ok := strings.CutPrefix(lines[len(lines)-1], "calls: ")
+	if calls, err = strconv.Atoi(last); !ok || err != nil || calls != len(r.calls) {
+		return nil, 0, fmt.Errorf("the judge has read %q of %d calls", last, len(r.calls))
+	}
+	return lines[:len(lines)-1], calls, nil
+}
+
+// interpreter finds a Python that has botocore: by itself, or within the aws
+// command that Debian packages.
+func interpreter() (string, error) {
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		for _, library := range []string{"botocore.session", "awscli.botocore.session"} {
+			if exec.Command(python, "-c", "import "+library).Run() == nil {
+				return python, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no Python with botocore: install awscli")
+}

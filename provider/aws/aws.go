@@ -1,0 +1,137 @@
+// Package aws makes machines of EC2 instances. docs/providers/aws.md says what
+// it supports, which permissions it needs, and what each option and argument
+// means.
+//
+// Each call of the provider is as few calls of EC2 as can be, and none is
+// repeated by the SDK: EC2 answers "no capacity" with status 500, which the
+// SDK's own retryer would repeat, and so empty the account's bucket of two
+// launches a second. [provider.Client] repeats reads, the reconciler creates.
+package aws
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Provider makes machines in one region of one AWS account. It is safe for
+// concurrent use, owns no goroutine and needs no closing.
+type Provider struct {
+	ec2      *ec2.Client
+	balancer *elb.Client
+	metadata *imds.Client
+
+	mu           sync.Mutex
+	ownInterface string // of this server, once it is known
+}
+
+var (
+	_ nstance.Provider      = (*Provider)(nil)
+	_ nstance.ImageResolver = (*Provider)(nil)
+	_ nstance.SubnetCounter = (*Provider)(nil)
+	_ nstance.TypeLister    = (*Provider)(nil)
+	_ nstance.Balancer      = (*Provider)(nil)
+	_ nstance.AddressMover  = (*Provider)(nil)
+	_ nstance.Parker        = (*Provider)(nil)
+	_ nstance.ConsoleReader = (*Provider)(nil)
+)
+
+// Options are what shard.provider.options says. The zero value uses AWS's public
+// endpoints and finds credentials as AWS programs do.
+type Options struct {
+	Endpoint         string `json:"endpoint" doc:"base URL of the EC2 API, such as that of a VPC endpoint" default:"AWS's own for the region"`
+	ELBEndpoint      string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
+	Profile          string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
+	NetworkInterface string `json:"network_interface" doc:"ID of the network interface of this server that takes shard.leader_address" default:"the first one of the EC2 instance that the server runs on, by the metadata service"`
+}
+
+// New returns a provider for the region and with the credentials of conf. Its
+// HTTP client serves all calls; nil makes one. Its retryer is not used. o may be
+// nil. New asks AWS nothing. It fails with Invalid when the region or an option
+// is wrong.
+func New(conf aws.Config, o *Options) (*Provider, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	if err := checkRegion(conf.Region); err != nil {
+		return nil, err
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	client := sender{next: conf.HTTPClient}
+	if client.next == nil {
+		client.next = awshttp.NewBuildableClient().WithTransportOptions(keepConnections)
+	}
+	return &Provider{
+		ec2: ec2.NewFromConfig(conf, func(c *ec2.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.Endpoint, c.BaseEndpoint)
+		}),
+		balancer: elb.NewFromConfig(conf, func(c *elb.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.ELBEndpoint, c.BaseEndpoint)
+		}),
+		metadata:     imds.NewFromConfig(conf),
+		ownInterface: o.NetworkInterface,
+	}, nil
+}
+
+func orDefault(endpoint string, def *string) *string {
+	if endpoint == "" {
+		return def
+	}
+	return &endpoint
+}
+
+// maxIdleConnections is as many as [provider.Client] has calls in flight. The
+// SDK's default of 10 would open a connection for almost every call of a burst.
+const maxIdleConnections = 100
+
+func keepConnections(t *http.Transport) { t.MaxIdleConnsPerHost = maxIdleConnections }
+
+// A sender marks calls that reached a connection: before that, nothing can have
+// happened at AWS.
+type sender struct{ next aws.HTTPClient }
+
+type sentKey struct{}
+
+// withSent returns a context that records whether a call made with it may have
+// reached AWS.
+func withSent(ctx context.Context) (context.Context, *atomic.Bool) {
+	sent := new(atomic.Bool)
+	return context.WithValue(ctx, sentKey{}, sent), sent
+}
+
+// Do implements aws.HTTPClient. It gives the request a body of its own: the SDK
+// closes its body as soon as an answer begins (smithy-go, transport/http,
+// ClientHandler.Handle), while net/http may still look whether more of it comes,
+// which then breaks the connection in the middle of the answer.
+func (s sender) Do(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+	}
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		r.Body, _ = r.GetBody()
+	}
+	return s.next.Do(r)
+}

@@ -1,0 +1,172 @@
+package aws_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+	"github.com/nstance-go/nstance/provider/aws"
+	"github.com/nstance-go/nstance/provider/providertest"
+)
+
+// What the default catalog of the test cloud has.
+const (
+	region = "us-east-1"
+	image  = "ami-0abcdef1234567890"
+	subnet = "subnet-0123456789abcdef0"
+)
+
+// A world is a test cloud on a socket, and the provider in front of it.
+type world struct {
+	*testing.T
+	*aws.Provider
+	cloud  *ec2.Cloud
+	faults *testcloud.Faults
+	url    string
+}
+
+func newWorld(t *testing.T, o *ec2.Options) *world {
+	t.Helper()
+	var opt ec2.Options
+	if o != nil {
+		opt = *o
+	}
+	if opt.Faults == nil {
+		opt.Faults = &testcloud.Faults{}
+	}
+	w := &world{T: t, cloud: ec2.New(&opt), faults: opt.Faults}
+	server := httptest.NewServer(w.cloud)
+	w.url = server.URL
+	t.Cleanup(func() {
+		server.Close()
+		require.NoError(t, w.cloud.Close())
+	})
+	w.Provider = w.open(&aws.Options{})
+	return w
+}
+
+// config is what finds the test cloud's account.
+func config() sdk.Config {
+	k := ec2.DefaultCredential
+	return sdk.Config{Region: region, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, "")}
+}
+
+func (w *world) open(o *aws.Options) *aws.Provider {
+	w.Helper()
+	o.Endpoint, o.ELBEndpoint = w.url, w.url
+	p, err := aws.New(config(), o)
+	require.NoError(w, err)
+	return p
+}
+
+func shape(s *nstance.MachineSpec) {
+	s.Image, s.InstanceType, s.Subnet, s.Arch = image, "m5.large", subnet, nstance.AMD64
+}
+
+var owner = nstance.Owner{Installation: "i1", Cluster: "c", Shard: "a", Tenant: "default"}
+
+// spec returns a fresh spec.
+func (w *world) spec() nstance.MachineSpec {
+	w.Helper()
+	now := time.Now().UTC()
+	id, err := nstance.NewInstanceID("tst", now)
+	require.NoError(w, err)
+	s := nstance.MachineSpec{
+		ID: id, Owner: owner, Group: "web", CreatedAt: now, Epoch: 7, UserData: []byte("#cloud-config\n"), Token: string(id) + "-0123456789",
+	}
+	shape(&s)
+	return s
+}
+
+func (w *world) create(s nstance.MachineSpec) nstance.Machine {
+	w.Helper()
+	m, err := w.Create(w.Context(), s)
+	require.NoError(w, err)
+	return m
+}
+
+// refused requires err to have that code.
+func (w *world) refused(code nstance.Code, err error) {
+	w.Helper()
+	require.Equal(w, code, nstance.CodeOf(err), "%v", err)
+}
+
+// Guests remember what machines are started with.
+type guests struct {
+	mu    sync.Mutex
+	boots map[string]testcloud.Boot
+}
+
+func (g *guests) Start(b testcloud.Boot) (testcloud.Guest, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.boots == nil {
+		g.boots = map[string]testcloud.Boot{}
+	}
+	g.boots[b.Handle] = b
+	return guest{}, nil
+}
+
+func (g *guests) booted(handle string) (testcloud.Boot, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b, ok := g.boots[handle]
+	return b, ok
+}
+
+type guest struct{}
+
+func (guest) Announce(string, time.Time) {}
+func (guest) Withdraw()                  {}
+func (guest) Kill()                      {}
+
+var badArgs = map[string]json.RawMessage{
+	"security_group_ids": json.RawMessage(`{"security_group_ids": "sg-1"}`),
+	"subnet_id":          json.RawMessage(`{"subnet_id": "subnet-1"}`),
+	"volumes[0].szie":    json.RawMessage(`{"volumes": [{"device": "/dev/xvda", "szie": 8}]}`),
+	"tags.nstance:x":     json.RawMessage(`{"tags": {"nstance:x": "y"}}`),
+}
+
+func subject(t *testing.T, o ec2.Options) providertest.Subject {
+	g := &guests{}
+	o.Hypervisor, o.IDTag = g, "nstance:instance-id"
+	w := newWorld(t, &o)
+	return providertest.Subject{
+		Provider: w.Provider, Shape: shape, Spot: true, BadArgs: badArgs, Wait: 30 * time.Second,
+		UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
+			require.Eventually(t, func() bool {
+				_, ok := g.booted(m.ProviderID)
+				return ok
+			}, 30*time.Second, time.Millisecond)
+			b, _ := g.booted(m.ProviderID)
+			return b.UserData, ctx.Err()
+		},
+	}
+}
+
+func TestProvider(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		return subject(t, ec2.Options{PageSize: 5, Delays: testcloud.Delays{
+			Visible: 20 * time.Millisecond, Start: 10 * time.Millisecond, Delete: 10 * time.Millisecond, Linger: time.Hour,
+		}})
+	})
+}
+
+// TestProviderOfForgetfulCloud is the suite against a cloud that shows no tags
+// where it need not, starts listings with an empty page, and forgets what is gone
+// at once.
+func TestProviderOfForgetfulCloud(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		return subject(t, ec2.Options{NoTagsUnasked: true, EmptyFirstPage: true, PageSize: 5})
+	})
+}

@@ -1,0 +1,172 @@
+package aws
+
+import (
+	"cmp"
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/nstance-go/nstance"
+)
+
+// launchRequest returns what makes the machine of spec, the same for the same
+// spec: EC2 refuses a repeat that differs.
+func launchRequest(spec nstance.MachineSpec, a *Args) *ec2.RunInstancesInput {
+	in := &ec2.RunInstancesInput{
+		MinCount: aws.Int32(1), MaxCount: aws.Int32(1), ClientToken: &spec.Token,
+		ImageId: &spec.Image, InstanceType: types.InstanceType(spec.InstanceType),
+		TagSpecifications:                 tagSpecifications(spec, a),
+		MetadataOptions:                   metadataOptions(a),
+		InstanceMarketOptions:             marketOptions(spec),
+		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
+		BlockDeviceMappings:               volumes(a.Volumes),
+		EbsOptimized:                      a.EBSOptimized,
+		KeyName:                           optional(a.KeyName),
+		IamInstanceProfile:                instanceProfile(a.IAMInstanceProfile),
+		Placement:                         placement(a),
+		CapacityReservationSpecification:  capacityReservation(a.CapacityReservation),
+	}
+	setNetwork(in, spec.Subnet, a)
+	if len(spec.UserData) > 0 {
+		in.UserData = aws.String(base64.StdEncoding.EncodeToString(spec.UserData))
+	}
+	if spec.Park != "" {
+		in.InstanceInitiatedShutdownBehavior = types.ShutdownBehaviorStop
+	}
+	if spec.Park == nstance.ParkHibernated {
+		in.HibernationOptions = &types.HibernationOptionsRequest{Configured: aws.Bool(true)}
+	}
+	if a.CPUCredits != "" {
+		in.CreditSpecification = &types.CreditSpecificationRequest{CpuCredits: &a.CPUCredits}
+	}
+	if a.Monitoring {
+		in.Monitoring = &types.RunInstancesMonitoringEnabled{Enabled: aws.Bool(true)}
+	}
+	return in
+}
+
+// setNetwork describes the network interface where that is needed: the short
+// form is not permitted beside it.
+func setNetwork(in *ec2.RunInstancesInput, subnet string, a *Args) {
+	if a.PublicIP == nil && a.IPv6Addresses == 0 {
+		in.SubnetId, in.SecurityGroupIds = optional(subnet), a.SecurityGroupIDs
+		return
+	}
+	nic := types.InstanceNetworkInterfaceSpecification{
+		DeviceIndex: aws.Int32(0), DeleteOnTermination: aws.Bool(true),
+		SubnetId: optional(subnet), Groups: a.SecurityGroupIDs, AssociatePublicIpAddress: a.PublicIP,
+	}
+	if a.IPv6Addresses > 0 {
+		nic.Ipv6AddressCount = &a.IPv6Addresses
+	}
+	in.NetworkInterfaces = []types.InstanceNetworkInterfaceSpecification{nic}
+}
+
+// tagSpecifications mark the machine and all that is made with it, at launch.
+func tagSpecifications(spec nstance.MachineSpec, a *Args) []types.TagSpecification {
+	all := marks(spec)
+	maps.Copy(all, a.Tags)
+	var tags []types.Tag
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		tags = append(tags, types.Tag{Key: aws.String(key), Value: aws.String(all[key])})
+	}
+	kinds := []types.ResourceType{types.ResourceTypeInstance, types.ResourceTypeVolume, types.ResourceTypeNetworkInterface}
+	if spec.Market == nstance.Spot {
+		kinds = append(kinds, types.ResourceTypeSpotInstancesRequest)
+	}
+	var out []types.TagSpecification
+	for _, kind := range kinds {
+		out = append(out, types.TagSpecification{ResourceType: kind, Tags: tags})
+	}
+	return out
+}
+
+func metadataOptions(a *Args) *types.InstanceMetadataOptionsRequest {
+	out := &types.InstanceMetadataOptionsRequest{HttpTokens: types.HttpTokensStateRequired}
+	if a.MetadataHopLimit > 0 {
+		out.HttpPutResponseHopLimit = &a.MetadataHopLimit
+	}
+	if a.MetadataTags {
+		out.InstanceMetadataTags = types.InstanceMetadataTagsStateEnabled
+	}
+	return out
+}
+
+// marketOptions ask for spot capacity that ends with its one machine: persistent
+// requests launch machines by themselves, and stopped ones stay and are charged.
+func marketOptions(spec nstance.MachineSpec) *types.InstanceMarketOptionsRequest {
+	if spec.Market != nstance.Spot {
+		return nil
+	}
+	return &types.InstanceMarketOptionsRequest{
+		MarketType: types.MarketTypeSpot,
+		SpotOptions: &types.SpotMarketOptions{
+			SpotInstanceType:             types.SpotInstanceTypeOneTime,
+			InstanceInterruptionBehavior: types.InstanceInterruptionBehaviorTerminate,
+			MaxPrice:                     optional(spec.MaxPrice),
+		},
+	}
+}
+
+func volumes(list []Volume) []types.BlockDeviceMapping {
+	var out []types.BlockDeviceMapping
+	for _, v := range list {
+		out = append(out, types.BlockDeviceMapping{DeviceName: aws.String(v.Device), Ebs: &types.EbsBlockDevice{
+			VolumeSize: positive(v.SizeGiB), VolumeType: types.VolumeType(v.Type), Iops: positive(v.IOPS), Throughput: positive(v.ThroughputMiB),
+			Encrypted: v.Encrypted, KmsKeyId: optional(v.KMSKeyID), SnapshotId: optional(v.SnapshotID),
+			DeleteOnTermination: aws.Bool(!v.KeepAfterDelete),
+		}})
+	}
+	return out
+}
+
+func instanceProfile(name string) *types.IamInstanceProfileSpecification {
+	switch {
+	case name == "":
+		return nil
+	case strings.HasPrefix(name, "arn:"):
+		return &types.IamInstanceProfileSpecification{Arn: &name}
+	}
+	return &types.IamInstanceProfileSpecification{Name: &name}
+}
+
+func placement(a *Args) *types.Placement {
+	if cmp.Or(a.Tenancy, a.HostID, a.PlacementGroup) == "" {
+		return nil
+	}
+	return &types.Placement{
+		Tenancy: types.Tenancy(a.Tenancy), HostId: optional(a.HostID),
+		GroupName: optional(a.PlacementGroup), PartitionNumber: positive(a.PlacementPartition),
+	}
+}
+
+func capacityReservation(c *CapacityReservation) *types.CapacityReservationSpecification {
+	switch {
+	case c == nil:
+		return nil
+	case c.Preference != "":
+		return &types.CapacityReservationSpecification{CapacityReservationPreference: types.CapacityReservationPreference(c.Preference)}
+	}
+	return &types.CapacityReservationSpecification{CapacityReservationTarget: &types.CapacityReservationTarget{
+		CapacityReservationId: optional(c.ID), CapacityReservationResourceGroupArn: optional(c.ResourceGroupARN),
+	}}
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func positive(n int32) *int32 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}

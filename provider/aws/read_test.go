@@ -1,0 +1,121 @@
+package aws_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	ec2sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+)
+
+// TestLosses checks each reason that EC2 gives for a machine that it accepted and
+// that never ran, as Get tells it.
+func TestLosses(t *testing.T) {
+	for code, want := range map[string]nstance.LossCause{
+		"Server.InsufficientInstanceCapacity": nstance.LossCapacity,
+		"Server.SpotInstanceTermination":      nstance.LossReclaimed,
+		"Server.SpotInstanceShutdown":         nstance.LossReclaimed,
+		"Server.InternalError":                nstance.LossHost,
+		"Server.ScheduledStop":                nstance.LossHost,
+		"Client.VolumeLimitExceeded":          nstance.LossQuota,
+		"Client.InvalidSnapshot.NotFound":     nstance.LossInvalid,
+		"Client.InternalError":                nstance.LossInvalid,
+		"Client.InstanceInitiatedShutdown":    nstance.LossGuest,
+		"Client.UserInitiatedShutdown":        nstance.LossRequested,
+		"Client.SomethingNew":                 "",
+	} {
+		t.Run(code, func(t *testing.T) {
+			w := newWorld(t, &ec2.Options{Delays: testcloud.Delays{Start: time.Millisecond, Linger: -1}})
+			w.cloud.FailNextBoots(ec2.StateReason{Code: code, Message: code + ": it failed"})
+			m := w.create(w.spec())
+			require.Eventually(t, func() bool {
+				_, err := w.Get(t.Context(), m.ID)
+				return nstance.CodeOf(err) == nstance.NotFound && nstance.LossCauseOf(err) == want && strings.Contains(err.Error(), code)
+			}, 30*time.Second, time.Millisecond)
+			w.refused(nstance.NotFound, w.Delete(t.Context(), m))
+			for range w.List(t.Context(), owner) {
+				t.Fatal("a terminated machine is listed")
+			}
+		})
+	}
+}
+
+// TestReclaim checks that a machine tells why it ends while it is still there.
+func TestReclaim(t *testing.T) {
+	w := newWorld(t, &ec2.Options{Delays: testcloud.Delays{Delete: -1}})
+	s := w.spec()
+	s.Market = nstance.Spot
+	m := w.create(s)
+	require.NoError(t, w.cloud.Reclaim(m.ProviderID, 0))
+	m, err := w.Get(t.Context(), s.ID)
+	require.NoError(t, err)
+	require.Equal(t, nstance.StatusDeleting, m.Status)
+	require.Equal(t, nstance.LossReclaimed, m.Cause)
+	require.Equal(t, nstance.Spot, m.Market)
+	require.Equal(t, region+"a", m.Zone)
+	require.Equal(t, "m5.large", m.InstanceType)
+	require.NoError(t, w.Delete(t.Context(), m))
+	require.Zero(t, w.faults.Calls()["TerminateInstances"], "it is being terminated already")
+}
+
+// TestListOfThousands counts the calls.
+func TestListOfThousands(t *testing.T) {
+	w := newWorld(t, nil)
+	client := ec2sdk.NewFromConfig(config(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
+	var tags []types.Tag
+	for key, value := range map[string]string{"installation": "i1", "cluster-id": "c", "shard": "a", "tenant": "default"} {
+		tags = append(tags, types.Tag{Key: sdk.String("nstance:" + key), Value: sdk.String(value)})
+	}
+	for n := range 5 {
+		_, err := client.RunInstances(t.Context(), &ec2sdk.RunInstancesInput{
+			ImageId: sdk.String(image), InstanceType: "m5.large", MinCount: sdk.Int32(1000), MaxCount: sdk.Int32(1000),
+			SubnetId:          sdk.String([]string{subnet, "subnet-0123456789abcdef1"}[n%2]),
+			TagSpecifications: []types.TagSpecification{{ResourceType: types.ResourceTypeInstance, Tags: tags}},
+		})
+		require.NoError(t, err)
+	}
+	seen := map[string]bool{}
+	for m, err := range w.List(t.Context(), owner) {
+		require.NoError(t, err)
+		seen[m.ProviderID] = true
+	}
+	require.Len(t, seen, 5000)
+	require.Equal(t, 5, w.faults.Calls()["DescribeInstances"])
+}
+
+// TestUnknownInstance: EC2's error for an unknown ID is no proof of absence, since
+// it comes for new instances too.
+func TestUnknownInstance(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	w.faults.Next("TerminateInstances", testcloud.Fault{Answer: ec2.Refusal("InvalidInstanceID.NotFound", "The instance ID does not exist")})
+	w.refused(nstance.Unavailable, w.Delete(t.Context(), m))
+	require.NoError(t, w.Delete(t.Context(), m))
+}
+
+// TestReadErrors: nothing that fails is absence.
+func TestReadErrors(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	for code, want := range map[string]nstance.Code{
+		"RequestLimitExceeded": nstance.Throttled, "InternalError": nstance.Unavailable, "UnauthorizedOperation": nstance.Denied, "InvalidInstanceID.NotFound": nstance.Unavailable,
+	} {
+		for range 3 {
+			w.faults.Next("DescribeInstances", testcloud.Fault{Answer: ec2.Refusal(code, "it failed")})
+		}
+		_, err := w.Get(t.Context(), m.ID)
+		w.refused(want, err)
+		w.refused(want, w.Delete(t.Context(), m))
+		for _, err := range w.List(t.Context(), owner) {
+			w.refused(want, err)
+		}
+	}
+	require.Zero(t, w.faults.Calls()["TerminateInstances"])
+}

@@ -1,0 +1,436 @@
+package proxmox_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/pve"
+	"github.com/nstance-go/nstance/provider/proxmox"
+)
+
+// The calls, as the test cluster names them.
+const (
+	callClone = "POST /nodes/{node}/qemu/{vmid}/clone"
+	callStart = "POST /nodes/{node}/qemu/{vmid}/status/start"
+	callList  = "GET /cluster/resources"
+	callTask  = "GET /nodes/{node}/tasks/{upid}/status"
+)
+
+// answer is a fault that answers with a status and a message.
+func answer(status int, msg string) testcloud.Fault {
+	return testcloud.Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+		body, err := json.Marshal(map[string]any{"data": nil, "message": msg})
+		if w.WriteHeader(status); err == nil && msg != "" {
+			_, _ = w.Write(body)
+		}
+	}}
+}
+
+func repeat(f testcloud.Fault, n int) []testcloud.Fault {
+	out := make([]testcloud.Fault, n)
+	for i := range out {
+		out[i] = f
+	}
+	return out
+}
+
+func vmidOf(t *testing.T, m nstance.Machine) int {
+	t.Helper()
+	var id int
+	require.NoError(t, json.Unmarshal([]byte(m.ProviderID), &id))
+	return id
+}
+
+func TestMachineIsConfigured(t *testing.T) {
+	b := newBench(t, &pve.Options{Templates: []pve.Template{{VMID: 9000, Name: "debian", Tags: "debian;base", Description: "the template", Seed: true}}})
+	s := b.spec()
+	s.Subnet, s.Args = "vmbr7", json.RawMessage(`{"template_name": "debian", "vlan": 12, "firewall": true, "on_boot": false, "memory": 3072}`)
+	m := b.create(s)
+	b.running(b.p, s.ID)
+	b.eventually(func() bool { return !strings.Contains(b.cloud.Config(vmidOf(t, m))["tags"], "nstance-new") }, "tag")
+	c := b.cloud.Config(vmidOf(t, m))
+	require.Equal(t, string(s.ID), c["name"])
+	require.Equal(t, "1", c["cores"])
+	require.Equal(t, "3072", c["memory"])
+	require.Equal(t, "0", c["onboot"])
+	require.Equal(t, "virtio,bridge=vmbr7,tag=12,firewall=1", c["net0"])
+	require.Contains(t, c["ide2"], ".iso,media=cdrom", "the template's cloud-init drive is replaced")
+	require.Contains(t, c["description"], "```nstance\n")
+	for _, tag := range []string{"nstance", "nstance-cluster-c1", "nstance-shard-s1", "nstance-tenant-default"} {
+		require.Contains(t, strings.Split(c["tags"], ";"), tag)
+	}
+	require.NotContains(t, c["tags"], "debian", "a clone inherits the template's tags")
+	b.gone(b.p, m)
+	require.Empty(t, b.cloud.Volumes(), "the image goes with the machine")
+}
+
+func TestSameVMIDInEveryProcess(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.spec()
+	m := b.create(s)
+	b.running(b.p, s.ID)
+	other := b.open(proxmox.Options{})
+	again, err := other.Create(t.Context(), s)
+	require.NoError(t, err)
+	require.Equal(t, m.ProviderID, again.ProviderID)
+	require.Len(t, b.cloud.Machines(), 1)
+	moved := b.open(proxmox.Options{MinVMID: 500_000, MaxVMID: 600_000}) // another range makes no other machine
+	again, err = moved.Create(t.Context(), s)
+	require.NoError(t, err)
+	require.Equal(t, m.ProviderID, again.ProviderID)
+	require.Len(t, b.cloud.Machines(), 1)
+}
+
+// TestTwoServersAtOnce has two processes create one instance at the same time.
+func TestTwoServersAtOnce(t *testing.T) {
+	b := newBench(t, &pve.Options{FirstDisk: 10 * time.Millisecond, Clone: 20 * time.Millisecond})
+	s := b.spec()
+	providers := []*proxmox.Provider{b.p, b.open(proxmox.Options{}), b.open(proxmox.Options{})}
+	done := make(chan struct{}, len(providers))
+	for _, p := range providers {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for range 200 {
+				if _, err := p.Create(t.Context(), s); err == nil {
+					return
+				}
+			}
+		}()
+	}
+	for range providers {
+		<-done
+	}
+	b.running(b.p, s.ID)
+	require.Len(t, b.cloud.Machines(), 1)
+}
+
+func TestTakenVMID(t *testing.T) {
+	for name, at := range map[string]struct{ node, call string }{
+		"listed": {"pve1", ""}, "on the same node": {"pve1", "/upload"}, "on another node": {"pve2", "/upload"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}}}
+			s := newBench(t, nil).spec()
+			first := vmidOf(t, func() nstance.Machine { b := newBench(t, o); return b.create(s) }())
+			b := newBench(t, o)
+			take := func(r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, at.call) {
+					b.onCall.Store(nil)
+					b.cloud.Add(first, at.node, map[string]string{"name": "other"})
+				}
+			}
+			b.onCall.Store(&take)
+			m := b.create(s)
+			require.NotEqual(t, first, vmidOf(t, m))
+			b.running(b.p, s.ID)
+			require.Equal(t, "other", b.cloud.Config(first)["name"])
+			b.gone(b.p, m)
+			require.Equal(t, "other", b.cloud.Config(first)["name"])
+			require.Empty(t, b.cloud.Volumes())
+		})
+	}
+}
+
+func TestReusedVMID(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.spec()
+	m := b.create(s)
+	b.running(b.p, s.ID)
+	b.gone(b.p, m)
+	b.cloud.Add(vmidOf(t, m), "pve1", map[string]string{"name": "database", "memory": "512"})
+	b.refused(nstance.NotFound, b.p.Delete(t.Context(), m))
+	_, err := b.p.Get(t.Context(), s.ID)
+	b.refused(nstance.NotFound, err)
+	b.refused(nstance.NotFound, b.p.Park(t.Context(), m, nstance.ParkStopped))
+	require.Equal(t, "database", b.cloud.Config(vmidOf(t, m))["name"])
+}
+
+// TestCopyIsNotOurs: somebody clones one of our machines by hand. The copy has
+// its notes and tags.
+func TestCopyIsNotOurs(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.spec()
+	m := b.create(s)
+	b.running(b.p, s.ID)
+	b.eventually(func() bool { return !strings.Contains(b.cloud.Config(vmidOf(t, m))["tags"], "nstance-new") }, "tag")
+	b.cloud.Add(777, "pve1", b.cloud.Config(vmidOf(t, m)))
+	n := 0
+	for got, err := range b.p.List(t.Context(), b.owner) {
+		require.NoError(t, err)
+		require.Equal(t, m.ProviderID, got.ProviderID)
+		n++
+	}
+	require.Equal(t, 1, n)
+	b.gone(b.p, m)
+	require.Contains(t, b.cloud.Config(777)["name"], string(s.ID))
+}
+
+func TestMarkedTemplateIsRefused(t *testing.T) {
+	b := newBench(t, &pve.Options{Templates: []pve.Template{{VMID: 9000, Name: "debian", Tags: "nstance;nstance-cluster-c1"}}})
+	_, err := b.p.Create(t.Context(), b.spec())
+	b.refused(nstance.Invalid, err)
+	require.ErrorContains(t, err, "template 9000 carries marks")
+}
+
+// TestLostVisibility: Proxmox VE lists what the token may see, and says nothing
+// of the rest.
+func TestLostVisibility(t *testing.T) {
+	acl := []pve.ACL{{Path: "/", Privileges: []string{"Sys.Audit"}}}
+	for name, more := range map[string][]pve.ACL{
+		"of everything":        nil,
+		"of all but templates": {{Path: "/vms/9000", Privileges: []string{"VM.Audit"}}},
+		"of templates":         {{Path: "/vms", Privileges: []string{"VM.Audit"}}, {Path: "/vms/9000", Privileges: []string{"VM.Clone"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, &pve.Options{Tokens: map[string]pve.Token{"root@pam!test": {Secret: "secret", ACL: append(acl, more...)}}})
+			s := b.spec()
+			b.cloud.Add(20_000, "pve1", map[string]string{"name": "any"})
+			_, err := b.p.Get(t.Context(), s.ID)
+			b.refused(nstance.Unavailable, err)
+			for _, err = range b.p.List(t.Context(), b.owner) {
+				break
+			}
+			b.refused(nstance.Unavailable, err)
+			b.refused(nstance.Unavailable, b.p.Delete(t.Context(), nstance.Machine{ID: s.ID, Owner: s.Owner, ProviderID: "20000"}))
+			_, err = b.p.Create(t.Context(), s)
+			b.refused(nstance.Unavailable, err)
+		})
+	}
+}
+
+func TestOutageIsNoAbsence(t *testing.T) {
+	for _, status := range []int{404, 429, 502, 503, 595, 596} {
+		b := newBench(t, nil)
+		m := b.create(b.spec())
+		b.running(b.p, m.ID)
+		b.cloud.Faults().Next(callList, repeat(answer(status, ""), 3)...)
+		_, err := b.p.Get(t.Context(), m.ID)
+		require.Error(t, err)
+		require.NotEqual(t, nstance.NotFound, nstance.CodeOf(err), "status %d", status)
+		for _, err = range b.p.List(t.Context(), b.owner) {
+			break
+		}
+		require.Error(t, err, "status %d", status)
+		require.NotEqual(t, nstance.NotFound, nstance.CodeOf(b.p.Delete(t.Context(), m)))
+	}
+}
+
+// TestDeadNode: the machines of a node that is down stay listed; they are
+// neither gone nor deleted.
+func TestDeadNode(t *testing.T) {
+	b := newBench(t, &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 32 << 30, CPUs: 8}},
+		Templates: []pve.Template{{VMID: 9000, Name: "debian", Node: "pve2"}}})
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.cloud.SetOffline("pve2", true)
+	_, err := b.p.Get(t.Context(), m.ID)
+	b.refused(nstance.Unavailable, err)
+	b.refused(nstance.Unavailable, b.p.Delete(t.Context(), m))
+	_, err = b.p.Create(t.Context(), b.spec())
+	b.refused(nstance.Capacity, err)
+	b.cloud.SetOffline("pve2", false)
+	b.running(b.p, m.ID)
+	b.gone(b.p, m)
+}
+
+func TestPlacement(t *testing.T) {
+	b := newBench(t, &pve.Options{
+		Nodes:     []pve.Node{{Name: "pve1", Memory: 8 << 30, CPUs: 8}, {Name: "pve2", Memory: 6 << 30, CPUs: 8}, {Name: "pve3", Memory: 99 << 30, CPUs: 8}},
+		FirstDisk: 5 * time.Millisecond, Clone: 10 * time.Millisecond, Delays: testcloud.Delays{Visible: time.Minute},
+	})
+	b.cloud.SetMaintenance("pve3", true)
+	counts := map[string]int{}
+
+	for range 6 { // a listing knows the memory of none of them yet
+		s := b.spec()
+		s.Args = json.RawMessage(`{"template": 9000, "any_node": true, "memory": 2048}`)
+		m, err := b.p.Create(t.Context(), s)
+		require.NoError(t, err)
+		counts[m.Zone]++
+	}
+	require.Equal(t, map[string]int{"pve1": 4, "pve2": 2}, counts, "pve2 keeps 2 GiB free: the last goes where 2 GiB are left of more")
+}
+
+func TestHighAvailabilityIsRefused(t *testing.T) {
+	b := newBench(t, nil)
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.cloud.SetManaged(vmidOf(t, m), true)
+	err := b.p.Delete(t.Context(), m)
+	b.refused(nstance.Conflict, err)
+	require.ErrorContains(t, err, "ha-manager remove vm:"+m.ProviderID)
+	b.refused(nstance.Conflict, b.p.Park(t.Context(), m, nstance.ParkStopped))
+	b.refused(nstance.Conflict, b.p.Wake(t.Context(), m))
+	b.running(b.p, m.ID)
+	b.cloud.SetManaged(vmidOf(t, m), false)
+	b.gone(b.p, m)
+}
+
+// TestFailedClone: what a failed clone leaves is removed, and its cause is known.
+func TestFailedClone(t *testing.T) {
+	for exit, code := range map[string]nstance.Code{
+		"clone failed: can't lock file '/run/lock/qemu-server/lock-9000.conf' - got timeout": nstance.Throttled,
+		"clone failed: unable to create image: out of space":                                 nstance.Capacity,
+		"clone failed: something new":                                                        nstance.Internal,
+	} {
+		b := newBench(t, nil)
+		b.cloud.FailTasks("qmclone", exit)
+		s := b.spec()
+		_, err := b.p.Create(t.Context(), s)
+		b.refused(code, err)
+		require.ErrorContains(t, err, exit)
+		require.Empty(t, b.cloud.Machines())
+		require.Empty(t, b.cloud.Volumes())
+		b.create(s) // a repeat makes it
+		b.running(b.p, s.ID)
+	}
+}
+
+func TestCloneThatFailsLate(t *testing.T) {
+	b := newBench(t, &pve.Options{FirstDisk: time.Second, Clone: 3500 * time.Millisecond})
+	b.cloud.FailTasks("qmclone", "clone failed: No space left on device")
+	s := b.spec()
+	m := b.create(s)
+	require.Equal(t, nstance.StatusPending, m.Status)
+	got, err := b.p.Get(t.Context(), s.ID)
+	require.NoError(t, err, "under way")
+	require.Equal(t, m, got)
+	b.eventually(func() bool {
+		_, err = b.p.Get(t.Context(), s.ID)
+		return nstance.CodeOf(err) == nstance.NotFound
+	}, "the clone never failed")
+	require.Equal(t, nstance.LossCapacity, nstance.LossCauseOf(err))
+	b.eventually(func() bool { return len(b.cloud.Volumes()) == 0 }, "image stays")
+}
+
+// TestStartThatFailsAndRuns: a start task may fail although the machine runs.
+func TestStartThatFailsAndRuns(t *testing.T) {
+	b := newBench(t, nil)
+	b.cloud.FailTasks("qmstart", "start failed: got timeout", "start failed: got timeout")
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.eventually(func() bool { return b.cloud.Faults().Calls()[callStart] == 3 }, "starts")
+}
+
+func TestPrunedTask(t *testing.T) {
+	b := newBench(t, nil)
+	b.cloud.Faults().Next(callTask, testcloud.Fault{}, answer(400, "Parameter verification failed."))
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+}
+
+func TestAmbiguousClone(t *testing.T) {
+	for name, f := range map[string]testcloud.Fault{
+		"lost request": {Lost: testcloud.LostRequest}, "lost answer": {Lost: testcloud.LostAnswer}, "596": answer(596, ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, &pve.Options{FirstDisk: 20 * time.Millisecond, Clone: 40 * time.Millisecond})
+			b.cloud.Faults().Next(callClone, f)
+			s := b.spec()
+			_, err := b.p.Create(t.Context(), s)
+			b.refused(nstance.Ambiguous, err)
+			var m nstance.Machine
+			b.eventually(func() bool {
+				m, err = b.p.Create(t.Context(), s)
+				return err == nil
+			}, "repeated create")
+			b.running(b.p, s.ID)
+			require.Len(t, b.cloud.Machines(), 1)
+			b.gone(b.p, m)
+			require.Empty(t, b.cloud.Volumes())
+		})
+	}
+}
+
+func TestFallbackEndpoint(t *testing.T) {
+	b := newBench(t, nil)
+	p := b.open(proxmox.Options{Endpoint: "http://127.0.0.1:1", FallbackEndpoints: []string{b.server.URL}})
+	_, err := p.Create(t.Context(), b.spec())
+	require.NoError(t, err)
+	alone := b.open(proxmox.Options{Endpoint: "http://127.0.0.1:1"})
+	_, err = alone.Create(t.Context(), b.spec())
+	b.refused(nstance.Unavailable, err)
+}
+
+func TestPark(t *testing.T) {
+	for _, mode := range b2(nstance.ParkStopped, nstance.ParkHibernated) {
+		t.Run(string(mode), func(t *testing.T) {
+			b := newBench(t, &pve.Options{Delays: testcloud.Delays{Visible: 20 * time.Millisecond}})
+			m := b.create(b.spec())
+			b.running(b.p, m.ID)
+			power := func(act func() error) {
+				b.eventually(func() bool { return act() == nil }, "power")
+			}
+			power(func() error { return b.p.Park(t.Context(), m, mode) })
+			b.status(b.p, m.ID, nstance.StatusStopped)
+			power(func() error { return b.p.Park(t.Context(), m, mode) })
+			b.status(b.p, m.ID, nstance.StatusStopped)
+			power(func() error { return b.p.Wake(t.Context(), m) })
+			b.status(b.p, m.ID, nstance.StatusRunning)
+			power(func() error { return b.p.Wake(t.Context(), m) })
+			power(func() error { return b.p.Park(t.Context(), m, mode) })
+			b.status(b.p, m.ID, nstance.StatusStopped)
+			b.gone(b.p, m)
+			require.Empty(t, b.cloud.Volumes())
+		})
+	}
+}
+
+func b2(modes ...nstance.ParkMode) []nstance.ParkMode { return modes }
+
+// TestStuckSuspend: a failed hibernation leaves a lock that only root removes.
+func TestStuckSuspend(t *testing.T) {
+	b := newBench(t, nil)
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.eventually(func() bool { return !strings.Contains(b.cloud.Config(vmidOf(t, m))["tags"], "nstance-new") }, "tag")
+	b.cloud.SetConfig(vmidOf(t, m), map[string]string{"lock": "suspending"})
+	b.eventually(func() bool {
+		err := b.p.Park(t.Context(), m, nstance.ParkHibernated)
+		return nstance.CodeOf(err) == nstance.Conflict && strings.Contains(err.Error(), "qm unlock "+m.ProviderID)
+	}, "refusal")
+}
+
+func TestNotices(t *testing.T) {
+	b := newBench(t, &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}},
+		Templates: []pve.Template{{VMID: 9001, Name: "debian", Node: "pve1"}, {VMID: 9000, Name: "debian", Node: "pve2"}}})
+	here := b.create(b.spec())
+	s := b.spec()
+	s.Args = json.RawMessage(`{"template": 9001}`)
+	there := b.create(s)
+	for _, m := range []nstance.Machine{here, there} {
+		b.running(b.p, m.ID)
+	}
+	b.cloud.SetMaintenance("pve2", true)
+	b.cloud.Faults().Next(callList, testcloud.Fault{}, answer(503, ""))
+	var seen []nstance.MachineNotice
+	errs := 0
+	for n, err := range b.p.WatchNotices(t.Context(), b.owner) {
+		if err != nil {
+			errs++
+			continue
+		}
+		if seen = append(seen, n); len(seen) == 1 {
+			require.NotEmpty(t, n.Notice.EventID)
+			require.Equal(t, nstance.Maintenance, n.Notice.Kind)
+			require.False(t, n.Notice.Cancelled)
+			b.eventually(func() bool { return b.cloud.Faults().Calls()[callList] > 3 }, "polls")
+			b.cloud.SetMaintenance("pve2", false)
+			continue
+		}
+		break
+	}
+	require.Len(t, seen, 2)
+	require.Equal(t, here.ID, seen[0].ID)
+	require.Equal(t, here.ID, seen[1].ID)
+	require.True(t, seen[1].Notice.Cancelled)
+	require.Equal(t, seen[0].Notice.EventID, seen[1].Notice.EventID)
+	require.LessOrEqual(t, errs, 1)
+}

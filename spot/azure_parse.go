@@ -1,0 +1,124 @@
+package spot
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// azureSelf is what the service says of the machine ("Azure Instance Metadata
+// Service").
+type azureSelf struct {
+	Name     string  `json:"name"`
+	VMID     string  `json:"vmId"`
+	Priority *string `json:"priority"`
+}
+
+// interruptible: Low is the name that Spot had before.
+func (s azureSelf) interruptible() bool {
+	return strings.EqualFold(*s.Priority, "Spot") || strings.EqualFold(*s.Priority, "Low")
+}
+
+func parseAzureSelf(body []byte) (azureSelf, error) {
+	var self azureSelf
+	if err := decode(body, &self); err != nil {
+		return self, err
+	}
+	switch {
+	case self.Name == "" || len(self.Name) > maxIDLen || self.VMID == "":
+		return self, errors.New("no name of a machine")
+	case self.Priority == nil:
+		return self, errors.New("no priority")
+	}
+	return self, nil
+}
+
+type azureDocument struct {
+	Incarnation *int `json:"DocumentIncarnation"`
+	Events      []azureEvent
+}
+
+type azureEvent struct {
+	EventID     string `json:"EventId"`
+	EventType   string
+	EventStatus string
+	Resources   []string
+	NotBefore   string
+}
+
+// parseAzureEvents reads the events that concern the named machine. An event that
+// has started has no time any more: deadlines keeps those that were read before.
+// One unreadable event does not hide the others.
+func parseAzureEvents(body []byte, name string, deadlines map[string]time.Time) ([]nstance.Notice, error) {
+	var doc azureDocument
+	if err := decode(body, &doc); err != nil {
+		return nil, err
+	}
+	if doc.Incarnation == nil {
+		return nil, errors.New("no document of events")
+	}
+	var (
+		found []nstance.Notice
+		errs  []error
+	)
+	if len(doc.Events) > maxStanding {
+		errs = append(errs, fmt.Errorf("%d events", len(doc.Events)))
+		doc.Events = doc.Events[:maxStanding]
+	}
+	for i, e := range doc.Events {
+		if !slices.ContainsFunc(e.Resources, func(r string) bool { return strings.EqualFold(r, name) }) {
+			continue
+		}
+		n, err := e.notice(deadlines)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("event %d: %w", i, err))
+			continue
+		}
+		found = append(found, n)
+	}
+	return found, errors.Join(errs...)
+}
+
+func (e azureEvent) notice(deadlines map[string]time.Time) (nstance.Notice, error) {
+	n := nstance.Notice{Source: "azure/events", EventID: "azure/events/" + e.EventID}
+	if e.EventID == "" || len(e.EventID) > maxIDLen || !tokenLike([]byte(e.EventID)) {
+		return n, errors.New("no usable EventId")
+	}
+	at, err := e.start(deadlines[n.EventID])
+	if err != nil {
+		return n, err
+	}
+	deadlines[n.EventID] = at
+	n.Action = e.EventType
+	switch e.EventType {
+	case "Preempt":
+		n.Kind, n.Deadline = nstance.Reclaim, at
+	case "Terminate":
+		n.Kind, n.Deadline = nstance.Terminate, at
+	case "Freeze", "Reboot", "Redeploy":
+		n.Kind, n.NotBefore = nstance.Maintenance, at
+	default:
+		return n, errors.New("unknown EventType")
+	}
+	return n, nil
+}
+
+// start returns when the event begins: that is blank once it has.
+func (e azureEvent) start(known time.Time) (time.Time, error) {
+	switch {
+	case e.EventStatus != "Scheduled" && e.EventStatus != "Started":
+		return known, errors.New("unknown EventStatus")
+	case e.NotBefore == "":
+		return known, nil
+	}
+	at, err := http.ParseTime(e.NotBefore)
+	if err != nil || at.Unix() <= 0 || at.Year() > 9999 {
+		return known, errors.New("NotBefore: not a time")
+	}
+	return at.UTC(), nil
+}

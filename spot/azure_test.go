@@ -1,0 +1,141 @@
+package spot_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/spot"
+)
+
+func azure() *imds.Server {
+	return imds.New(&imds.Options{Protocol: imds.Azure, Spot: true, InstanceID: "web-1"})
+}
+
+func newAzure(t *testing.T, h http.Handler) *spot.Azure {
+	t.Helper()
+	d, err := spot.NewAzure(options(h))
+	require.NoError(t, err)
+	return d
+}
+
+// events returns a document in the words of Azure's documentation.
+func events(incarnation int, list ...string) string {
+	out := ""
+	for i, e := range list {
+		if i > 0 {
+			out += ","
+		}
+		out += e
+	}
+	return fmt.Sprintf(`{"DocumentIncarnation": %d, "Events": [%s]}`, incarnation, out)
+}
+
+func event(id, kind, status, notBefore, resource string) string {
+	return fmt.Sprintf(`{"EventId": %q, "EventType": %q, "ResourceType": "VirtualMachine", "Resources": [%q], "EventStatus": %q,
+		"NotBefore": %q, "Description": "", "EventSource": "Platform", "DurationInSeconds": -1}`, id, kind, resource, status, notBefore)
+}
+
+func TestAzureEvents(t *testing.T) {
+	bubble(t, "each type has its meaning", func(t *testing.T) {
+		s := azure()
+		at := time.Now().UTC().Add(10 * time.Minute).Truncate(time.Second)
+		stamp := at.Format(http.TimeFormat)
+		s.SetRaw(imds.AzureEvents, events(1,
+			event("A", "Preempt", "Scheduled", stamp, "web-1"), event("B", "Terminate", "Scheduled", stamp, "WEB-1"),
+			event("C", "Redeploy", "Scheduled", stamp, "web-1"), event("D", "Preempt", "Scheduled", stamp, "web-2")))
+		notices, errs := follow(t, newAzure(t, s)).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 3, "the event of another machine is not this one's")
+		byID := map[string]nstance.Notice{}
+		for _, n := range notices {
+			byID[n.EventID] = n
+		}
+		require.Equal(t, nstance.Reclaim, byID["azure/events/A"].Kind)
+		require.True(t, at.Equal(byID["azure/events/A"].Deadline))
+		require.Equal(t, nstance.Terminate, byID["azure/events/B"].Kind)
+		require.Equal(t, nstance.Maintenance, byID["azure/events/C"].Kind)
+		require.True(t, at.Equal(byID["azure/events/C"].NotBefore))
+		require.Zero(t, byID["azure/events/C"].Deadline)
+	})
+	bubble(t, "an event that has started keeps its deadline", func(t *testing.T) {
+		s := azure()
+		at := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
+		s.SetRaw(imds.AzureEvents, events(1, event("A", "Preempt", "Scheduled", at.Format(http.TimeFormat), "web-1")))
+		r := follow(t, newAzure(t, s))
+		notices, _ := r.after(t, 10*time.Second)
+		require.Len(t, notices, 1)
+		s.SetRaw(imds.AzureEvents, events(2, event("A", "Preempt", "Started", "", "web-1")))
+		notices, errs := r.after(t, 10*time.Second)
+		require.Len(t, notices, 1, "nothing new")
+		require.Empty(t, errs)
+		s.SetRaw(imds.AzureEvents, events(3))
+		notices, _ = r.after(t, 10*time.Second)
+		require.Len(t, notices, 2)
+		require.True(t, notices[1].Cancelled)
+	})
+	bubble(t, "what cannot be read is an error and hides nothing else", func(t *testing.T) {
+		for _, bad := range []string{
+			event("", "Preempt", "Scheduled", "", "web-1"), event("A", "Party", "Scheduled", "", "web-1"),
+			event("A", "Preempt", "Perhaps", "", "web-1"), event("A", "Preempt", "Scheduled", "tomorrow", "web-1"),
+		} {
+			s := azure()
+			s.SetRaw(imds.AzureEvents, events(1, bad, event("Z", "Preempt", "Started", "", "web-1")))
+			notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)
+			require.Len(t, notices, 1)
+			require.Len(t, errs, 1)
+			require.Equal(t, nstance.Internal, nstance.CodeOf(errs[0]))
+		}
+		for _, doc := range []string{`{}`, `null`, `[]`, `<html>`, ``} {
+			s := azure()
+			s.SetRaw(imds.AzureEvents, doc)
+			notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)
+			require.Empty(t, notices)
+			require.Len(t, errs, 1)
+		}
+	})
+	bubble(t, "the first answer may take long, since asking turns the service on", func(t *testing.T) {
+		s, slow := azure(), atomic.Bool{}
+		slow.Store(true)
+		s.Reclaim("", time.Now().Add(10*time.Minute))
+		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/"+imds.AzureEvents && slow.Swap(false) {
+				<-time.After(15 * time.Second)
+			}
+			s.ServeHTTP(w, r)
+		})
+		notices, errs := follow(t, newAzure(t, h)).after(t, 16*time.Second)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+	})
+}
+
+func TestAzureInterruptible(t *testing.T) {
+	bubble(t, "priority decides, and none is no answer", func(t *testing.T) {
+		for priority, want := range map[string]bool{`"Spot"`: true, `"Low"`: true, `"Regular"`: false, `""`: false} {
+			s := azure()
+			s.SetRaw(imds.AzureCompute, `{"name": "web-1", "vmId": "x", "priority": `+priority+`}`)
+			got, err := newAzure(t, s).Interruptible(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		s := azure()
+		s.SetRaw(imds.AzureCompute, `{"name": "web-1", "vmId": "x"}`)
+		_, err := newAzure(t, s).Interruptible(t.Context())
+		require.Error(t, err)
+	})
+	bubble(t, "probing finds the service", func(t *testing.T) {
+		d, err := detect(t, azure(), "")
+		require.NoError(t, err)
+		require.IsType(t, &spot.Azure{}, d)
+		d, err = detect(t, http.HandlerFunc(hung), "azure")
+		require.NoError(t, err)
+		require.IsType(t, &spot.Azure{}, d)
+	})
+}
