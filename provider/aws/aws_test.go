@@ -10,6 +10,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	ec2sdk "github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
@@ -24,6 +25,8 @@ const (
 	region = "us-east-1"
 	image  = "ami-0abcdef1234567890"
 	subnet = "subnet-0123456789abcdef0"
+
+	targetGroup = "arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/web/73e2d6bc24d8a067"
 )
 
 // A world is a test cloud on a socket, and the provider in front of it.
@@ -130,6 +133,18 @@ func (guest) Announce(string, time.Time) {}
 func (guest) Withdraw()                  {}
 func (guest) Kill()                      {}
 
+// server starts a machine that is not the provider's, and returns its network
+// interface.
+func (w *world) server() string {
+	w.Helper()
+	client := ec2sdk.NewFromConfig(config(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
+	out, err := client.RunInstances(w.Context(), &ec2sdk.RunInstancesInput{
+		ImageId: sdk.String(image), InstanceType: "m5.large", SubnetId: sdk.String(subnet), MinCount: sdk.Int32(1), MaxCount: sdk.Int32(1),
+	})
+	require.NoError(w, err)
+	return *out.Instances[0].NetworkInterfaces[0].NetworkInterfaceId
+}
+
 var badArgs = map[string]json.RawMessage{
 	"security_group_ids": json.RawMessage(`{"security_group_ids": "sg-1"}`),
 	"subnet_id":          json.RawMessage(`{"subnet_id": "subnet-1"}`),
@@ -137,11 +152,11 @@ var badArgs = map[string]json.RawMessage{
 	"tags.nstance:x":     json.RawMessage(`{"tags": {"nstance:x": "y"}}`),
 }
 
-func subject(t *testing.T, o ec2.Options) providertest.Subject {
+func subject(t *testing.T, o ec2.Options) (*world, providertest.Subject) {
 	g := &guests{}
 	o.Hypervisor, o.IDTag = g, "nstance:instance-id"
 	w := newWorld(t, &o)
-	return providertest.Subject{
+	return w, providertest.Subject{
 		Provider: w.Provider, Shape: shape, Spot: true, BadArgs: badArgs, Wait: 30 * time.Second,
 		UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
 			require.Eventually(t, func() bool {
@@ -156,17 +171,33 @@ func subject(t *testing.T, o ec2.Options) providertest.Subject {
 
 func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		return subject(t, ec2.Options{PageSize: 5, Delays: testcloud.Delays{
+		_, s := subject(t, ec2.Options{PageSize: 5, Delays: testcloud.Delays{
 			Visible: 20 * time.Millisecond, Start: 10 * time.Millisecond, Delete: 10 * time.Millisecond, Linger: time.Hour,
 		}})
+		return s
 	})
 }
 
-// TestProviderOfForgetfulCloud is the suite against a cloud that shows no tags
-// where it need not, starts listings with an empty page, and forgets what is gone
-// at once.
+// TestProviderOfForgetfulCloud is the suite, abilities included, against a cloud
+// that shows no tags where it need not, starts listings with an empty page, and
+// forgets what is gone at once.
 func TestProviderOfForgetfulCloud(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
-		return subject(t, ec2.Options{NoTagsUnasked: true, EmptyFirstPage: true, PageSize: 5})
+		w, s := subject(t, ec2.Options{NoTagsUnasked: true, EmptyFirstPage: true, PageSize: 5})
+		return w.able(s)
 	})
+}
+
+// able names what the abilities are checked with. Its machines run at once: load
+// balancers take no others.
+func (w *world) able(s providertest.Subject) providertest.Subject {
+	s.Image = nstance.ImageQuery{Owner: "136693071363", Name: "debian-12-*", Arch: nstance.AMD64}
+	s.Subnets = []string{subnet, "subnet-0123456789abcdef1"}
+	s.Types = []string{"m5.large", "m6g.large", "t2.micro"}
+	s.Balancer = nstance.LoadBalancer{Name: "front", ID: targetGroup, Args: json.RawMessage(`{"port": 8080}`)}
+	s.NoBalancer = targetGroup + "0"
+	s.Provider = w.open(&aws.Options{NetworkInterface: w.server()})
+	s.Elsewhere = w.open(&aws.Options{NetworkInterface: w.server()})
+	s.Address = "10.0.0.200"
+	return s
 }

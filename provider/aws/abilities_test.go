@@ -1,0 +1,232 @@
+package aws_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+)
+
+// become waits until Get says that status.
+func (w *world) become(m nstance.Machine, status nstance.MachineStatus) nstance.Machine {
+	w.Helper()
+	var now nstance.Machine
+	require.Eventually(w, func() (ok bool) {
+		var err error
+		now, err = w.Get(w.Context(), m.ID)
+		return err == nil && now.Status == status
+	}, 30*time.Second, time.Millisecond)
+	return now
+}
+
+func TestPark(t *testing.T) {
+	delays := testcloud.Delays{Start: 5 * time.Millisecond, Stop: 5 * time.Millisecond}
+	for _, mode := range []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated} {
+		t.Run(string(mode), func(t *testing.T) {
+			w := newWorld(t, &ec2.Options{Delays: delays})
+			s := w.spec()
+			s.Park, s.Args = mode, []byte(`{"volumes": [{"device": "/dev/xvda", "size_gib": 16, "encrypted": true}]}`)
+			m := w.become(w.create(s), nstance.StatusRunning)
+			created := m.CreatedAt
+			for range 2 { // parking what is parked, and waking what is awake, changes nothing
+				require.NoError(t, w.Park(t.Context(), m, mode))
+			}
+			m = w.become(m, nstance.StatusStopped)
+			require.NoError(t, w.Park(t.Context(), m, mode))
+			require.Equal(t, nstance.LossRequested, m.Cause)
+			require.Equal(t, 1, w.faults.Calls()["StopInstances"])
+
+			require.NoError(t, w.Wake(t.Context(), m))
+			require.NoError(t, w.Wake(t.Context(), m))
+			m = w.become(m, nstance.StatusRunning)
+			require.Equal(t, 1, w.faults.Calls()["StartInstances"])
+			require.Equal(t, created, m.CreatedAt, "LaunchTime changes, the creation does not")
+			require.Empty(t, m.Cause)
+		})
+	}
+}
+
+func TestParkRefusals(t *testing.T) {
+	w := newWorld(t, nil)
+	plain := w.create(w.spec())
+	w.refused(nstance.Invalid, w.Park(t.Context(), plain, "frozen"))
+	w.refused(nstance.Invalid, w.Park(t.Context(), plain, nstance.ParkHibernated)) // it was not launched for that
+
+	s := w.spec()
+	s.Market = nstance.Spot
+	spot := w.create(s)
+	w.refused(nstance.Invalid, w.Park(t.Context(), spot, nstance.ParkStopped))
+
+	other := plain
+	other.Owner.Installation = "another"
+	w.refused(nstance.Conflict, w.Park(t.Context(), other, nstance.ParkStopped))
+	w.refused(nstance.Conflict, w.Wake(t.Context(), other))
+
+	require.NoError(t, w.Delete(t.Context(), plain))
+	w.refused(nstance.NotFound, w.Park(t.Context(), plain, nstance.ParkStopped))
+	w.refused(nstance.NotFound, w.Wake(t.Context(), plain))
+	require.Zero(t, w.faults.Calls()["StartInstances"])
+}
+
+// TestWakeWithoutCapacity: a stopped machine has no claim to its host.
+func TestWakeWithoutCapacity(t *testing.T) {
+	capacity := &testcloud.Capacity{}
+	w := newWorld(t, &ec2.Options{Capacity: capacity})
+	s := w.spec()
+	s.Park = nstance.ParkStopped
+	m := w.create(s)
+	require.NoError(t, w.Park(t.Context(), m, nstance.ParkStopped))
+	w.become(m, nstance.StatusStopped)
+	capacity.Set(testcloud.Shape{Type: "m5.large", Zone: region + "a"}, 0)
+	w.refused(nstance.Capacity, w.Wake(t.Context(), m))
+	require.Equal(t, 1, w.faults.Calls()["StartInstances"], "the SDK repeated it")
+}
+
+// TestConsole: types before Nitro are asked again, without Latest.
+func TestConsole(t *testing.T) {
+	w := newWorld(t, nil)
+	for name, want := range map[string]int{"m5.large": 1, "t2.micro": 2} {
+		s := w.spec()
+		s.InstanceType = name
+		m := w.create(s)
+		require.NoError(t, w.cloud.Print(m.ProviderID, []byte("Booting\n")))
+		before := w.faults.Calls()["GetConsoleOutput"]
+		out, err := w.ConsoleOutput(t.Context(), m)
+		require.NoError(t, err)
+		if require.Equal(t, want, w.faults.Calls()["GetConsoleOutput"]-before); want == 1 {
+			require.Equal(t, "Booting\n", string(out))
+		}
+		again, err := w.ConsoleOutput(t.Context(), nstance.Machine{ID: m.ID, Owner: m.Owner})
+		require.NoError(t, err)
+		require.Equal(t, out, again, "looked for by its ID")
+	}
+	_, err := w.ConsoleOutput(t.Context(), nstance.Machine{ProviderID: "i-00000000000000000"})
+	w.refused(nstance.NotFound, err)
+}
+
+func TestImages(t *testing.T) {
+	w := newWorld(t, nil)
+	for query, want := range map[nstance.ImageQuery]string{
+		{Owner: "136693071363", Name: "debian-12-amd64-*", Arch: nstance.AMD64}: "ami-0abcdef1234567890", // the newest of two
+		{Owner: "136693071363", Name: "debian-12-*", Arch: nstance.ARM64}:       "ami-0abcdef1234567891",
+		{Owner: "136693071363", Name: "debian-12-amd64-20260301-90"}:            "ami-0abcdef1234567892",
+	} {
+		got, err := w.ResolveImage(t.Context(), query)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "debian-1?-*"})
+	w.refused(nstance.NotFound, err) // only * stands for others
+	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Name: "debian-12-*"})
+	w.refused(nstance.Invalid, err) // anybody could publish one of that name
+	require.ErrorContains(t, err, "owner")
+	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "self", Arch: "riscv"})
+	w.refused(nstance.Invalid, err)
+}
+
+func TestDeregisteredImage(t *testing.T) {
+	catalog := ec2.DefaultCatalog(region)
+	catalog.Images[0].State = "deregistered"
+	w := newWorld(t, &ec2.Options{Catalog: catalog})
+	got, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "debian-12-amd64-*"})
+	require.NoError(t, err)
+	require.Equal(t, "ami-0abcdef1234567892", got)
+}
+
+// TestManyNames checks that long lists are asked for in parts.
+func TestManyNames(t *testing.T) {
+	catalog := ec2.DefaultCatalog(region)
+	var types, subnets []string
+	for n := range 250 {
+		types, subnets = append(types, fmt.Sprintf("x%d.large", n)), append(subnets, fmt.Sprintf("subnet-%017x", n))
+		catalog.Types = append(catalog.Types, ec2.InstanceType{Name: types[n], Archs: []string{"arm64"}})
+		catalog.Subnets = append(catalog.Subnets, ec2.Subnet{ID: subnets[n], Zone: region + "a", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(n), 0}), 24)})
+	}
+	w := newWorld(t, &ec2.Options{Catalog: catalog})
+	archs, err := w.TypeArchs(t.Context(), append(types, "t2.micro", "no.such"))
+	require.NoError(t, err)
+	require.Len(t, archs, 251)
+	require.Equal(t, []nstance.Arch{nstance.AMD64}, archs["t2.micro"], "i386 is left out")
+	require.Equal(t, 3, w.faults.Calls()["DescribeInstanceTypes"])
+	free, err := w.FreeAddresses(t.Context(), subnets)
+	require.NoError(t, err)
+	require.Len(t, free, 250)
+	require.Equal(t, 251, free[subnets[7]], "EC2 keeps five of 256")
+	require.Equal(t, 2, w.faults.Calls()["DescribeSubnets"])
+}
+
+// TestLeaveEveryPort: a target that was registered on another port leaves too.
+func TestLeaveEveryPort(t *testing.T) {
+	w := newWorld(t, nil)
+	m := []nstance.Machine{w.create(w.spec())}
+	lb := nstance.LoadBalancer{Name: "front", ID: targetGroup}
+	for _, args := range []string{`{}`, `{"port": 8080}`} {
+		lb.Args = []byte(args)
+		require.NoError(t, w.JoinBalancer(t.Context(), lb, m))
+	}
+	members, err := w.BalancerMembers(t.Context(), lb)
+	require.NoError(t, err)
+	require.Equal(t, []string{m[0].ProviderID}, members)
+	require.NoError(t, w.LeaveBalancer(t.Context(), lb, m))
+	members, err = w.BalancerMembers(t.Context(), lb)
+	require.NoError(t, err)
+	require.Empty(t, members, "those that drain are none")
+	require.NoError(t, w.LeaveBalancer(t.Context(), lb, m))
+	require.Equal(t, 1, w.faults.Calls()["DeregisterTargets"])
+}
+
+func TestJoinRefusals(t *testing.T) {
+	w := newWorld(t, &ec2.Options{Delays: testcloud.Delays{Start: -1}})
+	pending := []nstance.Machine{w.create(w.spec())}
+	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: targetGroup}, pending))
+	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: targetGroup, Args: []byte(`{"port": 70000}`)}, pending))
+	w.refused(nstance.Invalid, w.JoinBalancer(t.Context(), nstance.LoadBalancer{}, pending))
+}
+
+// TestOwnInterface finds this server's network interface by the metadata service.
+func TestOwnInterface(t *testing.T) {
+	w := newWorld(t, nil)
+	nic := w.server()
+	asked := 0
+	metadata := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch path := strings.TrimPrefix(r.URL.Path, "/latest/"); path {
+		case "api/token":
+			rw.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
+			fmt.Fprint(rw, "token")
+		case "meta-data/mac":
+			asked++
+			fmt.Fprint(rw, "02:29:96:8f:6a:2d")
+		case "meta-data/network/interfaces/macs/02:29:96:8f:6a:2d/interface-id":
+			fmt.Fprint(rw, nic+"\n")
+		default:
+			http.NotFound(rw, r)
+		}
+	}))
+	defer metadata.Close()
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	t.Setenv("AWS_ACCESS_KEY_ID", ec2.DefaultCredential.AccessKeyID)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", ec2.DefaultCredential.SecretAccessKey)
+	opened, end := w.openKind()
+	defer func() { require.NoError(t, end()) }()
+	here := opened.(nstance.AddressMover)
+	for range 2 {
+		require.NoError(t, here.TakeAddress(t.Context(), "10.0.0.200"))
+		held, err := here.HoldsAddress(t.Context(), "10.0.0.200")
+		require.NoError(t, err)
+		require.True(t, held)
+	}
+	require.Equal(t, 1, asked, "it is asked once")
+	require.Equal(t, 1, w.faults.Calls()["AssignPrivateIpAddresses"], "an address that is here is not taken again")
+	for _, address := range []string{"10.200.0.1", "fd00::1", "host"} {
+		w.refused(nstance.Invalid, here.TakeAddress(t.Context(), address))
+	}
+}
