@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -17,6 +18,7 @@ func parts() servercmd.Parts {
 			local.Kind(servercmd.Machine()...),
 			simcloud.Kind(),
 			qemu.Kind(),
+			aws.Kind(),
 		},
 		Storage: blob.Open,
 		Secrets: opener.Open,

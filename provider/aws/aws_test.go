@@ -58,8 +58,8 @@ func newWorld(t *testing.T, o *ec2.Options) *world {
 	return w
 }
 
-// config is what finds the test cloud's account.
-func config() sdk.Config {
+// account is what finds the test cloud's account.
+func account() sdk.Config {
 	k := ec2.DefaultCredential
 	return sdk.Config{Region: region, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, "")}
 }
@@ -67,7 +67,7 @@ func config() sdk.Config {
 func (w *world) open(o *aws.Options) *aws.Provider {
 	w.Helper()
 	o.Endpoint, o.ELBEndpoint = w.url, w.url
-	p, err := aws.New(config(), o)
+	p, err := aws.New(account(), o)
 	require.NoError(w, err)
 	return p
 }
@@ -137,7 +137,7 @@ func (guest) Kill()                      {}
 // interface.
 func (w *world) server() string {
 	w.Helper()
-	client := ec2sdk.NewFromConfig(config(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
+	client := ec2sdk.NewFromConfig(account(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
 	out, err := client.RunInstances(w.Context(), &ec2sdk.RunInstancesInput{
 		ImageId: sdk.String(image), InstanceType: "m5.large", SubnetId: sdk.String(subnet), MinCount: sdk.Int32(1), MaxCount: sdk.Int32(1),
 	})

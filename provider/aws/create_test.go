@@ -31,7 +31,7 @@ func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 		w.cloud.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	p, err := aws.New(config(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL})
+	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL})
 	require.NoError(w, err)
 	return p, &calls
 }

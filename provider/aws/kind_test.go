@@ -174,7 +174,7 @@ func TestArgsArrive(t *testing.T) {
 		},
 		{
 			"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationResourceGroupArn": "arn:aws:resource-groups:x",
-			"BlockDeviceMapping.1.Ebs.DeleteOnTermination": "true", "BlockDeviceMapping.1.Ebs.Encrypted": "", "CreditSpecification.CpuCredits": "",
+			"BlockDeviceMapping.1.Ebs.DeleteOnTermination":                                                   "true", "BlockDeviceMapping.1.Ebs.Encrypted": "", "CreditSpecification.CpuCredits": "",
 			"Monitoring.Enabled": "", "Placement.Tenancy": "",
 		},
 	} {

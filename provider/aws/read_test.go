@@ -68,7 +68,7 @@ func TestReclaim(t *testing.T) {
 // TestListOfThousands counts the calls.
 func TestListOfThousands(t *testing.T) {
 	w := newWorld(t, nil)
-	client := ec2sdk.NewFromConfig(config(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
+	client := ec2sdk.NewFromConfig(account(), func(o *ec2sdk.Options) { o.BaseEndpoint = &w.url })
 	var tags []types.Tag
 	for key, value := range map[string]string{"installation": "i1", "cluster-id": "c", "shard": "a", "tenant": "default"} {
 		tags = append(tags, types.Tag{Key: sdk.String("nstance:" + key), Value: sdk.String(value)})

@@ -1,0 +1,217 @@
+package aws_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/aws"
+	"github.com/nstance-go/nstance/provider/providertest"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+const (
+	document   = "../../docs/providers/aws.md"
+	schemaFile = "../../docs/providers/aws-args.schema.json"
+	policyFile = "../../docs/providers/aws-policy.json"
+)
+
+// updating reports whether generated parts are to be written: the flag belongs
+// to the internal tests of this package.
+func updating() bool { return flag.Lookup("update").Value.String() == "true" }
+
+func TestDocument(t *testing.T) {
+	b, err := os.ReadFile(document)
+	require.NoError(t, err)
+	old, text := string(b), string(b)
+	for name, described := range map[string]any{"options": aws.Kind().Options, "args": aws.Kind().Args, "balancer": aws.Kind().BalancerArgs} {
+		table, err := provider.ArgTable(described)
+		require.NoError(t, err)
+		text = putSection(t, text, name, table)
+	}
+	text = putSection(t, text, "permissions", permissionTable(t))
+	schema, err := provider.ArgSchema("args of templates and groups on AWS", aws.Kind().Args)
+	require.NoError(t, err)
+	if updating() {
+		require.NoError(t, os.WriteFile(document, []byte(text), 0o600))
+		require.NoError(t, os.WriteFile(schemaFile, schema, 0o600))
+		return
+	}
+	require.Equal(t, text, old, "stale: go test ./provider/aws -update")
+	published, err := os.ReadFile(schemaFile)
+	require.NoError(t, err)
+	require.Equal(t, string(schema), string(published), "stale: go test ./provider/aws -update")
+}
+
+func putSection(t *testing.T, text, name, inside string) string {
+	t.Helper()
+	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->\n"
+	before, rest, ok := strings.Cut(text, begin)
+	require.True(t, ok, name)
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, name)
+	return before + begin + inside + end + after
+}
+
+// TestWalkthrough parses the configuration of the document as a server does.
+func TestWalkthrough(t *testing.T) {
+	b, err := os.ReadFile(document)
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(b)
+	require.NotNil(t, block)
+	c, err := config.Parse("server.jsonc", block[1], aws.Kind())
+	require.NoError(t, err)
+	require.InDelta(t, 2, c.Shard.CreateRate.PerSecond, 0)
+	require.Equal(t, 5, c.Shard.CreateRate.Burst)
+	_, err = config.Parse("server.jsonc", []byte(strings.Replace(string(block[1]), "security_group_ids", "security_groups", 1)), aws.Kind())
+	require.ErrorContains(t, err, "security_group_ids")
+}
+
+// policy returns the actions that the published policy permits.
+func policy(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile(policyFile)
+	require.NoError(t, err)
+	var doc struct{ Statement []struct{ Action any } }
+	require.NoError(t, json.Unmarshal(b, &doc))
+	actions := map[string]bool{}
+	for _, s := range doc.Statement {
+		switch a := s.Action.(type) {
+		case string:
+			actions[a] = true
+		case []any:
+			for _, one := range a {
+				actions[one.(string)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(actions))
+}
+
+// A need is what an action of the policy is needed for.
+type need struct {
+	what string // for the document
+	try  func(w *world) error
+}
+
+// needs says for each action what fails without it.
+var needs = map[string]need{
+	"ec2:RunInstances": {"creating machines", func(w *world) error {
+		_, err := w.Create(w.Context(), w.spec())
+		return err
+	}},
+	"ec2:CreateTags": {"marking machines at launch", func(w *world) error {
+		_, err := w.Create(w.Context(), w.spec())
+		return err
+	}},
+	"iam:PassRole": {"args with `iam_instance_profile`", func(w *world) error {
+		s := w.spec()
+		s.Args = []byte(`{"iam_instance_profile": "nstance"}`)
+		_, err := w.Create(w.Context(), s)
+		return err
+	}},
+	"iam:CreateServiceLinkedRole": {"the first spot machine of an account", func(w *world) error {
+		s := w.spec()
+		s.Market = nstance.Spot
+		_, err := w.Create(w.Context(), s)
+		return err
+	}},
+	"ec2:DescribeInstances": {"reading and listing machines, and before each change of one", func(w *world) error {
+		for _, err := range w.List(w.Context(), owner) {
+			return err
+		}
+		return nil
+	}},
+	"ec2:TerminateInstances": {"deleting machines", func(w *world) error { return w.Delete(w.Context(), w.create(w.spec())) }},
+	"ec2:StopInstances": {"parking machines of warm pools", func(w *world) error {
+		return w.Park(w.Context(), w.create(w.spec()), nstance.ParkStopped)
+	}},
+	"ec2:StartInstances": {"waking machines of warm pools", func(w *world) error {
+		m := w.create(w.spec())
+		if err := w.Park(w.Context(), m, nstance.ParkStopped); err != nil {
+			return err
+		}
+		return w.Wake(w.Context(), m)
+	}},
+	"ec2:GetConsoleOutput": {"showing what machines print while they boot", func(w *world) error {
+		_, err := w.ConsoleOutput(w.Context(), w.create(w.spec()))
+		return err
+	}},
+	"ec2:DescribeImages": {"images that are looked for by name", func(w *world) error {
+		_, err := w.ResolveImage(w.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "debian-12-*"})
+		return err
+	}},
+	"ec2:DescribeSubnets": {"counting the free addresses of subnets", func(w *world) error {
+		_, err := w.FreeAddresses(w.Context(), []string{subnet})
+		return err
+	}},
+	"ec2:DescribeInstanceTypes": {"the architectures of instance types", func(w *world) error {
+		_, err := w.TypeArchs(w.Context(), []string{"m5.large"})
+		return err
+	}},
+	"ec2:DescribeNetworkInterfaces": {"`shard.leader_address`", func(w *world) error {
+		_, err := w.open(&aws.Options{NetworkInterface: w.server()}).HoldsAddress(w.Context(), "10.0.0.200")
+		return err
+	}},
+	"ec2:AssignPrivateIpAddresses": {"`shard.leader_address`", func(w *world) error {
+		return w.open(&aws.Options{NetworkInterface: w.server()}).TakeAddress(w.Context(), "10.0.0.200")
+	}},
+	"elasticloadbalancing:DescribeTargetHealth": {"load balancers", func(w *world) error {
+		_, err := w.BalancerMembers(w.Context(), nstance.LoadBalancer{ID: targetGroup})
+		return err
+	}},
+	"elasticloadbalancing:RegisterTargets": {"load balancers", func(w *world) error {
+		return w.JoinBalancer(w.Context(), nstance.LoadBalancer{ID: targetGroup}, []nstance.Machine{w.create(w.spec())})
+	}},
+	"elasticloadbalancing:DeregisterTargets": {"load balancers", func(w *world) error {
+		m := []nstance.Machine{w.create(w.spec())}
+		if err := w.JoinBalancer(w.Context(), nstance.LoadBalancer{ID: targetGroup}, m); err != nil {
+			return err
+		}
+		return w.LeaveBalancer(w.Context(), nstance.LoadBalancer{ID: targetGroup}, m)
+	}},
+}
+
+func permissionTable(t *testing.T) string {
+	table := &strings.Builder{}
+	fmt.Fprintln(table, "| action | needed for |\n|---|---|")
+	for _, action := range policy(t) {
+		fmt.Fprintf(table, "| `%s` | %s |\n", action, needs[action].what)
+	}
+	return table.String()
+}
+
+// TestPolicySuffices runs the suite in an account that permits what the policy
+// says, and nothing else.
+func TestPolicySuffices(t *testing.T) {
+	permitted := policy(t)
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		w, s := subject(t, ec2.Options{Permitted: permitted, NoSpotRole: true})
+		return w.able(s)
+	})
+}
+
+// TestPolicyIsLeast checks that each action is needed for what the document says.
+func TestPolicyIsLeast(t *testing.T) {
+	all := policy(t)
+	require.ElementsMatch(t, all, slices.Collect(maps.Keys(needs)))
+	for _, action := range all {
+		t.Run(action, func(t *testing.T) {
+			require.NoError(t, needs[action].try(newWorld(t, &ec2.Options{Permitted: all, NoSpotRole: true})))
+			others := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return a == action })
+			w := newWorld(t, &ec2.Options{Permitted: others, NoSpotRole: true})
+			w.refused(nstance.Denied, needs[action].try(w))
+		})
+	}
+}
