@@ -29,6 +29,7 @@ import (
 // A Provider makes machines in one region of one AWS account. It is safe for
 // concurrent use, owns no goroutine and needs no closing.
 type Provider struct {
+	region   string
 	ec2      *ec2.Client
 	balancer *elb.Client
 	metadata *imds.Client
@@ -76,6 +77,7 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 		client.next = awshttp.NewBuildableClient().WithTransportOptions(keepConnections)
 	}
 	return &Provider{
+		region: conf.Region,
 		ec2: ec2.NewFromConfig(conf, func(c *ec2.Options) {
 			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
 			c.BaseEndpoint = orDefault(o.Endpoint, c.BaseEndpoint)

@@ -35,7 +35,7 @@ var errorRows = []errorRow{
 	{code: "InsufficientReservedInstanceCapacity", means: nstance.Capacity},
 	{code: "ReservationCapacityExceeded", means: nstance.Capacity},
 	{code: "UnfulfillableCapacity", means: nstance.Capacity},
-	{code: "SpotMaxPriceTooLow", means: nstance.Capacity, field: "market.max_price"},
+	{code: "SpotMaxPriceTooLow", means: nstance.Capacity, field: "market.max_price", why: "the request may stay open: a machine that comes of it later is an orphan"},
 	{code: "Unsupported", means: nstance.Capacity, why: "the zone does not have this type"},
 	{code: "InsufficientVolumeCapacity", means: nstance.Capacity},
 	{code: "VolumeTypeNotAvailableInZone", means: nstance.Capacity},

@@ -193,8 +193,12 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 
 // own returns the instance of m if its tags are m's. EC2 compares them: an answer
 // may lack tags that no filter asked for, so that a machine without tags need not
-// be another's. Fails with Conflict when another machine has m's handle.
+// be another's. Fails with Conflict when another machine has m's handle, and for
+// a machine of another region, where EC2 would know none of the machines.
 func (p *Provider) own(ctx context.Context, m nstance.Machine) (*types.Instance, error) {
+	if !strings.HasPrefix(m.Zone, p.region) && m.Zone != "" {
+		return nil, nstance.Errorf(nstance.Conflict, "machine %s is in zone %s, and this provider serves region %s", m.ID, m.Zone, p.region)
+	}
 	handle := filter("tag:"+tagInstanceID, string(m.ID))
 	if m.ProviderID != "" {
 		handle = filter("instance-id", m.ProviderID)

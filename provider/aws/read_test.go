@@ -119,3 +119,15 @@ func TestReadErrors(t *testing.T) {
 	}
 	require.Zero(t, w.faults.Calls()["TerminateInstances"])
 }
+
+// TestOtherRegion: EC2 knows no machine of another region, which proves nothing.
+func TestOtherRegion(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	m.Zone = "eu-central-1a"
+	w.refused(nstance.Conflict, w.Delete(t.Context(), m))
+	m.ProviderID = ""
+	w.refused(nstance.Conflict, w.Park(t.Context(), m, nstance.ParkStopped))
+	require.Len(t, w.cloud.Machines(), 1)
+	require.Zero(t, w.faults.Calls()["DescribeInstances"])
+}
