@@ -1,6 +1,7 @@
 package arm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 // A nic is one network interface. The cloud's lock guards it.
 type nic struct {
 	id        string
+	serial    int
 	model     armnetwork.Interface
 	addresses []netip.Addr // of its configurations, in their order
 	vm        *vm
@@ -99,6 +101,25 @@ func (k *call) getNIC(_ context.Context, _, name string, _ *armnetwork.Interface
 	return found(armnetwork.InterfacesClientGetResponse{Interface: n.show()}, nil)
 }
 
+func (k *call) listNICs(_ string, _ *armnetwork.InterfacesClientListOptions) (p azfake.PagerResponder[armnetwork.InterfacesClientListResponse]) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	var all []*nic
+	for _, n := range k.c.nics {
+		if strings.Contains(strings.ToLower(n.id), "/resourcegroups/"+strings.ToLower(k.path["group"])+"/") {
+			all = append(all, n)
+		}
+	}
+	slices.SortFunc(all, func(a, b *nic) int { return cmp.Compare(a.serial, b.serial) })
+	all, next := cut(k, all, func(n *nic) int { return n.serial })
+	out := armnetwork.InterfacesClientListResponse{InterfaceListResult: armnetwork.InterfaceListResult{NextLink: next}}
+	for _, n := range all {
+		out.Value = append(out.Value, new(n.show()))
+	}
+	p.AddPage(http.StatusOK, out, nil)
+	return p
+}
+
 func (k *call) noNIC(name string) *Refusal {
 	return refuse(http.StatusNotFound, "ResourceNotFound",
 		"The Resource 'Microsoft.Network/networkInterfaces/%s' under resource group '%s' was not found.", name, k.path["group"])
@@ -152,8 +173,10 @@ func (k *call) replaceNIC(name string, m armnetwork.Interface, old *nic) (*nic, 
 		return nil, err
 	}
 	n := &nic{id: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/networkInterfaces/%s", c.o.Subscription, k.path["group"], name), model: m}
+	c.serial++
+	n.serial = c.serial
 	if old != nil {
-		n.id, n.vm, n.reserved = old.id, old.vm, old.reserved
+		n.serial, n.id, n.vm, n.reserved = old.serial, old.id, old.vm, old.reserved
 	}
 	if err := k.assign(n, old); err != nil {
 		return nil, err

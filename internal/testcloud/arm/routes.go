@@ -67,6 +67,9 @@ var routes = []route{
 	{http.MethodGet, pattern(nicPath), "InterfacesClient.Get", network + "networkInterfaces/read", nil, nicServer, nil, nil},
 	{http.MethodDelete, pattern(nicPath), "InterfacesClient.BeginDelete", network + "networkInterfaces/delete", nil, nicServer, nil, nil},
 
+	{http.MethodGet, pattern("G/$network/networkInterfaces"), "InterfacesClient.NewListPager", network + "networkInterfaces/read", []string{"$skiptoken"}, nicServer, nil, nil},
+	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/subnets/{name}"), "SubnetsClient.Get", network + "virtualNetworks/subnets/read", nil, subnetServer, nil, nil},
+
 	{http.MethodGet, pattern(diskPath), "DisksClient.Get", compute + "disks/read", nil, diskServer, nil, nil},
 	{http.MethodDelete, pattern(diskPath), "DisksClient.BeginDelete", compute + "disks/delete", nil, diskServer, nil, nil},
 
@@ -91,8 +94,12 @@ func vmServer(k *call) doer {
 
 func nicServer(k *call) doer {
 	return networkfake.NewInterfacesServerTransport(&networkfake.InterfacesServer{
-		BeginCreateOrUpdate: k.putNIC, Get: k.getNIC, BeginDelete: k.deleteNIC,
+		BeginCreateOrUpdate: k.putNIC, Get: k.getNIC, BeginDelete: k.deleteNIC, NewListPager: k.listNICs,
 	})
+}
+
+func subnetServer(k *call) doer {
+	return networkfake.NewSubnetsServerTransport(&networkfake.SubnetsServer{Get: k.getSubnet})
 }
 
 func diskServer(k *call) doer {

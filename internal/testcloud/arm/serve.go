@@ -99,12 +99,19 @@ func (c *Cloud) known(path map[string]string) *Refusal {
 	if !ok || strings.EqualFold(group, c.o.ResourceGroup) {
 		return nil
 	}
-	for id := range maps.Keys(c.subnets) {
-		if strings.Contains(id, "/resourcegroups/"+strings.ToLower(group)+"/") {
-			return nil
-		}
+	if c.o.mentions("/resourcegroups/" + strings.ToLower(group) + "/") {
+		return nil
 	}
 	return refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group '%s' could not be found.", group)
+}
+
+// mentions reports whether the ID of something in the options has part in it.
+func (o *Options) mentions(part string) bool {
+	ids := append(slices.Collect(maps.Keys(o.Subnets)), o.Pools...)
+	for _, i := range o.Images {
+		ids = append(ids, i.ID)
+	}
+	return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(strings.ToLower(id), part) })
 }
 
 // permitted refuses an action on a resource that the caller's roles do not name.

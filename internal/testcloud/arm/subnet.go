@@ -53,6 +53,18 @@ func (c *Cloud) Prefix(id string) netip.Prefix {
 	return netip.Prefix{}
 }
 
+func (k *call) getSubnet(_ context.Context, _, _, name string, _ *armnetwork.SubnetsClientGetOptions) (azfake.Responder[armnetwork.SubnetsClientGetResponse], azfake.ErrorResponder) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	s := k.c.subnets[strings.ToLower(k.r.URL.Path)]
+	if s == nil {
+		return found(armnetwork.SubnetsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound", "Resource %s not found.", name))
+	}
+	return found(armnetwork.SubnetsClientGetResponse{Subnet: armnetwork.Subnet{
+		ID: new(s.id), Name: &name, Properties: &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.prefix.String())},
+	}}, nil)
+}
+
 func (k *call) listUsage(_, name string, _ *armnetwork.VirtualNetworksClientListUsageOptions) (p azfake.PagerResponder[armnetwork.VirtualNetworksClientListUsageResponse]) {
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
