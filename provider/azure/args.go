@@ -61,13 +61,14 @@ const maxUserData = 65535
 const maxSpareTags = 50 - 14
 
 var (
-	subnetID   = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/[^/]+$`)
-	resourceID = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+$`)
-	sharedID   = regexp.MustCompile(`(?i)^/(CommunityGalleries|SharedGalleries)/[^/]+/images/[^/]+/versions/[^/]+$`)
-	urn        = regexp.MustCompile(`^[^/:]+:[^/:]+:[^/:]+:[^/:]+$`)
-	sizeName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,79}$`)
-	userName   = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	sshKey     = regexp.MustCompile(`^(ssh-rsa|ssh-ed25519) [A-Za-z0-9+/]+=*( .*)?$`)
+	subnetParts = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)$`)
+	subnetID    = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/[^/]+$`)
+	resourceID  = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+$`)
+	sharedID    = regexp.MustCompile(`(?i)^/(CommunityGalleries|SharedGalleries)/[^/]+/images/[^/]+/versions/[^/]+$`)
+	urn         = regexp.MustCompile(`^[^/:]+:[^/:]+:[^/:]+:[^/:]+$`)
+	sizeName    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,79}$`)
+	userName    = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+	sshKey      = regexp.MustCompile(`^(ssh-rsa|ssh-ed25519) [A-Za-z0-9+/]+=*( .*)?$`)
 )
 
 // A request is a spec that has been checked.

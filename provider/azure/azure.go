@@ -20,6 +20,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
@@ -40,12 +41,22 @@ const (
 // A Provider makes machines in one resource group and one location. It is safe for
 // concurrent use; New makes one.
 type Provider struct {
-	o       Options
-	log     *slog.Logger
-	vms     *armcompute.VirtualMachinesClient
-	disks   *armcompute.DisksClient
-	nics    *armnetwork.InterfacesClient
+	o        Options
+	log      *slog.Logger
+	http     policy.Transporter
+	vms      *armcompute.VirtualMachinesClient
+	disks    *armcompute.DisksClient
+	sizes    *armcompute.ResourceSKUsClient
+	images   *armcompute.GalleryImagesClient
+	versions *armcompute.GalleryImageVersionsClient
+	nics     *armnetwork.InterfacesClient
+	networks *armnetwork.VirtualNetworksClient
+	subnets  *armnetwork.SubnetsClient
+	pools    *armnetwork.LoadBalancerBackendAddressPoolsClient
+
 	created seenIDs
+	writers writers
+	types   typeCache
 }
 
 var _ nstance.Provider = (*Provider)(nil)
@@ -65,7 +76,7 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{o: o, log: o.Log}
+	p := &Provider{o: o, log: o.Log, http: client.Transport, types: typeCache{turn: make(chan struct{}, 1)}}
 	if err := p.connect(cred, client); err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "azure: %w", err)
 	}
@@ -82,7 +93,9 @@ func (p *Provider) connect(cred azcore.TokenCredential, o *arm.ClientOptions) er
 		return err
 	}
 	p.vms, p.disks = compute.NewVirtualMachinesClient(), compute.NewDisksClient()
-	p.nics = network.NewInterfacesClient()
+	p.sizes, p.images, p.versions = compute.NewResourceSKUsClient(), compute.NewGalleryImagesClient(), compute.NewGalleryImageVersionsClient()
+	p.nics, p.networks, p.subnets = network.NewInterfacesClient(), network.NewVirtualNetworksClient(), network.NewSubnetsClient()
+	p.pools = network.NewLoadBalancerBackendAddressPoolsClient()
 	return nil
 }
 
@@ -114,9 +127,14 @@ func Kind() provider.Kind {
 			}
 			return p, func() error { return nil }, nil
 		},
+		Images:      true,
+		Balancers:   true,
+		Address:     true,
 		Spot:        true,
+		Park:        parkModes(),
 		Consistency: Consistency,
 		MaxUserData: maxUserData,
+		SampleImage: "Canonical:ubuntu-24_04-lts:server:latest",
 		Rate:        createRate,
 		Burst:       createBurst,
 	}

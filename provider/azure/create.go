@@ -133,17 +133,6 @@ func settled(n *armnetwork.Interface) bool {
 	return n.Properties != nil && n.Properties.ProvisioningState != nil && *n.Properties.ProvisioningState == armnetwork.ProvisioningStateSucceeded
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // A beforeError is one that came before a machine was asked for: there is none.
 type beforeError struct{ error }
 

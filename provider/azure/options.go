@@ -34,6 +34,7 @@ type Options struct {
 	TokenFile     string `json:"token_file" doc:"file with a bearer token, which something else renews; it is read for each request"`
 	Cloud         string `json:"cloud" doc:"which of Azure's clouds" default:"public" enum:"public|government|china"`
 	Endpoint      string `json:"endpoint" doc:"address of Resource Manager, for private endpoints and tests; http only on loopback" default:"the cloud's own"`
+	Interface     string `json:"network_interface" doc:"ARM ID of the network interface of the machine on which this server runs; it takes the leader's address"`
 	CAFile        string `json:"ca_file" doc:"file with certificates in PEM that are trusted beside the system's"`
 
 	// Zone is what machines are placed in when their args name none; empty: none.
@@ -49,6 +50,7 @@ type Options struct {
 var (
 	groupName = regexp.MustCompile(`^[\p{L}\p{N}_().-]{1,90}$`)
 	uuid      = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	nicID     = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/networkInterfaces/([^/]+)$`)
 	zoneName  = regexp.MustCompile(`^[1-9]$`)
 )
 
@@ -71,6 +73,8 @@ func (o Options) resolve() (Options, error) {
 		return o, nstance.FieldError(at+"cloud", "use public, government or china", "%q is none of Azure's clouds", o.Cloud)
 	case o.Zone != "" && !zoneName.MatchString(o.Zone):
 		return o, nstance.FieldError("shard.provider.zone", "use 1, 2 or 3, or leave it empty", "%q is no zone of Azure", o.Zone)
+	case o.Interface != "" && !nicID.MatchString(o.Interface):
+		return o, nstance.FieldError(at+"network_interface", "use its ARM ID", "%q is no ARM ID of a network interface", o.Interface)
 	case o.Credential == "token_file" && o.TokenFile == "":
 		return o, nstance.FieldError(at+"token_file", "name the file", "is empty")
 	}
