@@ -27,6 +27,9 @@ func (p *Provider) place(list []resource, pl plan) (placement, error) {
 	}
 	used := p.assigned(list)
 	var best *placement
+	if !slices.ContainsFunc(list, func(r resource) bool { return r.Type == "node" && r.MaxMem > 0 }) {
+		return placement{}, &nstance.Error{Code: nstance.Denied, Msg: "no node shows its memory", Remedy: "give the token Sys.Audit on /nodes"}
+	}
 	for _, n := range list {
 		if n.Type != "node" || n.Status != "online" || n.HAState == "maintenance" || len(p.o.Nodes) > 0 && !slices.Contains(p.o.Nodes, n.Node) {
 			continue
@@ -38,7 +41,7 @@ func (p *Provider) place(list []resource, pl plan) (placement, error) {
 		t := templates[max(i, 0)]
 		memory := cmp.Or(pl.memory, t.MaxMem)
 		free := float64(n.MaxMem) - float64(used[n.Node]+memory)
-		if n.MaxMem > 0 && free < 0 {
+		if free < 0 {
 			continue
 		}
 		if best == nil || free > best.free || free == best.free && n.CPU < best.cpu {

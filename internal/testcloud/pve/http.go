@@ -236,8 +236,16 @@ func (c *Cloud) answer(w http.ResponseWriter, data any, err error) {
 			e = &refusal{status: 500, msg: err.Error()}
 		}
 		status, reason = e.status, e.msg
-		if body["message"] = e.msg + "\n"; e.errors != nil {
+		if !c.o.NoMessage {
+			body["message"] = e.msg + "\n"
+		}
+		if e.errors != nil {
 			body["errors"] = e.errors
+		}
+		if status == 403 {
+			c.mu.Lock()
+			c.denied = append(c.denied, e.msg)
+			c.mu.Unlock()
 		}
 	}
 	b, err := json.Marshal(body)

@@ -59,6 +59,9 @@ type Options struct {
 	// speaks HTTP/2 does.
 	NoReason bool
 
+	// NoMessage leaves the message out of the body, as versions before 8 do.
+	NoMessage bool
+
 	// Faults make calls fail, by method and path such as
 	// "POST /nodes/{node}/qemu/{vmid}/clone". Nil: none.
 	Faults *testcloud.Faults
@@ -126,6 +129,7 @@ type Cloud struct {
 	tickets map[string]ticket
 	timers  map[*time.Timer]struct{}
 	serial  int
+	denied  []string // messages of refusals with status 403
 }
 
 var _ testcloud.Cloud = (*Cloud)(nil)
@@ -286,6 +290,13 @@ func (c *Cloud) Volumes() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// Denied returns the messages of all calls that a missing privilege refused.
+func (c *Cloud) Denied() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.denied)
 }
 
 // Running returns how many tasks have not ended.

@@ -1,0 +1,100 @@
+package proxmox_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/proxmox"
+)
+
+const document = "../../docs/providers/proxmox.md"
+
+func TestTables(t *testing.T) {
+	for name, described := range map[string]any{"options": proxmox.Kind().Options, "args": proxmox.Kind().Args} {
+		table, err := provider.ArgTable(described)
+		require.NoError(t, err)
+		section(t, document, name, table)
+	}
+	schema, err := provider.ArgSchema("args of templates and groups for kind proxmox", proxmox.Kind().Args)
+	require.NoError(t, err)
+	const path = "../../docs/providers/proxmox-args.schema.json"
+	if *update {
+		require.NoError(t, os.WriteFile(path, schema, 0o600))
+	}
+	old, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(schema), string(old), "stale: go test ./provider/proxmox -update")
+}
+
+func TestCheck(t *testing.T) {
+	k := proxmox.Kind()
+	for options, field := range map[string]string{
+		`{"endpoint": "https://pve1:8006"}`: "",
+		`{}`:                                "options.endpoint",
+		`{"endpoint": "pve1:8006"}`:         "options.endpoint",
+		`{"endpoint": "https://pve1:8006/api2/json"}`:                                     "options.endpoint",
+		`{"endpoint": "https://pve1:8006", "vmid_min": 99}`:                               "options.vmid_min",
+		`{"endpoint": "https://pve1:8006", "vmid_max": 1000000000}`:                       "options.vmid_min",
+		`{"endpoint": "https://pve1:8006", "token": "x"}`:                                 "options.token",
+		`{"endpoint": "https://pve1:8006", "nodes": ["../x"]}`:                            "options.nodes",
+		`{"endpoint": "https://pve1:8006", "instance_types": {"Big": {}}}`:                "options.instance_types",
+		`{"endpoint": "https://pve1:8006", "instance_types": {"big": {"cores": "four"}}}`: "options.instance_types.big.cores",
+	} {
+		err := k.Check(provider.Settings{Options: []byte(options)})
+		if field == "" {
+			require.NoError(t, err)
+			continue
+		}
+		requireField(t, field, err, options)
+	}
+}
+
+func TestCheckSpec(t *testing.T) {
+	settings := provider.Settings{Options: []byte(`{"endpoint": "https://pve1:8006", "instance_types": {"small": {"cores": 1, "memory": 512}}}`)}
+	for name, c := range map[string]struct {
+		change func(*nstance.MachineSpec)
+		field  string
+	}{
+		"as it should be":      {func(*nstance.MachineSpec) {}, ""},
+		"image as template":    {func(s *nstance.MachineSpec) { s.Args, s.Image = nil, "debian-13" }, ""},
+		"no template":          {func(s *nstance.MachineSpec) { s.Args = nil }, "args.template"},
+		"two templates":        {func(s *nstance.MachineSpec) { s.Image = "9001" }, "args.template"},
+		"three templates":      {func(s *nstance.MachineSpec) { s.Args, s.Image = []byte(`{"template": 1, "template_name": "x"}`), "y" }, "args.template"},
+		"spot":                 {func(s *nstance.MachineSpec) { s.Market = nstance.Spot }, "market.type"},
+		"unknown type":         {func(s *nstance.MachineSpec) { s.InstanceType = "smal" }, "instance_type"},
+		"user data":            {func(s *nstance.MachineSpec) { s.UserData = make([]byte, 1<<20+1) }, "userdata"},
+		"bridge":               {func(s *nstance.MachineSpec) { s.Subnet = "vmbr0,firewall=0" }, "subnet"},
+		"VLAN without subnet":  {func(s *nstance.MachineSpec) { s.Args = []byte(`{"template": 9000, "vlan": 3}`) }, "args.vlan"},
+		"installation":         {func(s *nstance.MachineSpec) { s.Owner.Installation = "ABC" }, "owner.installation"},
+		"cicustom":             {func(s *nstance.MachineSpec) { s.Args = []byte(`{"template": 9000, "cicustom": "x"}`) }, "args.cicustom"},
+		"misspelt":             {func(s *nstance.MachineSpec) { s.Args = []byte(`{"template": 9000, "memry": 3}`) }, "args.memry"},
+		"storage of a link":    {func(s *nstance.MachineSpec) { s.Args = []byte(`{"template": 9000, "storage": "x"}`) }, "args.storage"},
+		"memory out of bounds": {func(s *nstance.MachineSpec) { s.Args = []byte(`{"template": 9000, "memory": 1}`) }, "args.memory"},
+	} {
+		b := newBench(t, nil)
+		s := b.spec()
+		c.change(&s)
+		err := proxmox.Kind().CheckSpec(settings, s)
+		_, made := b.p.Create(t.Context(), s)
+		if c.field == "" {
+			require.NoError(t, err)
+			continue
+		}
+		requireField(t, c.field, err, name)
+		requireField(t, c.field, made, name+" in Create")
+		require.Empty(t, b.cloud.Machines())
+	}
+}
+
+func requireField(t *testing.T, field string, err error, what string) {
+	t.Helper()
+	e := &nstance.Error{}
+	require.ErrorAs(t, err, &e, what)
+	require.Equal(t, nstance.Invalid, e.Code, what)
+	require.True(t, strings.HasPrefix(e.Field, field), "%s: field %s, not %s: %v", what, e.Field, field, err)
+}
