@@ -5,6 +5,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage/blob"
@@ -19,6 +20,7 @@ func parts() servercmd.Parts {
 			simcloud.Kind(),
 			qemu.Kind(),
 			aws.Kind(),
+			proxmox.Kind(),
 		},
 		Storage: blob.Open,
 		Secrets: opener.Open,

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/proxmox"
+	"github.com/nstance-go/nstance/server/config"
 )
 
 const document = "../../docs/providers/proxmox.md"
@@ -29,6 +30,29 @@ func TestTables(t *testing.T) {
 	old, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(schema), string(old), "stale: go test ./provider/proxmox -update")
+}
+
+// TestWalkthrough: the configuration in the document is whole.
+func TestWalkthrough(t *testing.T) {
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	_, example, ok := strings.Cut(string(text), "```jsonc\n")
+	require.True(t, ok)
+	example, _, ok = strings.Cut(example, "```\n")
+	require.True(t, ok)
+	conf, err := config.Parse("rack1.jsonc", []byte(example), proxmox.Kind())
+	require.NoError(t, err)
+	kind, ok := conf.Kind()
+	require.True(t, ok)
+	require.Equal(t, "proxmox", kind.Name)
+	for bad, field := range map[string]string{
+		`{"template": 9000, "any_node": true}`: `{"template": 9000, "template_name": "x"}`,
+		`"size": 3`:                            `"size": 3, "market": {"type": "spot"}`,
+		`"instance_type": "small"`:             `"instance_type": "smal"`,
+	} {
+		_, err = config.Parse("rack1.jsonc", []byte(strings.Replace(example, bad, field, 1)), proxmox.Kind())
+		require.Error(t, err, field)
+	}
 }
 
 func TestCheck(t *testing.T) {

@@ -42,6 +42,10 @@ func (p *Provider) find(ctx context.Context, list []resource, id nstance.Instanc
 		if f := identify(r, c); f != nil && f.ID == id {
 			return f, nil
 		}
+		if altered(r, c, id, mayBe) {
+			return nil, &nstance.Error{Code: nstance.Conflict, Msg: "the marks of machine " + string(id) + ", VMID " + itoa(r.VMID) + ", were changed",
+				Remedy: "give it its name, tags and notes back, or delete it by hand"}
+		}
 		if mayBe && c.Name == "" && (c.Lock == "clone" || c.Lock == "destroyed") {
 			return nil, nstance.Errorf(nstance.Unavailable, "machine %s, VMID %d: %w", id, r.VMID, errNameless)
 		}
@@ -72,6 +76,15 @@ func identify(r resource, c vmConfig) *found {
 		return nil
 	}
 	return &found{marks: m, node: r.Node, tags: c.Tags, lock: c.Lock, listed: r}
+}
+
+// altered reports whether some of a machine's marks are there and others are
+// not: it is neither to be touched nor gone. A copy is not meant, whose marks
+// name another VMID.
+func altered(r resource, c vmConfig, id nstance.InstanceID, mayBe bool) bool {
+	notes, _ := parseNotes(c.Description)
+	tags, _ := parseTags(c.Tags)
+	return notes.ID == id && notes.VMID == r.VMID || tags.ID == id && tags.VMID == r.VMID || mayBe && c.Name == string(id)
 }
 
 func movedOrGone(r resource, err error) error {

@@ -55,7 +55,7 @@ func (p *Provider) listed(ctx context.Context, r resource, owner nstance.Owner) 
 	m, tagged := parseTags(r.Tags)
 	var f *found
 	switch {
-	case tagged && m.VMID == r.VMID && (r.Name == "" || r.Name == string(m.ID)):
+	case tagged && m.VMID == r.VMID: // a copy has another VMID
 		f = &found{marks: m, node: r.Node, tags: r.Tags, lock: r.Lock, listed: r}
 	case !tagged && (parsesAsID(r.Name) || r.Name == "" && r.VMID >= p.o.MinVMID && r.VMID <= p.o.MaxVMID):
 		var err error

@@ -172,6 +172,28 @@ func TestCopyIsNotOurs(t *testing.T) {
 	require.Contains(t, b.cloud.Config(777)["name"], string(s.ID))
 }
 
+// TestChangedMarks: a machine that somebody renamed is not touched, and not gone.
+func TestChangedMarks(t *testing.T) {
+	for name, change := range map[string]map[string]string{
+		"name": {"name": "mine"}, "name and notes": {"name": "mine", "description": ""}, "name and tags": {"name": "mine", "tags": ""},
+		"notes and tags": {"description": "", "tags": ""},
+	} {
+		b := newBench(t, nil)
+		m := b.create(b.spec())
+		b.running(b.p, m.ID)
+		b.eventually(b.finished, "half made")
+		old := b.cloud.Config(vmidOf(t, m))
+		b.cloud.SetConfig(vmidOf(t, m), change)
+		p := b.open(proxmox.Options{})
+		_, err := p.Get(t.Context(), m.ID)
+		b.refused(nstance.Conflict, err)
+		b.refused(nstance.Conflict, p.Delete(t.Context(), m))
+		require.Len(t, b.cloud.Machines(), 1, name)
+		b.cloud.SetConfig(vmidOf(t, m), old)
+		b.gone(p, m)
+	}
+}
+
 func TestMarkedTemplateIsRefused(t *testing.T) {
 	b := newBench(t, &pve.Options{Templates: []pve.Template{{VMID: 9000, Name: "debian", Tags: "nstance;nstance-cluster-c1"}}})
 	_, err := b.p.Create(t.Context(), b.spec())
