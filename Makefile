@@ -76,10 +76,11 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
 
 # Each package's own tests, and what judges its test cloud.
-CLOUDS := ./internal/testcloud/ec2
+CLOUDS := ./internal/testcloud/ec2 ./provider/aws
 
 test-clouds: ## test clouds and providers against what others wrote from the clouds' own models; needs python3 and the aws command
 	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
+	go test -count=1 -timeout 15m -tags servers -run '^TestServers' ./reconcile
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu

@@ -51,13 +51,13 @@ func (w *world) fronts(lb string, others ...string) {
 	w.t.Helper()
 	want := slices.Clone(others)
 	ready := w.ready()
-	for _, m := range w.cloud.Machines() {
+	for _, m := range w.outside.Machines() {
 		if slices.Contains(ready, m.ID) {
 			want = append(want, m.ProviderID)
 		}
 	}
-	require.ElementsMatch(w.t, want, w.cloud.Balanced(lb))
-	require.Empty(w.t, w.cloud.Severed(), "nobody is deleted while traffic goes there")
+	require.ElementsMatch(w.t, want, w.outside.Balanced(lb))
+	require.Empty(w.t, w.outside.Severed(), "nobody is deleted while traffic goes there")
 }
 
 // balances reports whether a machine is in a load balancer.

@@ -49,11 +49,11 @@ var stories = []story{
 	}},
 	{name: "a member is reclaimed", size: 2, end: 2, tell: func(c *crash) {
 		c.keep(c.w.ready()[1])
-		require.NoError(c.w.t, c.w.cloud.Reclaim(c.w.ready()[0], 2*time.Minute))
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 2*time.Minute))
 	}},
 	{name: "a drain lasts until its deadline", size: 2, slow: true, end: 2, tell: func(c *crash) {
 		c.keep(c.w.ready()[1])
-		require.NoError(c.w.t, c.w.cloud.Reclaim(c.w.ready()[0], 3*time.Minute))
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
 	}},
 	{name: "a rollout", size: 1, end: 1, tell: func(c *crash) {
 		next := wanted(1)
@@ -62,7 +62,7 @@ var stories = []story{
 	}},
 	{name: "a hand-over during a drain", size: 2, slow: true, snapshots: 5 * time.Second, end: 2, tell: func(c *crash) {
 		c.keep(c.w.ready()[1])
-		require.NoError(c.w.t, c.w.cloud.Reclaim(c.w.ready()[0], 3*time.Minute))
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
 		c.w.passes(10 * time.Second)
 		c.handOver()
 	}},
@@ -82,15 +82,15 @@ var stories = []story{
 	{name: "a machine vanishes", size: 2, end: 2, tell: func(c *crash) {
 		lost := c.w.ready()[0]
 		c.keep(c.w.ready()[1])
-		require.NoError(c.w.t, c.w.cloud.Kill(lost))
+		require.NoError(c.w.t, c.w.outside.Kill(lost))
 		r, _ := c.w.leader()
 		r.Observe(nstance.Disconnected{ID: lost})
 	}},
 	{name: "a reclaim is withdrawn", size: 2, slow: true, end: 2, moody: true, tell: func(c *crash) {
 		spared := c.w.ready()[0]
-		require.NoError(c.w.t, c.w.cloud.Reclaim(spared, 10*time.Minute))
+		require.NoError(c.w.t, c.w.outside.Reclaim(spared, 10*time.Minute))
 		c.w.passes(10 * time.Second)
-		require.NoError(c.w.t, c.w.cloud.Withdraw(spared))
+		require.NoError(c.w.t, c.w.outside.Withdraw(spared))
 	}},
 	{name: "a size is taken back", size: 1, end: 1, moody: true, tell: func(c *crash) {
 		c.keep(c.w.ready()[0])
@@ -104,25 +104,25 @@ var stories = []story{
 		c.want(balanced(1, "front"))
 	}},
 	{name: "a hand-over while a load balancer is left", size: 2, slow: true, end: 2, behind: "front", tell: func(c *crash) {
-		require.NoError(c.w.t, c.w.cloud.Reclaim(c.w.ready()[0], 3*time.Minute))
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
 		c.w.passes(120 * time.Millisecond) // the call is on its way
 		c.handOver()
 	}},
 	{name: "the cloud is sold out for a while", size: 1, end: 2, tell: func(c *crash) {
-		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 1)
+		c.w.outside.SetCapacity(1)
 		c.want(wanted(2))
 		c.w.passes(20 * time.Second)
-		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 10)
+		c.w.outside.SetCapacity(10)
 	}},
 	{name: "an instance is made on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
 		c.keep(c.w.ready()[0])
 		c.order()
 	}},
 	{name: "the cloud is sold out for an instance on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
-		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 1)
+		c.w.outside.SetCapacity(1)
 		c.order()
 		c.w.passes(20 * time.Second)
-		c.w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 10)
+		c.w.outside.SetCapacity(10)
 	}},
 	{name: "a group is removed", size: 2, end: 0, tell: func(c *crash) {
 		g := wanted(2)
@@ -144,10 +144,17 @@ type crash struct {
 }
 
 // told tells a story in a bubble of its own and returns what the seam saw.
-func told(t *testing.T, y story, aim label, with strike) (s *seam) {
+func told(t *testing.T, y story, aim label, with strike) *seam {
+	return toldOn(t, y, aim, with, func(*world) {})
+}
+
+// toldOn tells a story on another cloud, which replace puts in place of that in
+// memory.
+func toldOn(t *testing.T, y story, aim label, with strike, replace func(*world)) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
 		w.differ = y.differ
+		replace(w)
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
 		if y.snapshots > 0 {
@@ -235,7 +242,7 @@ func (c *crash) end() {
 		<-done
 	}
 	c.s.wg.Wait()
-	c.w.cloud.Close()
+	c.w.outside.Close()
 	c.w.agents.Wait()
 }
 
@@ -274,7 +281,7 @@ func (w *world) abandoned(id nstance.InstanceID) bool {
 func (c *crash) settled(y story) bool {
 	g := c.w.group()
 	return g.Ready == y.end && g.OnDemand == y.extra && g.Leaving == 0 && g.Booting == 0 && g.Stale == 0 &&
-		len(c.w.cloud.Machines()) == y.end+y.extra && len(c.w.ready()) == y.end+y.extra
+		len(c.w.outside.Machines()) == y.end+y.extra && len(c.w.ready()) == y.end+y.extra
 }
 
 // order asks for an instance on demand, again and again until it is promised.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -55,7 +54,7 @@ func (l label) mutates() bool {
 type seam struct {
 	w     *world
 	store storage.Store
-	cloud *simcloud.Cloud
+	cloud outside
 
 	aim       label
 	with      strike
@@ -66,6 +65,7 @@ type seam struct {
 	fall chan *office   // leaders that are over, for whoever puts up the next one
 
 	mu        sync.Mutex
+	current   *view // of the last leader
 	armed     bool
 	struck    bool
 	blind     *office // the leader whose first looks fail
@@ -81,7 +81,7 @@ type seam struct {
 
 func newSeam(w *world, aim label, with strike) *seam {
 	s := &seam{
-		w: w, store: w.store, cloud: w.cloud, aim: aim, with: with, snapshots: time.Hour, fall: make(chan *office, 1),
+		w: w, store: w.store, cloud: w.outside, aim: aim, with: with, snapshots: time.Hour, fall: make(chan *office, 1),
 		looks: map[string]bool{}, counts: map[string]int{}, made: map[nstance.InstanceID]bool{},
 		deleted: map[nstance.InstanceID]bool{}, recorded: map[nstance.InstanceID]storage.Instance{}, announced: map[string]time.Time{},
 	}
@@ -114,6 +114,7 @@ func (s *seam) wrap(o *office) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.current = v
 	if s.struck && s.with == blinded && s.blind == nil {
 		s.blind = o
 	}
@@ -325,7 +326,7 @@ func (c theCloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance
 			c.wrong("%s is created although its machine exists: not every cloud would know", spec.ID)
 		}
 		m, err := c.cloud.Create(ctx, spec)
-		if _, exists := c.cloud.Spec(spec.ID); exists {
+		if c.cloud.Existed(spec.ID) {
 			c.mu.Lock()
 			c.made[spec.ID] = true
 			c.mu.Unlock()

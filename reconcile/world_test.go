@@ -28,12 +28,13 @@ const eve = "asked for by eve"
 // world is one shard: a cloud in memory, a store, and an agent on every
 // machine that runs. Everything happens inside one synctest bubble.
 type world struct {
-	t      *testing.T
-	cloud  *simcloud.Cloud
-	store  storage.Store
-	ctx    context.Context
-	agents sync.WaitGroup
-	stops  map[nstance.InstanceID]context.CancelFunc
+	t       *testing.T
+	cloud   *simcloud.Cloud
+	outside outside // the same, or another one in its place
+	store   storage.Store
+	ctx     context.Context
+	agents  sync.WaitGroup
+	stops   map[nstance.InstanceID]context.CancelFunc
 
 	mu     sync.Mutex // guards what follows
 	r      *reconcile.Reconciler
@@ -104,6 +105,7 @@ func newWorld(t *testing.T, o simcloud.Options) *world {
 	}
 	o.OnStop = func(m nstance.Machine) { w.stops[m.ID]() }
 	w.cloud = simcloud.New(&o)
+	w.outside = simulated{w.cloud}
 	return w
 }
 
@@ -162,7 +164,7 @@ func (w *world) depose() {
 // close ends everything, so that the bubble can end.
 func (w *world) close() {
 	w.depose()
-	w.cloud.Close()
+	w.outside.Close()
 	w.agents.Wait()
 }
 
@@ -200,7 +202,7 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		for n, err := range w.cloud.Detector(id).Watch(ctx) {
+		for n, err := range w.outside.Notices(ctx, id) {
 			if err != nil {
 				continue
 			}
@@ -380,7 +382,7 @@ func (w *world) shapes() map[string]int {
 func (w *world) agrees(size int) {
 	w.t.Helper()
 	require.Len(w.t, w.ready(), size)
-	require.Len(w.t, w.cloud.Machines(), size, "no machine leaked, none missing")
+	require.Len(w.t, w.outside.Machines(), size, "no machine leaked, none missing")
 	keys := 0
 	for _, err := range w.store.List(w.ctx, storage.InstancePrefix("s1"), "") {
 		require.NoError(w.t, err)

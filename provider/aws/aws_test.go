@@ -48,7 +48,7 @@ func newWorld(t *testing.T, o *ec2.Options) *world {
 		opt.Faults = &testcloud.Faults{}
 	}
 	w := &world{T: t, cloud: ec2.New(&opt), faults: opt.Faults}
-	server := httptest.NewServer(w.cloud)
+	server := httptest.NewServer(record(w.cloud))
 	w.url = server.URL
 	t.Cleanup(func() {
 		server.Close()

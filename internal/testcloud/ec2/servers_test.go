@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,23 +19,9 @@ import (
 	"github.com/nstance-go/nstance/internal/testcloud/ec2/ec2judge"
 )
 
-// TestMain records every call of every test of this package and holds them
-// against AWS's model when they are over.
-func TestMain(m *testing.M) {
-	recorder := &ec2judge.Recorder{}
-	record = recorder.Record
-	code := m.Run()
-	complaints, calls, err := recorder.Judge()
-	if err != nil || len(complaints) > 0 {
-		fmt.Println("AWS's model:", err)
-		for _, c := range slices.Compact(slices.Sorted(slices.Values(complaints))) {
-			fmt.Println("   ", c)
-		}
-		code = max(code, 1)
-	}
-	fmt.Printf("%d calls held against AWS's model\n", calls)
-	os.Exit(code)
-}
+// TestMain holds every call that the tests of this package make against AWS's
+// own model.
+func TestMain(m *testing.M) { ec2judge.Main(m, func(r *ec2judge.Recorder) { record = r.Record }) }
 
 // A cli is the aws command, with a cloud as its endpoint.
 type cli struct {

@@ -11,10 +11,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 )
 
 //go:embed judge.py
@@ -106,6 +109,25 @@ func (r *Recorder) Judge() (complaints []string, calls int, err error) {
 		return nil, 0, fmt.Errorf("the judge has read %q of %d calls", last, len(r.calls))
 	}
 	return lines[:len(lines)-1], calls, nil
+}
+
+// Main is a TestMain: it runs the tests with a recorder, which put takes, and
+// fails them if the model does not know or allow what they recorded, or if they
+// recorded nothing.
+func Main(m *testing.M, put func(*Recorder)) {
+	recorder := &Recorder{}
+	put(recorder)
+	code := m.Run()
+	complaints, calls, err := recorder.Judge()
+	if err != nil || len(complaints) > 0 || calls == 0 && code == 0 {
+		code = max(code, 1)
+		fmt.Println("AWS's model:", err)
+	}
+	for _, c := range slices.Compact(slices.Sorted(slices.Values(complaints))) {
+		fmt.Println("   ", c)
+	}
+	fmt.Printf("%d calls held against AWS's model\n", calls)
+	os.Exit(code)
 }
 
 // interpreter finds a Python that has botocore: by itself, or within the aws

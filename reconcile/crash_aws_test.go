@@ -1,0 +1,64 @@
+//go:build servers
+
+package reconcile_test
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+	"github.com/nstance-go/nstance/provider/aws"
+)
+
+// ec2Site is AWS, in one of its moods: new machines are not visible at once,
+// answers lack tags that were not asked for, a listing begins with an empty
+// page.
+func ec2Site(h testcloud.Hypervisor) *site {
+	catalog := ec2.DefaultCatalog("us-east-1")
+	catalog.Subnets = []ec2.Subnet{{ID: "subnet-0123456789abcdef0", Zone: "us-east-1a", Prefix: netip.MustParsePrefix("10.0.0.0/20")}}
+	catalog.TargetGroups[0].DeregistrationDelay = 10 * time.Second
+	capacity := &testcloud.Capacity{}
+	cloud := ec2.New(&ec2.Options{
+		Catalog: catalog, Capacity: capacity, Hypervisor: h, IDTag: "nstance:instance-id", NoTagsUnasked: true, EmptyFirstPage: true,
+		Delays: testcloud.Delays{Visible: 2 * time.Second, Start: 20 * time.Second, Delete: 5 * time.Second, Linger: time.Hour},
+	})
+	return &site{
+		cloud: cloud,
+		provider: func(url string, client *http.Client) nstance.Provider {
+			k := ec2.DefaultCredential
+			p, err := aws.New(sdk.Config{
+				Region: "us-east-1", HTTPClient: client, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, ""),
+			}, &aws.Options{Endpoint: url, ELBEndpoint: url})
+			if err != nil {
+				panic(err)
+			}
+			return p
+		},
+		shape: func(s *nstance.MachineSpec) {
+			s.Image, s.InstanceType, s.Subnet = catalog.Images[0].ID, "m5.large", catalog.Subnets[0].ID
+		},
+		balancer: nstance.LoadBalancer{Name: "front", ID: "arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/web/" + catalog.TargetGroups[0].ID},
+		setCapacity: func(n int) {
+			capacity.Set(testcloud.Shape{Type: "m5.large", Zone: "us-east-1a", Spot: true}, n-len(cloud.Machines()))
+		},
+		operation: func(_ *http.Request, body []byte) (string, bool) {
+			form, err := url.ParseQuery(string(body))
+			if err != nil {
+				panic(err)
+			}
+			action := form.Get("Action")
+			return action, !strings.HasPrefix(action, "Describe")
+		},
+	}
+}
+
+func TestServersCrashOnEC2(t *testing.T) { crashOnTheWire(t, ec2Site) }

@@ -1,0 +1,60 @@
+package reconcile_test
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// An outside is the cloud of a crash enumeration: the provider under test, and
+// what the enumeration does to the cloud behind it or knows of it, past all
+// faults. simulated is the one in memory; wired (crash_wire_test.go) puts any
+// test cloud with its real client there.
+type outside interface {
+	nstance.Provider
+	nstance.Balancer
+
+	// Machines returns every machine that is not gone.
+	Machines() []nstance.Machine
+
+	// Existed reports whether there ever was a machine for that ID.
+	Existed(id nstance.InstanceID) bool
+
+	// Notices yields what the machine's metadata service announces.
+	Notices(ctx context.Context, id nstance.InstanceID) iter.Seq2[nstance.Notice, error]
+
+	Reclaim(id nstance.InstanceID, notice time.Duration) error
+	Withdraw(id nstance.InstanceID) error
+	Kill(id nstance.InstanceID) error
+
+	// SetCapacity says how many machines there can be.
+	SetCapacity(n int)
+
+	// Balanced returns the members of a load balancer, and Severed the machines
+	// that were deleted while they were members.
+	Balanced(lb string) []string
+	Severed() []nstance.InstanceID
+
+	Close()
+}
+
+// simulated is the cloud in memory.
+type simulated struct{ *simcloud.Cloud }
+
+var _ outside = simulated{}
+
+func (s simulated) Existed(id nstance.InstanceID) bool {
+	_, exists := s.Spec(id)
+	return exists
+}
+
+func (s simulated) Notices(ctx context.Context, id nstance.InstanceID) iter.Seq2[nstance.Notice, error] {
+	return s.Detector(id).Watch(ctx)
+}
+
+func (s simulated) SetCapacity(n int) {
+	s.Cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, n)
+}
