@@ -216,6 +216,9 @@ type interrupter interface {
 // announce publishes a reclaim on a machine's own metadata service. It fails with
 // Conflict where the provider cannot.
 func (s *Server) announce(id nstance.InstanceID, after time.Duration) error {
+	if s.opts.Announce != nil {
+		return s.opts.Announce(id, "terminate", after)
+	}
 	can, ok := s.provider.(interrupter)
 	if !ok {
 		return &nstance.Error{

@@ -71,6 +71,10 @@ type Options struct {
 	// machine's own metadata service, as if the request asked for that.
 	InterruptThroughMetadata bool
 
+	// Announce publishes a reclaim on a machine's own metadata service, where the
+	// provider itself cannot. Nil: only such a provider can.
+	Announce func(id nstance.InstanceID, action string, after time.Duration) error
+
 	intervals intervals
 }
 

@@ -242,6 +242,7 @@ func TestEndToEnd(t *testing.T) {
 		require.Equal(t, 1, count(events, nstance.EventDrainAcknowledged))
 		require.Equal(t, 1, count(events, nstance.EventDeleted))
 	})
+	t.Run("clouds", func(t *testing.T) { onClouds(t, bin) })
 	t.Run("interactive", func(t *testing.T) { interactive(t, bin) })
 	t.Run("killed, it leaves no machine", func(t *testing.T) { killed(t, bin) })
 	t.Run("killed, it leaves no server", func(t *testing.T) { killedPair(t, bin) })
@@ -249,6 +250,33 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("validate", func(t *testing.T) { validate(t, bin) })
 	t.Run("run", func(t *testing.T) { runs(t, bin) })
 	t.Run("run, as the documents say", func(t *testing.T) { documented(t, bin) })
+}
+
+// onClouds plays on the clouds' test servers, through their real providers.
+func onClouds(t *testing.T, bin string) {
+	for _, on := range []struct{ cloud, scenario, source string }{
+		{"aws", "interrupt", "aws/spot"},
+		{"aws", "crash", ""},
+		{"aws", "rollout", ""},
+		{"aws", "failover", "aws/spot"},
+	} {
+		t.Run(on.cloud+" "+on.scenario, func(t *testing.T) {
+			args := []string{"--provider", on.cloud}
+			if on.scenario == "failover" {
+				args = append(args, "--election-ttl", "3s")
+			}
+			events, s := play(t, bin, on.scenario, args...)
+			require.Positive(t, count(events, nstance.EventDeleted))
+			if on.source != "" {
+				i := slices.IndexFunc(events, func(e line) bool { return e.Type == nstance.EventNoticeDetected })
+				require.GreaterOrEqual(t, i, 0)
+				require.Equal(t, on.source, events[i].Notice.Source, "the machine found it at its own metadata service")
+			}
+			if on.scenario == "failover" {
+				require.Zero(t, *s.Leaked+*s.Duplicated+*s.Lost)
+			}
+		})
+	}
 }
 
 func interrupt(t *testing.T, bin string) {
@@ -351,6 +379,8 @@ func refusals(t *testing.T, bin string) {
 		{"unknown level", 2, "use debug, info, warn or error", []string{"dev", "--log-level", "loud"}},
 		{"unknown flag", 2, "--help", []string{"dev", "--loud"}},
 		{"unknown command", 2, "--help", []string{"serve"}},
+		{"unknown provider", 2, "did you mean \"aws\"?", []string{"dev", "--provider", "asw"}},
+		{"another metadata service than the cloud's", 2, "--metadata", []string{"dev", "--provider", "aws", "--metadata", "gcp"}},
 		{"not started by a cloud", 2, "NSTANCE_LOCAL_DIR", []string{"machine"}},
 		{"run without a key", 2, "NSTANCE_SECRET_KEY", []string{"run", "--shard", "a"}},
 		{"run without a shard", 2, "--shard", []string{"run", "--key-provider", "none", "--storage", "mem://"}},
@@ -403,6 +433,16 @@ func validate(t *testing.T, bin string) {
 		require.Equal(t, 1, code)
 		require.Contains(t, errs, `shard.provider.kind: this program has no provider "`+kind)
 	}
+	t.Run("what only a cloud understands, without its credentials", func(t *testing.T) {
+		cloud := strings.NewReplacer(`{"kind": "sim"}`, `{"kind": "aws", "region": "eu-west-1"}, "subnet_pools": {"w": ["subnet-0123456789abcdef0"]}`,
+			`"arch": "amd64"`, `"arch": "amd64", "instance_type": "m5.large", "subnet_pool": "w", "args": {"image_idd": "ami-0123456789abcdef0"}`,
+			`"size": 0`, `"size": 1`).Replace(good)
+		bad := written(t, cloud)
+		code, _, errs := call(t, bin, "validate", bad)
+		require.Equal(t, 1, code)
+		require.Contains(t, errs, bad+":5:")
+		require.Contains(t, errs, "templates.web.args.image_idd")
+	})
 	code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, `{"kind": "sim"`, `{"kind": "sim", "options": {"sede": 1}`, 1)))
 	require.Equal(t, 1, code)
 	require.Contains(t, errs, "shard.provider.options.sede")

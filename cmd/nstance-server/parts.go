@@ -4,10 +4,12 @@ import (
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
+	"github.com/nstance-go/nstance/provider/azure"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server/dev"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/secret/opener"
 )
@@ -16,6 +18,9 @@ import (
 func parts() servercmd.Parts {
 	return servercmd.Parts{
 		Kinds: provider.Kinds{
+			aws.Kind(),
+			azure.Kind(),
+			proxmox.Kind(),
 			local.Kind(servercmd.Machine()...),
 			simcloud.Kind(),
 			qemu.Kind(),
@@ -24,5 +29,8 @@ func parts() servercmd.Parts {
 		},
 		Storage: blob.Open,
 		Secrets: opener.Open,
+		Clouds: map[string]func() *dev.Cloud{
+			"aws": devAWS,
+		},
 	}
 }

@@ -23,7 +23,7 @@ func TestKinds(t *testing.T) {
 			require.NotNil(t, k.Open)
 			require.NotNil(t, k.Check)
 			require.NotNil(t, k.CheckSpec)
-			require.Contains(t, string(index), "](providers/"+k.Name+".md)", "docs/providers.md is the index")
+			require.Contains(t, string(index), "| `"+k.Name+"` |", "docs/providers.md is the index")
 			for _, described := range []any{k.Options, k.Args} {
 				_, err := provider.ArgTable(described)
 				require.NoError(t, err)

@@ -2,6 +2,7 @@ package servercmd
 
 import (
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/server/dev"
 )
 
@@ -55,10 +57,20 @@ a summary with the milliseconds that each stage took.`,
 	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
+	var cloud string
+	if clouds := slices.Sorted(maps.Keys(p.parts.Clouds)); len(clouds) > 0 {
+		f.StringVar(&cloud, "provider", "local", "where the machines are: local, or the test server of a cloud, through its real provider: "+strings.Join(clouds, ", "))
+	}
 	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := checkDev(f, &o); err != nil {
 			return err
+		}
+		if o.Cloud, err = p.devCloud(cloud); err != nil {
+			return err
+		}
+		if o.Cloud != nil && f.Changed("metadata") {
+			return nstance.FieldError("--metadata", "leave it out", "belongs to provider local: %s has its own metadata service", cloud)
 		}
 		if o.Log, err = p.logger(slog.LevelWarn); err != nil {
 			return err
@@ -71,6 +83,26 @@ a summary with the milliseconds that each stage took.`,
 		return dev.Run(ctx, &o)
 	}
 	return cmd
+}
+
+// devCloud returns the cloud of that name, nil for provider local. Its credentials
+// are this program's environment from now on, for servers here and in processes
+// of their own.
+func (p *program) devCloud(name string) (*dev.Cloud, error) {
+	if name == "" || name == "local" {
+		return nil, nil
+	}
+	names := append(slices.Sorted(maps.Keys(p.parts.Clouds)), "local")
+	if err := nearest.Among("--provider", name, names); err != nil {
+		return nil, err
+	}
+	c := p.parts.Clouds[name]()
+	for key, value := range c.Env {
+		if err := os.Setenv(key, value); err != nil {
+			return nil, nstance.Errorf(nstance.Internal, "%w", err)
+		}
+	}
+	return c, nil
 }
 
 // checkDev refuses flags that the scenario has no use for, and numbers that the

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -78,12 +80,21 @@ openssl rand -base64 32 prints one. Where it is:
 	f.BoolVar(&printEvents, "print-events", false, "print what happens to standard output, one JSON object a line")
 	f.BoolVar(&tethered, "tethered", false, "stop when standard input ends")
 	_ = f.MarkHidden("tethered") // it exists; dev uses it so that nothing outlives it
+	var consistency time.Duration
+	f.DurationVar(&consistency, "consistency", 0, "how long the cloud may not know its own new machine")
+	_ = f.MarkHidden("consistency") // it exists; dev knows how long its test clouds take
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if r.log, err = p.logger(slog.LevelInfo); err != nil {
 			return err
 		}
 		if printEvents {
 			r.events = p.stdout
+		}
+		if consistency > 0 {
+			r.parts.Kinds = slices.Clone(r.parts.Kinds)
+			for i := range r.parts.Kinds {
+				r.parts.Kinds[i].Consistency = consistency
+			}
 		}
 		ctx := cmd.Context()
 		if tethered {

@@ -35,6 +35,10 @@ type Parts struct {
 	Kinds   provider.Kinds
 	Storage storage.Opener // nil: directories and memory
 	Secrets secret.Opener  // nil: storage, variables and directories
+
+	// Clouds are those whose test servers single-machine mode can use beside
+	// provider local, by the names of their providers.
+	Clouds map[string]func() *dev.Cloud
 }
 
 // Machine is the command by which this program is a machine of provider local.

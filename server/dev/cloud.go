@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
@@ -28,6 +29,13 @@ type cloud interface {
 
 	// interrupt has the spot machine taken back, with notice.
 	interrupt(id nstance.InstanceID) error
+
+	// announce is interrupt with the time that is left, for Interrupt of the API.
+	announce(id nstance.InstanceID, action string, after time.Duration) error
+
+	// holds returns nil when the server with that number has the leader address,
+	// or there is none.
+	holds(ctx context.Context, n int) error
 
 	// crash ends the machine at once, without notice.
 	crash(id nstance.InstanceID) error
@@ -103,6 +111,12 @@ func (c *localCloud) serve(ctx context.Context) error {
 func (c *localCloud) interrupt(id nstance.InstanceID) error {
 	return c.Interrupt(id, "terminate", noticeAhead)
 }
+
+func (c *localCloud) announce(id nstance.InstanceID, action string, after time.Duration) error {
+	return c.Interrupt(id, action, after)
+}
+
+func (c *localCloud) holds(context.Context, int) error { return nil }
 
 func (c *localCloud) crash(id nstance.InstanceID) error { return c.Kill(id) }
 

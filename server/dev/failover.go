@@ -109,7 +109,10 @@ func (p *play) takeOver(ctx context.Context) error {
 		return nil
 	})
 	p.crossing.failover, p.crossing.took = time.Since(killed), err == nil
-	return err
+	if err != nil {
+		return err
+	}
+	return p.poll(ctx, "leader_address", func(ctx context.Context) error { return p.cloud.holds(ctx, p.pair.leader) })
 }
 
 // finish waits until everything has come to its end.

@@ -80,7 +80,7 @@ func (w *shard) newServer(ctx context.Context) error {
 		return err
 	}
 	w.server, err = server.New(ctx, w.depot.store, machines, w.conf.read, &server.Options{
-		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true,
+		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true, Announce: w.cloud.announce,
 		Kinds:   w.cloud.kinds(),
 		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
 	})

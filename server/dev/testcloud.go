@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -30,6 +31,22 @@ type Cloud struct {
 
 	// New returns the cloud, whose machines h runs.
 	New func(h testcloud.Hypervisor) (TestServer, error)
+
+	// Env is what the provider finds in its environment: credentials that the
+	// cloud accepts.
+	Env map[string]string
+
+	// Prepare makes what must be there before the first server, such as the
+	// machines that servers run on. Nil: nothing.
+	Prepare func(ctx context.Context, endpoint string) error
+
+	// Holds returns nil when the server with that number has the leader address.
+	// Nil: there is no such address.
+	Holds func(ctx context.Context, endpoint string, n int) error
+
+	// Consistency is how long the cloud may not know its own new machine, instead
+	// of what the real one takes.
+	Consistency time.Duration
 
 	// Configure adds what a server's configuration says of the cloud to the
 	// objects of the file itself, its shard and its template. endpoint is the
@@ -59,7 +76,9 @@ type testCloud struct {
 }
 
 func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) {
+	o.Server = append(slices.Clone(o.Server), "--consistency", o.Cloud.Consistency.String())
 	c := &testCloud{Cloud: *o.Cloud, o: o, guests: &guests{gate: newGate()}, served: make(chan struct{})}
+	c.Kind.Consistency = c.Consistency
 	var err error
 	if c.guests.local, err = local.New(&local.Options{Command: o.Machine, Dir: h.machinesDir(), Protocol: c.Protocol, Stderr: h.machines, Log: o.Log}); err != nil {
 		return nil, err
@@ -80,6 +99,11 @@ func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) 
 		defer close(c.served)
 		_ = c.http.Serve(l) // always ErrServerClosed
 	}()
+	if c.Prepare != nil {
+		if err := c.Prepare(ctx, c.endpoint); err != nil {
+			return nil, errors.Join(err, c.close())
+		}
+	}
 	return c, nil
 }
 
@@ -114,7 +138,18 @@ func (c *testCloud) kinds() provider.Kinds { return provider.Kinds{c.Kind} }
 func (c *testCloud) serve(context.Context) error { return nil }
 
 func (c *testCloud) interrupt(id nstance.InstanceID) error {
-	return c.about(id, func(handle string) error { return c.server.Reclaim(handle, noticeAhead) })
+	return c.announce(id, "", noticeAhead)
+}
+
+func (c *testCloud) announce(id nstance.InstanceID, _ string, after time.Duration) error {
+	return c.about(id, func(handle string) error { return c.server.Reclaim(handle, after) })
+}
+
+func (c *testCloud) holds(ctx context.Context, n int) error {
+	if c.Holds == nil {
+		return nil
+	}
+	return c.Holds(ctx, c.endpoint, n)
 }
 
 func (c *testCloud) crash(id nstance.InstanceID) error { return c.about(id, c.server.Fail) }
@@ -132,6 +167,9 @@ func (c *testCloud) about(id nstance.InstanceID, act func(handle string) error) 
 func (c *testCloud) machines(context.Context, nstance.Owner) ([]nstance.Machine, error) {
 	var out []nstance.Machine
 	for _, m := range c.server.Machines() {
+		if m.ID == "" {
+			continue // a server's own
+		}
 		out = append(out, nstance.Machine{ID: m.ID, ProviderID: m.Handle, Status: m.Status})
 	}
 	return out, nil
@@ -164,6 +202,9 @@ const (
 
 // Start implements testcloud.Hypervisor.
 func (g *guests) Start(b testcloud.Boot) (testcloud.Guest, error) {
+	if b.ID == "" {
+		return idle{}, nil // a machine that servers run on: they are processes of this one
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), launchLimit)
 	defer cancel()
 	g.gate.asked(b.ID)
@@ -180,6 +221,13 @@ func (g *guests) Start(b testcloud.Boot) (testcloud.Guest, error) {
 	}
 	return guest{g.local, b.ID}, nil
 }
+
+// idle is a machine that nothing runs in.
+type idle struct{}
+
+func (idle) Announce(string, time.Time) {}
+func (idle) Withdraw()                  {}
+func (idle) Kill()                      {}
 
 // A guest is one machine of a test cloud.
 type guest struct {
