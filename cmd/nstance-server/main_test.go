@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -261,11 +262,11 @@ func onClouds(t *testing.T, bin string) {
 		{"aws", "failover", "aws/spot"},
 	} {
 		t.Run(on.cloud+" "+on.scenario, func(t *testing.T) {
-			args := []string{"--provider", on.cloud}
+			args := []string{on.scenario, "--provider", on.cloud}
 			if on.scenario == "failover" {
 				args = append(args, "--election-ttl", "3s")
 			}
-			events, s := play(t, bin, on.scenario, args...)
+			events, s := play(t, bin, args...)
 			require.Positive(t, count(events, nstance.EventDeleted))
 			if on.source != "" {
 				i := slices.IndexFunc(events, func(e line) bool { return e.Type == nstance.EventNoticeDetected })
@@ -379,7 +380,7 @@ func refusals(t *testing.T, bin string) {
 		{"unknown level", 2, "use debug, info, warn or error", []string{"dev", "--log-level", "loud"}},
 		{"unknown flag", 2, "--help", []string{"dev", "--loud"}},
 		{"unknown command", 2, "--help", []string{"serve"}},
-		{"unknown provider", 2, "did you mean \"aws\"?", []string{"dev", "--provider", "asw"}},
+		{"unknown provider", 2, `did you mean "aws"?`, []string{"dev", "--provider", "asw"}},
 		{"another metadata service than the cloud's", 2, "--metadata", []string{"dev", "--provider", "aws", "--metadata", "gcp"}},
 		{"not started by a cloud", 2, "NSTANCE_LOCAL_DIR", []string{"machine"}},
 		{"run without a key", 2, "NSTANCE_SECRET_KEY", []string{"run", "--shard", "a"}},
