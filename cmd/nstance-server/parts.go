@@ -24,8 +24,6 @@ func parts() servercmd.Parts {
 			local.Kind(servercmd.Machine()...),
 			simcloud.Kind(),
 			qemu.Kind(),
-			aws.Kind(),
-			proxmox.Kind(),
 		},
 		Storage: blob.Open,
 		Secrets: opener.Open,
