@@ -57,6 +57,8 @@ var floors = []struct {
 	{"./internal/nocloud", nil, append([]string{"google.golang.org/"}, heavy...), "the seed image needs no cloud"},
 	{"./internal/testcloud/pve", []string{"internal/..."}, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "single-machine mode links it"},
 	{"./provider/qemu", []string{"provider", "provider/local", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "virtual machines on this host need no cloud"},
+	{"./provider/gcp", []string{"provider", "internal/..."}, append(otherClouds("cloud.google.com/"), "cloud.google.com/go/storage", "google.golang.org/api/compute/"), "a program that embeds a provider links only its cloud"},
+	{"./internal/testcloud/gce", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "single-machine mode links test clouds, and no cloud's SDK"},
 	{"./internal/testcloud", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/testcloud/ec2", []string{"internal/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
 	{"./internal/testcloud/ec2/ec2judge", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a judge knows nothing that was written here"},

@@ -1,0 +1,148 @@
+package gcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"google.golang.org/api/googleapi"
+	"google.golang.org/api/iterator"
+	"google.golang.org/api/option"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+)
+
+// connect makes the SDK's clients, all with one HTTP client. Their own repeats
+// and timeouts are off: reads are repeated by [provider.Client], creates by the
+// reconciler.
+func (p *Provider) connect(ctx context.Context) error {
+	opts := p.options(p.http)
+	var err error
+	if p.instances, err = compute.NewInstancesRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.operations, err = compute.NewZoneOperationsRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.types, err = compute.NewMachineTypesRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.images, err = compute.NewImagesRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.subnets, err = compute.NewSubnetworksRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.negs, err = compute.NewNetworkEndpointGroupsRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	if p.groups, err = compute.NewInstanceGroupsRESTClient(ctx, opts...); err != nil {
+		return err
+	}
+	p.instances.CallOptions = &compute.InstancesCallOptions{}
+	p.operations.CallOptions = &compute.ZoneOperationsCallOptions{}
+	p.types.CallOptions = &compute.MachineTypesCallOptions{}
+	p.images.CallOptions = &compute.ImagesCallOptions{}
+	p.subnets.CallOptions = &compute.SubnetworksCallOptions{}
+	p.negs.CallOptions = &compute.NetworkEndpointGroupsCallOptions{}
+	p.groups.CallOptions = &compute.InstanceGroupsCallOptions{}
+	return nil
+}
+
+func (p *Provider) options(client *http.Client) []option.ClientOption {
+	return []option.ClientOption{option.WithHTTPClient(client), option.WithEndpoint(p.host)}
+}
+
+// bound returns options for a client whose requests end with ctx. The SDK's
+// methods that list make their requests without the caller's context
+// (InstancesClient.List of compute/apiv1 v1.74.1), so each listing gets a client
+// of its own.
+func (p *Provider) bound(ctx context.Context) []option.ClientOption {
+	client := *p.http
+	client.Transport = boundTransport{ctx, p.http.Transport}
+	return p.options(&client)
+}
+
+type boundTransport struct {
+	ctx  context.Context
+	base http.RoundTripper // nil: the default
+}
+
+func (b boundTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := b.base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	return base.RoundTrip(r.WithContext(b.ctx))
+}
+
+// maxPage is the most that a page of a list holds (instances.list, maxResults).
+const maxPage = 500
+
+// noResults is the one warning that says nothing: a page may be empty.
+const noResults = "NO_RESULTS_ON_PAGE"
+
+// eachPage calls visit with the pages of a list until one is the last, or visit
+// says that it is enough. what is what is listed, or the path of what is listed
+// from: that this was not found is NotFound. warning returns the warning of the page just read: a
+// list with one is not whole.
+func eachPage[T any](ctx context.Context, what string, it iterator.Pageable, warning func() string, visit func([]T) bool) error {
+	pager := iterator.NewPager(it, maxPage, "")
+	for {
+		if err := ctx.Err(); err != nil {
+			return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", err)
+		}
+		var items []T
+		next, err := pager.NextPage(&items)
+		if err != nil {
+			return classify(err, what, false)
+		}
+		if code := warning(); code != "" && code != noResults {
+			return incomplete(what, code)
+		}
+		if !visit(items) || next == "" {
+			return nil
+		}
+	}
+}
+
+// incomplete refuses a list of which the cloud says that something is missing.
+// Since API version 2026-09-01 an unreachable part no longer fails a list.
+func incomplete(what, code string) error {
+	if code == "LIST_OVERHEAD_QUOTA_EXCEED" {
+		return nstance.Errorf(nstance.Throttled, "the list of %s is not whole: %s", what, code)
+	}
+	return nstance.Errorf(nstance.Unavailable, "the list of %s is not whole: %s", what, code)
+}
+
+// send makes a request that the SDK cannot make.
+func (p *Provider) send(ctx context.Context, method, path string, query url.Values, body any, out proto.Message) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequestWithContext(ctx, method, p.host+"/compute/v1/"+path+"?"+query.Encode(), bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	r, err := p.http.Do(q)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	if err := googleapi.CheckResponse(r); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(answer, out)
+}

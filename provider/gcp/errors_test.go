@@ -1,0 +1,119 @@
+package gcp_test
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/gce"
+	"github.com/nstance-go/nstance/provider/gcp"
+)
+
+var update = flag.Bool("update", false, "write the documents that are made from the code")
+
+// TestErrors meets every row of the error table through the real client: the
+// reasons of HTTP errors, and the codes in operations.
+func TestErrors(t *testing.T) {
+	for _, row := range gcp.Rows() {
+		t.Run(row.Seen+" "+row.Text, func(t *testing.T) {
+			faults := &testcloud.Faults{}
+			cloud, p := newCloud(t, &gce.Options{Faults: faults})
+			m, err := p.Create(t.Context(), spec(t))
+			require.NoError(t, err)
+			seen := strings.Replace(row.Seen, "*", "_WITH_DETAILS", 1)
+			if row.Seen == "*" {
+				seen = "other"
+			}
+			want := row.Code
+			if unicode.IsLower(rune(seen[0])) {
+				if want == nstance.Unavailable { // it was a change
+					want = nstance.Ambiguous
+				}
+				faults.Next("instances.delete", testcloud.Fault{Answer: gce.Refuse(http.StatusForbidden, seen, "Before "+row.Text+" after")})
+			} else {
+				cloud.FailOperation("delete", gce.OperationError{Code: seen, Message: "Before " + row.Text + " after"})
+			}
+			err = p.Delete(t.Context(), m)
+			require.Equal(t, want, nstance.CodeOf(err), "%v", err)
+			require.Len(t, cloud.Machines(), 1)
+		})
+	}
+}
+
+// TestStatuses checks what is left when the cloud gives no reason that is known.
+func TestStatuses(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gce.Options{Faults: faults})
+	m, err := p.Create(t.Context(), spec(t))
+	require.NoError(t, err)
+	for status, want := range map[int][2]nstance.Code{
+		http.StatusBadRequest:          {nstance.Invalid, nstance.Invalid},
+		http.StatusUnauthorized:        {nstance.Denied, nstance.Denied},
+		http.StatusForbidden:           {nstance.Internal, nstance.Internal}, // by its reason, or not at all
+		http.StatusNotFound:            {nstance.Internal, nstance.Internal},
+		http.StatusConflict:            {nstance.Conflict, nstance.Conflict},
+		http.StatusPreconditionFailed:  {nstance.Conflict, nstance.Conflict},
+		http.StatusTooManyRequests:     {nstance.Throttled, nstance.Throttled},
+		http.StatusInternalServerError: {nstance.Unavailable, nstance.Ambiguous},
+		http.StatusBadGateway:          {nstance.Unavailable, nstance.Ambiguous},
+		http.StatusServiceUnavailable:  {nstance.Unavailable, nstance.Ambiguous},
+	} {
+		answer := testcloud.Fault{Answer: gce.Refuse(status, "somethingNew", "x")}
+		faults.Next("instances.get", answer)
+		_, err = p.Get(t.Context(), m.ID)
+		require.Equal(t, want[0], nstance.CodeOf(err), "get: %v", err)
+		faults.Next("instances.delete", answer)
+		require.Equal(t, want[1], nstance.CodeOf(p.Delete(t.Context(), m)), "delete: %d", status)
+	}
+	faults.Next("instances.get", testcloud.Fault{Lost: testcloud.LostAnswer})
+	_, err = p.Get(t.Context(), m.ID)
+	require.ErrorIs(t, err, nstance.Unavailable)
+	faults.Next("instances.delete", testcloud.Fault{Lost: testcloud.LostRequest})
+	require.ErrorIs(t, p.Delete(t.Context(), m), nstance.Ambiguous)
+	nowhere := open(t, "http://127.0.0.1:1", "")
+	_, err = nowhere.Create(t.Context(), spec(t))
+	require.ErrorIs(t, err, nstance.Unavailable, "nothing was sent")
+}
+
+// TestErrorTable compares docs/errors.md with the table.
+func TestErrorTable(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| seen | code | remark |\n|---|---|---|\n")
+	for _, r := range gcp.Rows() {
+		seen := "`" + r.Seen + "`"
+		switch {
+		case r.Seen == "*":
+			seen = "text \"" + r.Text + "\""
+		case r.Text != "":
+			seen += " with text \"" + r.Text + "\""
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", seen, r.Code, r.Note)
+	}
+	section(t, "../../docs/errors.md", "gcp", b.String())
+}
+
+// section compares the part of a document between two markers with what it
+// should be, or writes it.
+func section(t *testing.T, file, marker, want string) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	begin, end := "<!-- begin "+marker+" -->\n", "<!-- end "+marker+" -->"
+	head, rest, ok := strings.Cut(string(raw), begin)
+	require.True(t, ok, "%s has no section %s", file, marker)
+	got, tail, ok := strings.Cut(rest, end)
+	require.True(t, ok, "section %s of %s has no end", marker, file)
+	if *update {
+		writeFile(t, file, []byte(head+begin+want+end+tail))
+		return
+	}
+	require.Equal(t, want, got, "run go test ./provider/gcp -update")
+}

@@ -1,0 +1,496 @@
+package gcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/gce"
+	"github.com/nstance-go/nstance/internal/testcloud/gce/discovery"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/gcp"
+)
+
+// inMemory makes calls without a socket, for bubbles. Each takes so long.
+type inMemory struct {
+	handler http.Handler
+	latency time.Duration
+}
+
+func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(m.latency):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	r = r.Clone(r.Context())
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	m.handler.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// inBubble returns a cloud and its provider, for a synctest bubble.
+func inBubble(t *testing.T, o *gce.Options, latency time.Duration) (*gce.Cloud, *gcp.Provider) {
+	t.Helper()
+	o.Token = token
+	cloud := gce.New(o)
+	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
+	p, err := gcp.New(t.Context(), zone, &gcp.Options{
+		Project: project, HTTP: &http.Client{Transport: authorized{inMemory{discovery.Handler(t, cloud), latency}, token}},
+	})
+	require.NoError(t, err)
+	return cloud, p
+}
+
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// TestStockout checks that want of capacity is told apart whenever the cloud
+// says so: at once, or in the operation after it has accepted the machine.
+func TestStockout(t *testing.T) {
+	none := func() *testcloud.Capacity {
+		c := &testcloud.Capacity{}
+		c.Set(testcloud.Shape{Type: "e2-small", Zone: zone, Spot: true}, 0)
+		return c
+	}
+	_, p := newCloud(t, &gce.Options{Capacity: none()})
+	s := spec(t)
+	s.Market = nstance.Spot
+	_, err := p.Create(t.Context(), s)
+	require.ErrorIs(t, err, nstance.Capacity)
+	s.Market = nstance.OnDemand
+	_, err = p.Create(t.Context(), s)
+	require.NoError(t, err, "another market")
+
+	synctest.Test(t, func(t *testing.T) {
+		cloud, p := inBubble(t, &gce.Options{Capacity: none(), Delays: testcloud.Delays{Start: time.Second}}, 0)
+		s := spec(t)
+		s.Market = nstance.Spot
+		m, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, nstance.StatusPending, m.Status)
+		pass(time.Second)
+		_, err = p.Get(t.Context(), s.ID)
+		require.ErrorIs(t, err, nstance.NotFound)
+		require.Equal(t, nstance.LossCapacity, nstance.LossCauseOf(err), "%v", err)
+		require.Empty(t, cloud.Disks())
+	})
+}
+
+// TestCauses checks what the failure of an accepted machine means.
+func TestCauses(t *testing.T) {
+	for code, want := range map[string]nstance.LossCause{
+		"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": nstance.LossCapacity, "IP_SPACE_EXHAUSTED": nstance.LossCapacity, "QUOTA_EXCEEDED": nstance.LossQuota,
+		"INVALID_FIELD_VALUE": nstance.LossInvalid, "PERMISSIONS_ERROR": nstance.LossInvalid, "INTERNAL_ERROR": nstance.LossHost,
+		"RESOURCE_OPERATION_RATE_EXCEEDED": nstance.LossHost, "SOMETHING_NEW": nstance.LossHost,
+	} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cloud, p := inBubble(t, &gce.Options{Delays: testcloud.Delays{Start: time.Second}}, 0)
+				cloud.FailOperation("insert", gce.OperationError{Code: code, Message: "No."})
+				s := spec(t)
+				_, err := p.Create(t.Context(), s)
+				require.NoError(t, err)
+				pass(time.Second)
+				_, err = p.Get(t.Context(), s.ID)
+				require.ErrorIs(t, err, nstance.NotFound)
+				require.Equal(t, want, nstance.LossCauseOf(err))
+			})
+		})
+	}
+}
+
+// TestReclaimed checks that the loss of a spot machine is known as such, also
+// when the machine is gone, and also after we have deleted it.
+func TestReclaimed(t *testing.T) {
+	for _, args := range []string{`{}`, `{"termination_action": "STOP"}`, `{"spot_model": "PREEMPTIBLE"}`} {
+		t.Run(args, func(t *testing.T) {
+			cloud, p := newCloud(t, nil)
+			s := spec(t)
+			s.Market, s.Args = nstance.Spot, json.RawMessage(args)
+			m, err := p.Create(t.Context(), s)
+			require.NoError(t, err)
+			require.NoError(t, cloud.Reclaim(cloud.Machines()[0].Handle, 0))
+			if args != `{}` {
+				m, err = p.Get(t.Context(), s.ID)
+				require.NoError(t, err)
+				require.True(t, m.Status.Dead())
+				require.Equal(t, nstance.LossReclaimed, m.Cause)
+				for m, err := range p.List(t.Context(), s.Owner) {
+					require.NoError(t, err)
+					require.Equal(t, nstance.LossReclaimed, m.Cause)
+				}
+				require.NoError(t, p.Delete(t.Context(), m))
+			}
+			_, err = p.Get(t.Context(), s.ID)
+			require.ErrorIs(t, err, nstance.NotFound)
+			require.Equal(t, nstance.LossReclaimed, nstance.LossCauseOf(err))
+			require.Equal(t, nstance.LossReclaimed, nstance.LossCauseOf(p.Delete(t.Context(), m)))
+			require.Empty(t, cloud.Disks())
+		})
+	}
+	t.Run("host", func(t *testing.T) {
+		cloud, p := newCloud(t, nil)
+		s := spec(t)
+		_, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		require.NoError(t, cloud.Fail(cloud.Machines()[0].Handle))
+		m, err := p.Get(t.Context(), s.ID)
+		require.NoError(t, err)
+		require.Equal(t, nstance.LossHost, m.Cause)
+	})
+}
+
+// TestScheduling checks how each market is asked for.
+func TestScheduling(t *testing.T) {
+	for name, c := range map[string]struct {
+		market nstance.MarketType
+		args   string
+		want   string
+	}{
+		"on-demand":   {nstance.OnDemand, `{}`, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true}`},
+		"spot":        {nstance.Spot, `{}`, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"DELETE","preemptionNoticeDuration":{"seconds":"120"}}`},
+		"no notice":   {nstance.Spot, `{"preemption_notice":"0s","termination_action":"STOP"}`, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"STOP"}`},
+		"preemptible": {nstance.Spot, `{"spot_model":"PREEMPTIBLE"}`, `{"provisioningModel":"STANDARD","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE"}`},
+		"graceful":    {nstance.OnDemand, `{"graceful_shutdown":"1m","max_run_duration":"1h"}`, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true,"instanceTerminationAction":"DELETE","maxRunDuration":{"seconds":"3600"},"gracefulShutdown":{"enabled":true,"maxDuration":{"seconds":"60"}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, url := serve(t, nil)
+			p := open(t, url, "")
+			s := spec(t)
+			s.Market, s.Args = c.market, json.RawMessage(c.args)
+			m, err := p.Create(t.Context(), s)
+			require.NoError(t, err)
+			require.Equal(t, c.market, m.Market)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/compute/v1/projects/"+project+"/zones/"+zone+"/instances/"+string(m.ID), nil)
+			require.NoError(t, err)
+			answer, err := authorized{http.DefaultTransport, token}.RoundTrip(r)
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			var i struct{ Scheduling json.RawMessage }
+			require.NoError(t, json.NewDecoder(answer.Body).Decode(&i))
+			require.JSONEq(t, c.want, string(i.Scheduling))
+		})
+	}
+}
+
+// TestLostAnswer checks that a create whose answer is lost makes one machine.
+func TestLostAnswer(t *testing.T) {
+	faults := &testcloud.Faults{}
+	cloud, p := newCloud(t, &gce.Options{Faults: faults})
+	s := spec(t)
+	faults.Next("instances.insert", testcloud.Fault{Lost: testcloud.LostRequest}, testcloud.Fault{Lost: testcloud.LostAnswer})
+	_, err := p.Create(t.Context(), s)
+	require.ErrorIs(t, err, nstance.Ambiguous)
+	require.Empty(t, cloud.Machines())
+	_, err = p.Create(t.Context(), s)
+	require.ErrorIs(t, err, nstance.Ambiguous)
+	require.Len(t, cloud.Machines(), 1)
+	m, err := p.Create(t.Context(), s)
+	require.NoError(t, err)
+	require.Equal(t, s.ID, m.ID)
+	require.Len(t, cloud.Machines(), 1)
+}
+
+// TestFailedOperationIsPassedOver checks that a create repeated after a failure
+// is a new attempt: the cloud would repeat its failed operation for ever.
+func TestFailedOperationIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, p := inBubble(t, &gce.Options{}, 0)
+		internal := gce.OperationError{Code: "INTERNAL_ERROR", Message: "Internal error."}
+		cloud.FailOperation("insert", internal, internal)
+		s := spec(t)
+		for range 2 {
+			_, err := p.Create(t.Context(), s)
+			require.ErrorIs(t, err, nstance.Unavailable)
+			pass(time.Minute)
+		}
+		m, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		cloud.FailOperation("delete", internal)
+		require.ErrorIs(t, p.Delete(t.Context(), m), nstance.Unavailable)
+		pass(time.Minute)
+		require.NoError(t, p.Delete(t.Context(), m))
+		require.Empty(t, cloud.Machines())
+		_, err = p.Create(t.Context(), s)
+		require.ErrorIs(t, err, nstance.Conflict, "the machine existed and is gone")
+		require.Empty(t, cloud.Machines())
+	})
+}
+
+// TestUnseen checks that a machine which the cloud does not show yet is not
+// taken for gone.
+func TestUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := inBubble(t, &gce.Options{Delays: testcloud.Delays{Visible: time.Minute, Start: time.Minute}}, 0)
+		s := spec(t)
+		m, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		require.ErrorIs(t, p.Delete(t.Context(), m), nstance.Unavailable)
+		other := s
+		other.InstanceType = "e2-standard-2"
+		_, err = p.Create(t.Context(), other)
+		require.ErrorIs(t, err, nstance.Conflict)
+		pass(time.Minute)
+		require.NoError(t, p.Delete(t.Context(), m))
+		require.ErrorIs(t, p.Delete(t.Context(), m), nstance.NotFound)
+	})
+}
+
+// TestDeletedWhileMade checks that a machine deleted while it boots is gone, not
+// for ever on its way.
+func TestDeletedWhileMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := inBubble(t, &gce.Options{Delays: testcloud.Delays{Start: time.Minute, Delete: time.Second}}, 0)
+		m, err := p.Create(t.Context(), spec(t))
+		require.NoError(t, err)
+		require.NoError(t, p.Delete(t.Context(), m))
+		require.NoError(t, p.Delete(t.Context(), m), "again while it is under way")
+		pass(time.Second)
+		require.ErrorIs(t, p.Delete(t.Context(), m), nstance.NotFound)
+	})
+}
+
+// TestForeign404 checks that only the machine's own path is absent.
+func TestForeign404(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gce.Options{Faults: faults})
+	m, err := p.Create(t.Context(), spec(t))
+	require.NoError(t, err)
+	for _, text := range []string{"projects/test-project", "projects/other/zones/us-central1-a/instances/" + string(m.ID), "projects/test-project/zones/us-central1-b/instances/" + string(m.ID)} {
+		answer := testcloud.Fault{Answer: gce.Refuse(http.StatusNotFound, "notFound", "The resource '"+text+"' was not found")}
+		faults.Next("instances.get", answer, answer)
+		_, err = p.Get(t.Context(), m.ID)
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorIs(t, p.Delete(t.Context(), m), nstance.Invalid)
+	}
+}
+
+// TestIncompleteList checks that a list of which something is missing is no list.
+func TestIncompleteList(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gce.Options{Faults: faults})
+	for warning, want := range map[string]nstance.Code{"UNREACHABLE": nstance.Unavailable, "PARTIAL_SUCCESS": nstance.Unavailable, "LIST_OVERHEAD_QUOTA_EXCEED": nstance.Throttled, "NO_RESULTS_ON_PAGE": ""} {
+		faults.Next("instances.list", testcloud.Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"kind":"compute#instanceList","warning":{"code":"` + warning + `","message":"x"}}`))
+		}})
+		var err error
+		for _, err = range p.List(t.Context(), spec(t).Owner) {
+			require.Error(t, err)
+		}
+		require.Equal(t, want, nstance.CodeOf(err), warning)
+	}
+}
+
+// TestListEnds checks that a list that hangs ends with its caller: the SDK's own
+// would not.
+func TestListEnds(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gce.Options{Faults: faults})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	faults.Next("instances.list", testcloud.Fault{Wait: make(chan struct{})})
+	var err error
+	for _, err = range p.List(ctx, spec(t).Owner) {
+		require.Error(t, err)
+	}
+	require.ErrorIs(t, err, nstance.Unavailable)
+}
+
+// TestCopies checks that a machine that carries the labels of ours under another
+// name is not taken for ours.
+func TestCopies(t *testing.T) {
+	cloud, url := serve(t, nil)
+	p := open(t, url, "")
+	s := spec(t)
+	_, err := p.Create(t.Context(), s)
+	require.NoError(t, err)
+	labels, err := json.Marshal(map[string]string{
+		"nstance-managed": "true", "nstance-instance-id": string(s.ID), "nstance-installation": s.Owner.Installation,
+		"nstance-cluster-id": string(s.Owner.Cluster), "nstance-shard": string(s.Owner.Shard), "nstance-tenant": string(s.Owner.Tenant),
+	})
+	require.NoError(t, err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/compute/v1/projects/"+project+"/zones/"+zone+"/instances", strings.NewReader(`{
+		"name": "copy", "machineType": "zones/us-central1-a/machineTypes/e2-small", "labels": `+string(labels)+`,
+		"disks": [{"boot": true, "initializeParams": {"sourceImage": "`+image+`"}}], "networkInterfaces": [{}]}`))
+	require.NoError(t, err)
+	answer, err := authorized{http.DefaultTransport, token}.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Len(t, cloud.Machines(), 2)
+	n := 0
+	for m, err := range p.List(t.Context(), s.Owner) {
+		require.NoError(t, err)
+		require.Equal(t, s.ID, m.ID)
+		n++
+	}
+	require.Equal(t, 1, n)
+}
+
+// TestPark checks stopping, suspending and waking.
+func TestPark(t *testing.T) {
+	capacity := &testcloud.Capacity{}
+	cloud, p := newCloud(t, &gce.Options{Capacity: capacity})
+	for _, mode := range p.ParkModes() {
+		m, err := p.Create(t.Context(), spec(t))
+		require.NoError(t, err)
+		for range 2 { // parked, woken, and once more
+			require.NoError(t, p.Park(t.Context(), m, mode))
+			require.NoError(t, p.Park(t.Context(), m, mode), "again")
+			found, err := p.Get(t.Context(), m.ID)
+			require.NoError(t, err)
+			require.Equal(t, nstance.StatusStopped, found.Status)
+			require.Equal(t, nstance.LossRequested, found.Cause)
+			require.NoError(t, p.Wake(t.Context(), m))
+			require.NoError(t, p.Wake(t.Context(), m), "again")
+			found, err = p.Get(t.Context(), m.ID)
+			require.NoError(t, err)
+			require.Equal(t, nstance.StatusRunning, found.Status)
+		}
+		require.NoError(t, p.Park(t.Context(), m, mode))
+		cloud.FailOperation(map[nstance.ParkMode]string{nstance.ParkStopped: "start", nstance.ParkHibernated: "resume"}[mode], gce.OperationError{Code: "ZONE_RESOURCE_POOL_EXHAUSTED", Message: "x"})
+		require.ErrorIs(t, p.Wake(t.Context(), m), nstance.Capacity)
+		found, err := p.Get(t.Context(), m.ID)
+		require.NoError(t, err)
+		require.Equal(t, nstance.LossCapacity, found.Cause)
+		gone := m
+		gone.ID = spec(t).ID
+		gone.ProviderID = ""
+		require.ErrorIs(t, p.Park(t.Context(), gone, mode), nstance.NotFound)
+		require.ErrorIs(t, p.Wake(t.Context(), gone), nstance.NotFound)
+		other := m
+		other.Owner.Tenant = "other"
+		require.ErrorIs(t, p.Park(t.Context(), other, mode), nstance.Conflict)
+	}
+	s := spec(t)
+	s.Market = nstance.Spot
+	m, err := p.Create(t.Context(), s)
+	require.NoError(t, err)
+	require.ErrorIs(t, p.Park(t.Context(), m, nstance.ParkStopped), nstance.Invalid)
+}
+
+func TestConsole(t *testing.T) {
+	cloud, p := newCloud(t, nil)
+	m, err := p.Create(t.Context(), spec(t))
+	require.NoError(t, err)
+	out, err := p.ConsoleOutput(t.Context(), m)
+	require.NoError(t, err)
+	require.Contains(t, string(out), "Booting "+string(m.ID))
+	require.NoError(t, cloud.Print(cloud.Machines()[0].Handle, strings.Repeat("x", nstance.MaxConsoleBytes)+"end"))
+	out, err = p.ConsoleOutput(t.Context(), m)
+	require.NoError(t, err)
+	require.Len(t, out, nstance.MaxConsoleBytes)
+	require.True(t, strings.HasSuffix(string(out), "xend"))
+	require.NoError(t, p.Delete(t.Context(), m))
+	_, err = p.ConsoleOutput(t.Context(), m)
+	require.ErrorIs(t, err, nstance.NotFound)
+}
+
+// TestCredentialsFile checks that a service account's key is used, and which
+// files are refused.
+func TestCredentialsFile(t *testing.T) {
+	cloud := gce.New(&gce.Options{Account: "nstance@test-project.iam.gserviceaccount.com"})
+	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
+	server := httptest.NewServer(cloud)
+	t.Cleanup(server.Close)
+	connect := func(key []byte) error {
+		file := t.TempDir() + "/key.json"
+		writeFile(t, file, key)
+		p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, Endpoint: server.URL, CredentialsFile: file})
+		if err != nil {
+			return err
+		}
+		_, err = p.Create(t.Context(), spec(t))
+		return err
+	}
+	require.NoError(t, connect(cloud.KeyFile(server.URL)))
+	other := gce.New(&gce.Options{Account: "nstance@test-project.iam.gserviceaccount.com"})
+	require.ErrorIs(t, connect(other.KeyFile(server.URL)), nstance.Denied)
+	require.ErrorIs(t, connect([]byte(`{"type": "something"}`)), nstance.Invalid)
+	require.ErrorIs(t, connect([]byte(`type`)), nstance.Invalid)
+}
+
+// TestCreateAtOnce checks that 100 machines asked for at once take as long as one.
+func TestCreateAtOnce(t *testing.T) {
+	d := createAtOnce(t)
+	t.Logf("100 creates with calls of 200 ms: %s", d)
+	require.Less(t, d, time.Second)
+}
+
+// createAtOnce makes 100 machines at once and returns how long it took.
+func createAtOnce(t *testing.T) (d time.Duration) {
+	var specs []nstance.MachineSpec
+	for range 100 {
+		specs = append(specs, spec(t))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		cloud := gce.New(&gce.Options{Token: token, Delays: testcloud.Delays{Start: 20 * time.Second}, Mutations: 1500, Reads: 1500})
+		t.Cleanup(func() { require.NoError(t, cloud.Close()) })
+		inner, err := gcp.New(t.Context(), zone, &gcp.Options{
+			Project: project, HTTP: &http.Client{Transport: authorized{inMemory{cloud, 200 * time.Millisecond}, token}},
+		})
+		require.NoError(t, err)
+		kind := gcp.Kind()
+		p, err := provider.New(inner, &provider.Options{Rate: kind.Rate, Burst: kind.Burst, MaxUserData: kind.MaxUserData})
+		require.NoError(t, err)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for _, s := range specs {
+			ok, _ := p.Reserve(time.Now(), 0)
+			require.True(t, ok, "the budget permits 100 at once")
+			wg.Go(func() {
+				_, err := p.Create(t.Context(), s)
+				require.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		d = time.Since(start)
+		require.Len(t, cloud.Machines(), 100)
+	})
+	return d
+}
+
+// TestListCost checks that a list of 5,000 machines is ten calls.
+func TestListCost(t *testing.T) {
+	faults := &testcloud.Faults{}
+	cloud := gce.New(&gce.Options{Token: token, Faults: faults, Subnets: []gce.Subnet{{Name: "default", Range: netip.MustParsePrefix("10.0.0.0/16")}}})
+	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
+	p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, HTTP: &http.Client{Transport: authorized{inMemory{handler: cloud}, token}}})
+	require.NoError(t, err)
+	s := spec(t)
+	for range 5000 {
+		if s.ID, err = nstance.NewInstanceID("tst", time.Now()); err == nil {
+			_, err = p.Create(t.Context(), s)
+		}
+		require.NoError(t, err)
+	}
+	n := 0
+	for _, err := range p.List(t.Context(), s.Owner) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 5000, n)
+	require.Equal(t, 10, faults.Calls()["instances.list"])
+}
+
+func writeFile(t *testing.T, file string, b []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file, b, 0o600))
+}

@@ -1,0 +1,87 @@
+package gcp
+
+import (
+	"context"
+	"strconv"
+
+	"cloud.google.com/go/compute/apiv1/computepb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+)
+
+// ParkModes implements [nstance.Parker].
+func (p *Provider) ParkModes() []nstance.ParkMode {
+	return []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated}
+}
+
+// Park implements [nstance.Parker]. To hibernate is to suspend, which the guest
+// has to support.
+func (p *Provider) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	i, err := p.own(ctx, m)
+	if err != nil {
+		return err
+	}
+	number, status := strconv.FormatUint(i.GetId(), 10), i.GetStatus()
+	switch {
+	case marketOf(i.GetScheduling()) == nstance.Spot:
+		return nstance.FieldError("warm_pool", "use on-demand capacity", "machine %s is spot capacity, which cannot be parked", m.ID)
+	case mode != nstance.ParkStopped && mode != nstance.ParkHibernated:
+		return nstance.FieldError("warm_pool.mode", "use stopped or hibernated", "%.64q is neither", mode)
+	case statuses[status] == nstance.StatusStopped,
+		mode == nstance.ParkStopped && status == "STOPPING", mode == nstance.ParkHibernated && status == "SUSPENDING":
+		return nil
+	case status != "RUNNING":
+		return nstance.Errorf(nstance.Conflict, "machine %s is %s", m.ID, status)
+	}
+	err = p.change(ctx, []string{"park", string(mode), number, i.GetLastStartTimestamp()}, func(ctx context.Context, request string) (operationHandle, error) {
+		if mode == nstance.ParkHibernated {
+			return p.instances.Suspend(ctx, &computepb.SuspendInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+		}
+		return p.instances.Stop(ctx, &computepb.StopInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+	})
+	return classify(err, p.path(number), true)
+}
+
+// Wake implements [nstance.Parker]. That there is no capacity may show after the
+// cloud has accepted it: then Get says that the machine is stopped, for want of
+// capacity.
+func (p *Provider) Wake(ctx context.Context, m nstance.Machine) error {
+	i, err := p.own(ctx, m)
+	if err != nil {
+		return err
+	}
+	number, status := strconv.FormatUint(i.GetId(), 10), i.GetStatus()
+	switch status {
+	case "RUNNING", "PROVISIONING", "STAGING":
+		return nil
+	case "TERMINATED", "STOPPED", "SUSPENDED":
+	default:
+		return nstance.Errorf(nstance.Conflict, "machine %s is %s", m.ID, status)
+	}
+	err = p.change(ctx, []string{"wake", number, i.GetLastStopTimestamp(), i.GetLastSuspendedTimestamp()}, func(ctx context.Context, request string) (operationHandle, error) {
+		if status == "SUSPENDED" {
+			return p.instances.Resume(ctx, &computepb.ResumeInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+		}
+		return p.instances.Start(ctx, &computepb.StartInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+	})
+	return classify(err, p.path(number), true)
+}
+
+// ConsoleOutput implements [nstance.ConsoleReader] with the end of what the first
+// serial port printed.
+func (p *Provider) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte, error) {
+	i, err := p.own(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	number := strconv.FormatUint(i.GetId(), 10)
+	out, err := p.instances.GetSerialPortOutput(ctx, &computepb.GetSerialPortOutputInstanceRequest{
+		Project: p.o.Project, Zone: p.zone, Instance: number, Port: proto.Int32(1), Start: proto.Int64(-nstance.MaxConsoleBytes),
+	})
+	if err != nil {
+		return nil, classify(err, p.path(number), false)
+	}
+	text := []byte(out.GetContents())
+	return text[max(0, len(text)-nstance.MaxConsoleBytes):], nil
+}
