@@ -5,6 +5,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/provider/azure"
+	"github.com/nstance-go/nstance/provider/gcp"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/provider/qemu"
@@ -20,6 +21,7 @@ func parts() servercmd.Parts {
 		Kinds: provider.Kinds{
 			aws.Kind(),
 			azure.Kind(),
+			gcp.Kind(),
 			proxmox.Kind(),
 			local.Kind(servercmd.Machine()...),
 			simcloud.Kind(),

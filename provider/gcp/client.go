@@ -45,13 +45,14 @@ func (p *Provider) connect(ctx context.Context) error {
 	if p.groups, err = compute.NewInstanceGroupsRESTClient(ctx, opts...); err != nil {
 		return err
 	}
-	p.instances.CallOptions = &compute.InstancesCallOptions{}
-	p.operations.CallOptions = &compute.ZoneOperationsCallOptions{}
-	p.types.CallOptions = &compute.MachineTypesCallOptions{}
-	p.images.CallOptions = &compute.ImagesCallOptions{}
-	p.subnets.CallOptions = &compute.SubnetworksCallOptions{}
-	p.negs.CallOptions = &compute.NetworkEndpointGroupsCallOptions{}
-	p.groups.CallOptions = &compute.InstanceGroupsCallOptions{}
+	// In place: the SDK has a pointer of its own to each.
+	*p.instances.CallOptions = compute.InstancesCallOptions{}
+	*p.operations.CallOptions = compute.ZoneOperationsCallOptions{}
+	*p.types.CallOptions = compute.MachineTypesCallOptions{}
+	*p.images.CallOptions = compute.ImagesCallOptions{}
+	*p.subnets.CallOptions = compute.SubnetworksCallOptions{}
+	*p.negs.CallOptions = compute.NetworkEndpointGroupsCallOptions{}
+	*p.groups.CallOptions = compute.InstanceGroupsCallOptions{}
 	return nil
 }
 

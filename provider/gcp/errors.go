@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 
 	"cloud.google.com/go/auth"
@@ -18,7 +19,7 @@ import (
 // A rule says what one of the cloud's error codes means. A status never decides:
 // 403 is a missing permission, a quota or a rate.
 type rule struct {
-	seen string       // the reason of an HTTP error, or the code in an operation; a * at its end stands for anything
+	seen string       // the reason of an HTTP error, or the code in an operation; a * stands for anything
 	text string       // part of the message; empty: any
 	code nstance.Code // what it is to a caller
 	note string
@@ -41,7 +42,7 @@ var rules = []rule{
 	{"RESOURCE_OPERATION_RATE_EXCEEDED", "", nstance.Throttled, "per source image or disk"},
 	{"quotaExceeded", "", nstance.Quota, "HTTP 403; spot has quotas of its own"},
 	{"QUOTA_EXCEEDED", "", nstance.Quota, ""},
-	{"QUOTA*", "", nstance.Quota, "any operation code that begins so"},
+	{"*QUOTA*", "", nstance.Quota, "any other operation code with this word"},
 	{"CONDITION_NOT_MET", "Constraint constraints/", nstance.Denied, "an organisation policy"},
 	{"conditionNotMet", "Constraint constraints/", nstance.Denied, "an organisation policy"},
 	{"forbidden", "", nstance.Denied, "the message names the permission"},
@@ -75,11 +76,8 @@ var rules = []rule{
 }
 
 func (r rule) fits(reason, message string) bool {
-	prefix, open := strings.CutSuffix(r.seen, "*")
-	if open && !strings.HasPrefix(reason, prefix) || !open && reason != r.seen {
-		return false
-	}
-	return strings.Contains(message, r.text)
+	fits, err := path.Match(r.seen, reason)
+	return err == nil && fits && strings.Contains(message, r.text)
 }
 
 // meaning returns the code of what the cloud said, or "".
@@ -92,18 +90,18 @@ func meaning(reason, message string) nstance.Code {
 	return ""
 }
 
-// classify gives the error of a call its code. path is that of the machine that
+// classify gives the error of a call its code. own is the path of the machine that
 // the call is about: only when the cloud says that this one was not found is it
 // NotFound. change says that the call may have changed something.
-func classify(err error, path string, change bool) error {
+func classify(err error, own string, change bool) error {
 	if err == nil {
 		return nil
 	}
-	if _, own := errors.AsType[*nstance.Error](err); own {
+	if _, classified := errors.AsType[*nstance.Error](err); classified {
 		return err
 	}
 	if answer, ok := errors.AsType[*googleapi.Error](err); ok {
-		return nstance.Errorf(codeOf(answer, reasonOf(err, answer), path, change), "%w", err)
+		return nstance.Errorf(codeOf(answer, reasonOf(err, answer), own, change), "%w", err)
 	}
 	return nstance.Errorf(unanswered(err, change), "no answer: %w", err)
 }
@@ -120,8 +118,8 @@ func reasonOf(err error, answer *googleapi.Error) string {
 	return ""
 }
 
-func codeOf(e *googleapi.Error, reason, path string, change bool) nstance.Code {
-	if e.Code == http.StatusNotFound && path != "" && strings.Contains(e.Message, "'"+path+"'") {
+func codeOf(e *googleapi.Error, reason, own string, change bool) nstance.Code {
+	if e.Code == http.StatusNotFound && own != "" && strings.Contains(e.Message, "'"+own+"'") {
 		return nstance.NotFound
 	}
 	code := meaning(reason, e.Message)

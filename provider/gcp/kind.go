@@ -43,7 +43,7 @@ func Kind() provider.Kind {
 		},
 		Images: true, Balancers: true, Address: true, Spot: true,
 		Park:        []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated},
-		Consistency: consistency, MaxUserData: maxUserData,
+		Consistency: consistency, MaxUserData: maxUserData, SampleImage: "projects/debian-cloud/global/images/debian-12",
 		Rate: 10, Burst: 200,
 	}
 }
