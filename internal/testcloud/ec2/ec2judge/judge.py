@@ -7,6 +7,7 @@ know or allow, and at the end how many calls it has read.
 
 import importlib
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -30,6 +31,10 @@ ENVELOPE = {"requestId", "ResponseMetadata"}
 # "Common errors" of the ELBv2 API reference:
 COMMON_ERRORS = {"AccessDenied", "InvalidAction", "InvalidClientTokenId", "MissingParameter", "RequestExpired", "SignatureDoesNotMatch",
                  "UnknownParameter", "InvalidParameterValue", "ValidationError", "InternalFailure", "ServiceUnavailable", "Throttling"}
+
+
+# AWS has new types every month, and so has every new version of the model.
+INSTANCE_TYPE = re.compile(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")
 
 
 class Judge:
@@ -123,7 +128,10 @@ class Judge:
             if text not in ("true", "false"):
                 complaints.append("%s: %r is no boolean" % (path, text))
             return text == "true"
-        if getattr(shape, "enum", None) and text not in shape.enum:
+        if shape.name == "InstanceType":
+            if not INSTANCE_TYPE.match(text):
+                complaints.append("%s: %r is no instance type" % (path, text))
+        elif getattr(shape, "enum", None) and text not in shape.enum:
             complaints.append("%s: the model has no value %r" % (path, text))
         return text
 
