@@ -3,6 +3,7 @@ package aws
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -171,8 +172,20 @@ func (a *Args) check() error {
 			return nstance.FieldError(fmt.Sprintf("args.volumes[%d].device", i), "use each device once", "%.64q is used twice", v.Device)
 		}
 	}
-	return checkTags(a.Tags)
+	if err := checkTags(a.Tags); err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(a.Tags)) {
+		if a.MetadataTags && !metadataKey.MatchString(key) {
+			return nstance.FieldError("args.metadata_tags", "leave it out, or use letters, digits and + - = . , _ : @ in keys", "the metadata service cannot show tag %.64q", key)
+		}
+	}
+	return nil
 }
+
+// metadataKey matches keys of tags that the metadata service can show ("Access
+// tags for your EC2 instances using instance metadata", EC2 User Guide).
+var metadataKey = regexp.MustCompile(`^[a-zA-Z0-9+\-=.,_:@]+$`)
 
 func (a *Args) checkNetwork() error {
 	for i, id := range a.SecurityGroupIDs {

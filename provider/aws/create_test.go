@@ -19,6 +19,7 @@ import (
 // recorded returns a provider in front of w's cloud, and the calls that it makes.
 func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 	var calls []url.Values
+	cloud := record(w.cloud)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -28,7 +29,7 @@ func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 			calls = append(calls, form)
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
-		w.cloud.ServeHTTP(rw, r)
+		cloud.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
 	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL})

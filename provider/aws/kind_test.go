@@ -116,6 +116,7 @@ func TestSpecs(t *testing.T) {
 		{"args.tags.AWS:x", args(`{"tags": {"AWS:x": ""}}`)},
 		{"args.tags.", args(`{"tags": {"": ""}}`)},
 		{"args.tags.k", args(`{"tags": {"k": "` + strings.Repeat("ä", 257) + `"}}`)},
+		{"args.metadata_tags", args(`{"metadata_tags": true, "tags": {"cost center": "7"}}`)},
 		{"args.tags", args(`{"tags": {` + strings.Join(many, ",") + `}}`)},
 	} {
 		s := w.spec()
