@@ -54,9 +54,9 @@ func devAWS() *dev.Cloud {
 	}
 }
 
-func (r *awsRig) configure(file, shard, template map[string]any, endpoint string, n int) {
+func (r *awsRig) configure(file, shard, template map[string]any, api dev.API, n int) {
 	shard["provider"] = map[string]any{"region": awsRegion, "options": map[string]any{
-		"endpoint": endpoint, "elb_endpoint": endpoint, "network_interface": r.interfaces[n],
+		"endpoint": api.Endpoint, "elb_endpoint": api.Endpoint, "network_interface": r.interfaces[n],
 	}}
 	shard["leader_address"] = awsLeaderAddress
 	shard["subnet_pools"] = map[string]any{"workers": []string{r.catalog.Subnets[1].ID, r.catalog.Subnets[2].ID}}
@@ -80,8 +80,8 @@ func (r *awsRig) client(endpoint string) *ec2api.Client {
 
 // prepare starts the machines that servers run on: the leader address moves
 // between their network interfaces.
-func (r *awsRig) prepare(ctx context.Context, endpoint string) error {
-	out, err := r.client(endpoint).RunInstances(ctx, &ec2api.RunInstancesInput{
+func (r *awsRig) prepare(ctx context.Context, api dev.API) error {
+	out, err := r.client(api.Endpoint).RunInstances(ctx, &ec2api.RunInstancesInput{
 		ImageId: &r.catalog.Images[0].ID, InstanceType: types.InstanceTypeM5Large, SubnetId: &r.catalog.Subnets[0].ID,
 		MinCount: awssdk.Int32(2), MaxCount: awssdk.Int32(2),
 	})
@@ -95,8 +95,8 @@ func (r *awsRig) prepare(ctx context.Context, endpoint string) error {
 }
 
 // holds reports where the leader address is.
-func (r *awsRig) holds(ctx context.Context, endpoint string, n int) error {
-	out, err := r.client(endpoint).DescribeNetworkInterfaces(ctx, &ec2api.DescribeNetworkInterfacesInput{NetworkInterfaceIds: r.interfaces[n : n+1]})
+func (r *awsRig) holds(ctx context.Context, api dev.API, n int) error {
+	out, err := r.client(api.Endpoint).DescribeNetworkInterfaces(ctx, &ec2api.DescribeNetworkInterfacesInput{NetworkInterfaceIds: r.interfaces[n : n+1]})
 	if err != nil {
 		return nstance.Errorf(nstance.Unavailable, "leader address: %w", err)
 	}

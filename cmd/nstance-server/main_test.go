@@ -260,6 +260,10 @@ func onClouds(t *testing.T, bin string) {
 		{"aws", "crash", ""},
 		{"aws", "rollout", ""},
 		{"aws", "failover", "aws/spot"},
+		{"azure", "interrupt", "azure/spot"},
+		{"azure", "failover", "azure/spot"},
+		{"proxmox", "crash", ""},
+		{"proxmox", "rollout", ""},
 	} {
 		t.Run(on.cloud+" "+on.scenario, func(t *testing.T) {
 			args := []string{on.scenario, "--provider", on.cloud}

@@ -30,7 +30,9 @@ func parts() servercmd.Parts {
 		Storage: blob.Open,
 		Secrets: opener.Open,
 		Clouds: map[string]func() *dev.Cloud{
-			"aws": devAWS,
+			"aws":     devAWS,
+			"azure":   devAzure,
+			"proxmox": devProxmox,
 		},
 	}
 }

@@ -157,6 +157,9 @@ func (o *Options) check() error {
 	if o.Scenario != "" && !slices.Contains(Scenarios(), o.Scenario) {
 		return nstance.FieldError("scenario", "use "+strings.Join(Scenarios(), ", "), "%.64q is not a scenario of this version", o.Scenario)
 	}
+	if o.Cloud != nil && !o.Cloud.Kind.Spot && o.Scenario != "" && !slices.Contains([]string{Crash, Rollout}, o.Scenario) {
+		return nstance.FieldError("scenario", "use crash or rollout", "provider %s takes no machines back, which is part of %s", o.Cloud.Kind.Name, o.Scenario)
+	}
 	if o.Instances < 1 || o.Instances > maxInstances {
 		return nstance.FieldError("instances", "use 1 to 500", "%d machines are not possible here", o.Instances)
 	}

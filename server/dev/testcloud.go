@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"time"
 
@@ -38,23 +39,33 @@ type Cloud struct {
 
 	// Prepare makes what must be there before the first server, such as the
 	// machines that servers run on. Nil: nothing.
-	Prepare func(ctx context.Context, endpoint string) error
+	Prepare func(ctx context.Context, api API) error
 
 	// Holds returns nil when the server with that number has the leader address.
 	// Nil: there is no such address.
-	Holds func(ctx context.Context, endpoint string, n int) error
+	Holds func(ctx context.Context, api API, n int) error
 
 	// Consistency is how long the cloud may not know its own new machine, instead
 	// of what the real one takes.
 	Consistency time.Duration
 
 	// Configure adds what a server's configuration says of the cloud to the
-	// objects of the file itself, its shard and its template. endpoint is the
-	// base URL of the cloud's API, n the number of the server.
-	Configure func(file, shard, template map[string]any, endpoint string, n int)
+	// objects of the file itself, its shard and its template. n is the number of
+	// the server.
+	Configure func(file, shard, template map[string]any, api API, n int)
+
+	// TLS has the API served over TLS, as clouds do whose clients insist on it.
+	TLS bool
 
 	// Creates says which requests ask for a machine.
 	Creates func(r *http.Request, body []byte) bool
+}
+
+// An API is where a test cloud's API is.
+type API struct {
+	Endpoint string // base URL
+	CAFile   string // with the certificate of the API, if that is served over TLS
+	Dir      string // for files of credentials
 }
 
 // A TestServer is a test cloud with its API.
@@ -66,13 +77,13 @@ type TestServer interface {
 // A testCloud is a cloud's test server on a socket of its own.
 type testCloud struct {
 	Cloud
-	o        *Options
-	guests   *guests
-	server   TestServer
-	http     *http.Server
-	served   chan struct{} // closed when the socket is
-	endpoint string
-	ends     func() error // of the provider in this process; nil: there is none
+	o      *Options
+	guests *guests
+	server TestServer
+	http   *http.Server
+	served chan struct{} // closed when the socket is
+	api    API
+	ends   func() error // of the provider in this process; nil: there is none
 }
 
 func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) {
@@ -90,7 +101,12 @@ func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) 
 	if err != nil {
 		return nil, errors.Join(nstance.Errorf(nstance.Unavailable, "%w", err), c.server.Close(), c.guests.local.Close())
 	}
-	c.endpoint = "http://" + l.Addr().String()
+	c.api = API{Endpoint: "http://" + l.Addr().String(), Dir: h.dir}
+	if c.TLS {
+		if l, err = c.encrypt(l); err != nil {
+			return nil, errors.Join(err, c.server.Close(), c.guests.local.Close())
+		}
+	}
 	c.http = &http.Server{
 		Handler: c.guests.gate.before(c.server, c.Creates), ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: log.New(io.Discard, "", 0), // a server that dies in the middle of a call is expected
@@ -100,7 +116,7 @@ func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) 
 		_ = c.http.Serve(l) // always ErrServerClosed
 	}()
 	if c.Prepare != nil {
-		if err := c.Prepare(ctx, c.endpoint); err != nil {
+		if err := c.Prepare(ctx, c.api); err != nil {
 			return nil, errors.Join(err, c.close())
 		}
 	}
@@ -108,7 +124,7 @@ func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) 
 }
 
 func (c *testCloud) configure(conf configFile, n int, _ bool) {
-	c.Configure(conf.top, conf.shard, conf.template, c.endpoint, n)
+	c.Configure(conf.top, conf.shard, conf.template, c.api, n)
 	at, ok := conf.shard["provider"].(object)
 	if !ok {
 		at = object{}
@@ -149,7 +165,7 @@ func (c *testCloud) holds(ctx context.Context, n int) error {
 	if c.Holds == nil {
 		return nil
 	}
-	return c.Holds(ctx, c.endpoint, n)
+	return c.Holds(ctx, c.api, n)
 }
 
 func (c *testCloud) crash(id nstance.InstanceID) error { return c.about(id, c.server.Fail) }
@@ -216,7 +232,8 @@ func (g *guests) Start(b testcloud.Boot) (testcloud.Guest, error) {
 	if b.Spot {
 		spec.Market = nstance.Spot
 	}
-	if err := g.local.Launch(ctx, spec, local.Launch{Handle: b.Handle, Zone: b.Zone, Exited: b.Exited}); err != nil {
+	// A metadata service says the name alone where a handle is a path.
+	if err := g.local.Launch(ctx, spec, local.Launch{Handle: path.Base(b.Handle), Zone: b.Zone, Exited: b.Exited}); err != nil {
 		return nil, fmt.Errorf("machine %s: %w", b.Handle, err)
 	}
 	return guest{g.local, b.ID}, nil
