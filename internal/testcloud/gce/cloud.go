@@ -118,6 +118,13 @@ func New(o *Options) *Cloud {
 	return c
 }
 
+// Permit changes the caller's permissions; nil: every one.
+func (c *Cloud) Permit(permissions []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.o.Permissions = permissions
+}
+
 // FailOperation has the next operations of a type, such as insert, be accepted
 // and then fail with these errors, one each.
 func (c *Cloud) FailOperation(kind string, errs ...OperationError) {
