@@ -2,6 +2,7 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -188,6 +189,9 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 		return err
 	}
 	_, err = call(ctx, changing, p.ec2.TerminateInstances, &ec2.TerminateInstancesInput{InstanceIds: []string{*i.InstanceId}})
+	if errors.Is(err, nstance.Conflict) { // of its state: of a Delete, Conflict says that the machine is another's
+		err = nstance.Errorf(nstance.Unavailable, "%s", err)
+	}
 	return err
 }
 

@@ -100,6 +100,18 @@ func TestUnknownInstance(t *testing.T) {
 	require.NoError(t, w.Delete(t.Context(), m))
 }
 
+// TestDeleteInWrongState: a Conflict of Delete says that the machine is another's,
+// which raises an alarm.
+func TestDeleteInWrongState(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	w.faults.Next("TerminateInstances", testcloud.Fault{Answer: ec2.Refusal("IncorrectInstanceState", "The instance is not in a state from which it can be terminated.")})
+	err := w.Delete(t.Context(), m)
+	w.refused(nstance.Unavailable, err)
+	require.NotErrorIs(t, err, nstance.Conflict)
+	require.NoError(t, w.Delete(t.Context(), m))
+}
+
 // TestReadErrors: nothing that fails is absence.
 func TestReadErrors(t *testing.T) {
 	w := newWorld(t, nil)
