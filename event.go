@@ -39,6 +39,7 @@ const (
 	EventReady                EventType = "ready"
 	EventUnhealthy            EventType = "unhealthy"
 	EventMachineGone          EventType = "machine_gone"
+	EventMarketDiffers        EventType = "market_differs" // the machine is in another market than was asked for
 	EventDrainStarted         EventType = "drain_started"
 	EventDrainTightened       EventType = "drain_tightened"
 	EventDrainReassigned      EventType = "drain_reassigned" // its executor has gone or cannot drain: another one carries it out
@@ -89,7 +90,7 @@ const (
 func EventTypes() []EventType {
 	return []EventType{
 		EventGroupReady, EventNoticePublished, EventNoticeDetected, EventNoticeReceived, EventNoticeIgnored, EventCreateRequested,
-		EventReplacementRequested, EventCreated, EventCreateFailed, EventRegistered, EventReady, EventUnhealthy, EventMachineGone,
+		EventReplacementRequested, EventCreated, EventCreateFailed, EventRegistered, EventReady, EventUnhealthy, EventMachineGone, EventMarketDiffers,
 		EventDrainStarted, EventDrainTightened, EventDrainReassigned, EventDrainCancelled, EventDrainAcknowledged, EventDrainCutShort, EventDeleteRequested,
 		EventGroupRemoved, EventDeleted, EventRolloutHalted, EventRolloutPaused, EventRolloutResumed, EventRolledBack,
 		EventRollbackEnded, EventFrozen, EventThawed, EventFilesApplied, EventFilesFailed, EventRecordUnreadable, EventPreserved,

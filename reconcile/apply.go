@@ -62,7 +62,8 @@ func (r *Reconciler) choose(g *group, a Action, now time.Time) (*member, error) 
 		return nil, err
 	}
 	rec.ID = id
-	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate}
+	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, only: a.Market}
+	m.returning = a.Market == nstance.Spot
 	r.admit(g, m)
 	return m, nil
 }
@@ -96,6 +97,9 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 		}
 		m.state, m.step, m.why = nstance.Deleting, stepDelete, a.Causes
 	case Create: // has no member yet
+	}
+	if m.state.Leaving() && !causesVoluntary(a.Causes) {
+		r.returned(m, false)
 	}
 	m.retryAt, m.attempts = time.Time{}, 0
 	m.planned++

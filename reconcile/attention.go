@@ -19,6 +19,7 @@ const (
 	AttentionLoading    = "loading"       // the shard's records are not read yet
 	AttentionBalancer   = "load_balancer" // members of a load balancer are not up to date
 	AttentionDefinition = "rollback"      // a group is rolled back to a definition that cannot be read
+	AttentionMarket     = "market"        // machines are in another market than was asked for
 	AttentionAlarm      = "alarm"         // one was raised lately; servers list those
 )
 
@@ -100,6 +101,10 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 		out = append(out, entry(AttentionDefinition,
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
+	}
+	if n := g.marketsDiffer(); n > 0 {
+		out = append(out, entry(AttentionMarket, fmt.Sprintf("%d members are in another market than was asked for", n),
+			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
 		everywhere := h.Kind == HoldFrozen && r.frozen != nil || h.Kind == HoldClock

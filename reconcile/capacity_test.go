@@ -269,7 +269,7 @@ func TestQuotaIsOfOneTypeInOneMarket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.wrap = func(o *office) { o.provider = quotaOf{o.provider, "small"} }
+		w.wrap = func(o *office) { o.provider = quotaOf{o.provider, "small", ""} }
 		g := wanted(20)
 		g.Definition.InstanceTypes, g.Definition.Subnets = []string{"small", "medium"}, []string{"a", "b", "c"}
 		w.lead(g)
@@ -281,14 +281,15 @@ func TestQuotaIsOfOneTypeInOneMarket(t *testing.T) {
 	})
 }
 
-// quotaOf is a provider whose account may have no machines of a type.
+// quotaOf is a provider whose account may have no machines of a type in a market.
 type quotaOf struct {
 	nstance.Provider
-	instanceType string
+	instanceType string             // empty: any
+	market       nstance.MarketType // likewise
 }
 
 func (q quotaOf) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
-	if spec.InstanceType == q.instanceType {
+	if (q.instanceType == "" || spec.InstanceType == q.instanceType) && (q.market == "" || spec.Market == q.market) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Quota, "no quota for %s", q.instanceType)
 	}
 	return q.Provider.Create(ctx, spec)

@@ -88,6 +88,8 @@ var plainFields = []struct {
 	{"subnets", func(g *nstance.Group) string { return listed(g.Definition.Subnets) }},
 	{"load_balancers", func(g *nstance.Group) string { return listed(g.Definition.LoadBalancers) }},
 	{"market.fallback_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.FallbackAfter) }},
+	{"market.return_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.ReturnAfter) }},
+	{"market.on_demand_base", func(g *nstance.Group) string { return g.Definition.Market.OnDemandBase.String() }},
 	{"launch_timeout", func(g *nstance.Group) string { return spelt(g.Definition.LaunchTimeout) }},
 	{"registration_timeout", func(g *nstance.Group) string { return spelt(g.Definition.RegistrationTimeout) }},
 	{"drain_timeout", func(g *nstance.Group) string { return spelt(g.DrainTimeout) }},

@@ -44,7 +44,7 @@ func (a Action) claim(key nstance.GroupKey) claim {
 // has nothing for the others either once it refuses one.
 func (r *Reconciler) draw(g *group, w *draw, rest []Action, now time.Time) bool {
 	a := rest[0]
-	leave, budget := r.launchable(g, a.Reason == ReasonReplace && !w.barred(), now)
+	leave, budget := r.launchable(g, inMarket(g.spec.Definition, a.Market), a.Reason == ReasonReplace && !w.barred(), now)
 	if !leave.ok {
 		w.hold(launchHold(leave))
 		w.owe(a, true)

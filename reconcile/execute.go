@@ -125,6 +125,7 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	}
 	code := nstance.CodeOf(err)
 	m.refusal = err
+	r.returned(m, false)
 	switch {
 	case m.rec.OnDemand: // no failure of its group
 	case code == nstance.Capacity || code == nstance.Quota: // the launch budget sets the pace
@@ -301,13 +302,16 @@ func (r *Reconciler) place(m *member, def nstance.Definition) (storage.Shape, er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, free := r.shelf.choose(def, r.subnets.order(def.Subnets, now), now)
+	shape, free := r.shelf.choose(inMarket(def, m.only), r.subnets.order(def.Subnets, now), now)
 	if !free && m.launch != nil && !m.probe {
 		return shape, errSoldOut
 	}
 	r.subnets.returned(m.subnet) // of an attempt that did not get this far
 	r.subnets.chosen(shape.Subnet)
 	m.subnet = shape.Subnet
+	if m.only == "" && def.Market.Type == nstance.Spot && shape.Market == nstance.OnDemand {
+		r.fellBack(m, now)
+	}
 	return shape, nil
 }
 

@@ -55,6 +55,8 @@ type groupState struct {
 	Refusals     int          `json:"refusals,omitempty"`     // the same, whatever they were made from
 	LastFailure  string       `json:"last_failure,omitempty"` // why the latest of them came to nothing
 	BackoffUntil time.Time    `json:"backoff_until,omitzero"`
+	FallbackAt   time.Time    `json:"fallback_at,omitzero"`     // when a member last was bought on demand in place of spot, or going back failed
+	Returns      int          `json:"failed_returns,omitempty"` // to spot, in a row
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
 	LastGoodKind nstance.Kind `json:"last_good_kind,omitempty"`
@@ -70,10 +72,12 @@ func (s *groupState) noteLastGood(m *member) {
 	s.LastGoodLaunch, s.LastGoodRegistration = m.rec.LaunchTimeout, m.rec.RegistrationTimeout
 }
 
-func (s groupState) plan() History {
+func (g *group) plan() History {
+	s := &g.history
 	return History{
 		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures, LastFailure: s.LastFailure,
 		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGoodHash,
+		ReturnAt: g.returnAt(),
 	}
 }
 
@@ -247,6 +251,9 @@ func (r *Reconciler) remember(g *group) {
 	key := g.key.String()
 	if h, ok := r.absent[key]; ok {
 		h.BackoffUntil = bounded(h.BackoffUntil, r.opts.Now())
+		if now := r.opts.Now(); h.FallbackAt.After(now) { // by another leader's clock
+			h.FallbackAt = now
+		}
 		g.history, g.recorded = h, true
 		delete(r.absent, key)
 	}

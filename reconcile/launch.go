@@ -137,14 +137,9 @@ func (b *launch) returned(p pass) {
 // shape that it permits has sold out. Nothing of it is durable.
 var errSoldOut error = &nstance.Error{Code: nstance.Capacity, Msg: "every permitted shape has sold out meanwhile"}
 
-// launchable takes a create for g from its budget, and returns the pass with the
-// budget that is to hear of its end.
-func (r *Reconciler) launchable(g *group, urgent bool, now time.Time) (pass, *launch) {
-	return r.launchableAs(g, g.spec.Definition, urgent, now)
-}
-
-// launchableAs is launchable for a definition that need not be the group's.
-func (r *Reconciler) launchableAs(g *group, def nstance.Definition, urgent bool, now time.Time) (pass, *launch) {
+// launchable takes a create for g, from a definition that need not be the group's,
+// from its budget, and returns the pass with the budget that is to hear of its end.
+func (r *Reconciler) launchable(g *group, def nstance.Definition, urgent bool, now time.Time) (pass, *launch) {
 	b := r.launches.of(def, now)
 	_, free := r.shelf.choose(def, def.Subnets, now)
 	p := b.admit(free, urgent, now)

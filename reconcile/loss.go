@@ -27,6 +27,7 @@ func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
 func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	m.machine = mach
 	r.knowMachine(m, now)
+	r.compareMarket(m)
 	switch {
 	case machineLost(mach.Status):
 		r.lose(m, "the provider says "+string(mach.Status), mach.Cause, now)
@@ -66,9 +67,6 @@ func (r *Reconciler) takenByCloud(m *member, cause nstance.LossCause) bool {
 	}
 	return true
 }
-
-// market returns the market that m is in.
-func (m *member) market() nstance.MarketType { return m.rec.Shape.Market }
 
 // rememberLoss tells the capacity memory what the end of a machine says about
 // its shape.

@@ -101,7 +101,11 @@ func (p *planner) ready(m *Member) bool {
 }
 
 // stale reports whether a rollout should replace m.
-func (p *planner) stale(m *Member) bool { return p.drifted(m) || p.due(m.EligibleAt) }
+func (p *planner) stale(m *Member) bool { return p.outdated(m) || p.market.misplaced[m.ID] }
+
+// outdated reports whether m is to be replaced for what it was made from, or its
+// age.
+func (p *planner) outdated(m *Member) bool { return p.drifted(m) || p.due(m.EligibleAt) }
 
 func (p *planner) drifted(m *Member) bool { return m.Hash != "" && m.Hash != p.Hash }
 

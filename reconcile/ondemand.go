@@ -237,7 +237,7 @@ func (m *member) definition() nstance.Definition {
 // group.
 func (r *Reconciler) payFor(m *member, before int, now time.Time) *Hold {
 	def := m.definition()
-	leave, budget := r.launchableAs(m.group, def, false, now)
+	leave, budget := r.launchable(m.group, def, false, now)
 	if !leave.ok {
 		return m.waits(leave.until, launchHold(leave))
 	}

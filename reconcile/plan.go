@@ -62,8 +62,9 @@ type planner struct {
 	lost    []*Member // doomed members whose replacements are owed at once, beside Owed
 	urgent  int       // of them, the first ones, which no backoff holds up
 	failing int       // creations that this pass finds to have come to nothing
-	owed    int       // creates of this pass that answer a loss
-	plain   int       // creates of this pass that do not
+	market  marketShare
+	owed    int // creates of this pass that answer a loss
+	plain   int // creates of this pass that do not
 
 	out Decision
 }
@@ -77,6 +78,8 @@ type memberTally struct {
 	replacing    int       // counted, not ready, made to replace a loss
 	starting     int       // counted, not ready, made for anything else, fresh
 	stale        int       // counted, to be replaced by a rollout
+	misplaced    int       // of them, those that are so for their market alone
+	idleBase     int       // counted and idle, in the on-demand market
 	untried      int       // stale, was certainly never ready
 	bad          int       // stale, heard of, not well, but perhaps was ready once
 	voluntary    int       // draining or deleting for a rollout or a surplus
@@ -99,6 +102,7 @@ func newPlanner(v *View, now time.Time) *planner {
 // survey sorts every member into leaving, doomed and counted. Members whose
 // create was refused and those of a warm pool are none of these.
 func (p *planner) survey() {
+	p.shareMarkets()
 	for i := range p.Members {
 		m := &p.Members[i]
 		switch {
@@ -112,6 +116,9 @@ func (p *planner) survey() {
 		}
 	}
 	p.capSick()
+	for _, m := range p.sick {
+		p.countMarket(m, -1)
+	}
 }
 
 func (p *planner) judge(m *Member) {
@@ -142,6 +149,7 @@ func (p *planner) tally(m *Member) {
 	}
 	if p.surplusRank(m) <= surplusNotWell {
 		n.idle++
+		n.idleBase += oneIf(m.Market == nstance.OnDemand)
 	}
 	if p.inGrace(m) {
 		n.unheard++
@@ -149,6 +157,9 @@ func (p *planner) tally(m *Member) {
 	}
 	if stale {
 		n.stale++
+		if !p.outdated(m) {
+			n.misplaced++
+		}
 		switch p.rolloutRank(m) {
 		case rolloutUntried:
 			n.untried++
@@ -177,6 +188,7 @@ func (p *planner) tallyLeaving(m *Member) {
 func (p *planner) tallyReturning(m *Member) {
 	if !m.OnDemand && !p.Frozen {
 		p.tally(m)
+		p.countMarket(m, 1)
 		p.n.returning++
 		if i := slices.Index(p.Owed, m.ID); i >= 0 {
 			p.Owed = slices.Delete(slices.Clone(p.Owed), i, i+1)

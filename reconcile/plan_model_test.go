@@ -80,10 +80,11 @@ func newPlanWorld(dice planDice) *planWorld {
 	if dice.N(4) == 0 {
 		w.eligible, w.forced = 40*time.Minute, 90*time.Minute
 	}
+	w.someMarket()
 	w.template(true)
 	for range w.view.Group.Size {
 		if dice.N(4) > 0 {
-			w.add(w.view.Hash, reconcile.ReasonSize)
+			w.add(w.view.Hash, reconcile.ReasonSize).Market = w.buy(reconcile.Action{})
 		}
 	}
 	for range dice.N(3) {
@@ -297,6 +298,7 @@ func (w *planWorld) run(limit time.Duration) {
 func (w *planWorld) plan() {
 	w.settle()
 	for range 12 {
+		w.wait()
 		v := w.snapshot()
 		d := reconcile.Plan(v, w.now)
 		w.plans++
@@ -400,6 +402,7 @@ func (w *planWorld) create(a reconcile.Action, surge bool) {
 		hash = w.view.History.LastGoodHash
 	}
 	m := w.add(hash, a.Reason)
+	m.Market = w.buy(a)
 	m.surge = surge
 	switch {
 	case w.broken[hash] && w.flaw[hash] == 3:

@@ -12,16 +12,17 @@ import (
 // A planPass is one plan with what its promises are judged by.
 type planPass struct {
 	*planWorld
-	v       reconcile.View
-	d       reconcile.Decision
-	acts    map[nstance.InstanceID]reconcile.Action
-	creates []reconcile.Action
-	counted []*planMachine // members that stay or would be surplus
-	stale   int
-	need    int
-	lost    int
-	urgent  int // losses that no backoff may hold up
-	held    bool
+	v        reconcile.View
+	d        reconcile.Decision
+	acts     map[nstance.InstanceID]reconcile.Action
+	creates  []reconcile.Action
+	counted  []*planMachine // members that stay or would be surplus
+	stale    int
+	onDemand int // counted, in the on-demand market
+	need     int
+	lost     int
+	urgent   int // losses that no backoff may hold up
+	held     bool
 }
 
 func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
@@ -43,6 +44,7 @@ func (w *planWorld) check(v reconcile.View, d reconcile.Decision) {
 	p.checkFloor()
 	p.checkInFlight()
 	p.checkHalt()
+	p.checkBase()
 }
 
 func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
@@ -65,7 +67,7 @@ func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
 			continue
 		}
 		if ok && !returns && !planVoluntary(a.Causes) {
-			if !m.RegisteredAt.IsZero() || m.Reason == reconcile.ReasonReplace {
+			if !m.RegisteredAt.IsZero() || m.Reason == reconcile.ReasonReplace || m.Gone && m.Taken {
 				p.lost++
 				if !a.Failure {
 					p.urgent++
@@ -74,6 +76,9 @@ func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
 			continue
 		}
 		p.counted = append(p.counted, m)
+		if m.Market == nstance.OnDemand {
+			p.onDemand++
+		}
 		if p.isStale(m) {
 			p.stale++
 		}
@@ -246,7 +251,7 @@ func (p *planPass) checkDoomed() {
 			p.failf("doomed %s was not acted on", m.ID)
 		case m.OnDemand && acted && !must && !m.State.Leaving():
 			p.failf("on-demand %s was touched", m.ID)
-		case acted && !must && !p.isStale(m) && p.knownReady(&m.Member) && !m.State.Leaving() && planFirst(a) != nstance.CauseSurplus:
+		case acted && !must && !p.isStale(m) && !p.moves(m) && p.knownReady(&m.Member) && !m.State.Leaving() && planFirst(a) != nstance.CauseSurplus:
 			p.failf("%s, ready and fresh, was touched by something else than P4", m.ID)
 		}
 	}
@@ -256,7 +261,7 @@ func (p *planPass) checkDoomed() {
 func (p *planPass) checkCreates() {
 	g, h, n := p.v.Group, p.v.History, len(p.creates)
 	limit := p.wanted()
-	if p.stale > 0 && !p.held && limit > 0 {
+	if (p.stale > 0 || p.shifts()) && !p.held && limit > 0 {
 		limit += g.Rollout.MaxSurge.N
 	}
 	backingOff := h.BackoffUntil.After(p.now)
@@ -322,7 +327,7 @@ func (p *planPass) checkVoluntary() {
 		if unheard || p.v.Unreadable > 0 {
 			p.failf("%s leaves voluntarily although not everything is known", m.ID)
 		}
-		if planFirst(a) == nstance.CauseRollout && (p.held || !p.isStale(m)) {
+		if planFirst(a) == nstance.CauseRollout && (p.held || !p.isStale(m)) && !p.moves(m) {
 			p.failf("%s leaves for a rollout that is not", m.ID)
 		}
 		if planFirst(a) == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held {
@@ -377,7 +382,7 @@ func (p *planPass) checkInFlight() {
 		case planFirst(a) == nstance.CauseRollout && !m.State.Leaving() && !m.GoodSince.IsZero():
 			inFlight++
 			begun++
-		case !m.State.Leaving() && !acted && m.Hash == p.v.Hash && !p.due(m.EligibleAt) && m.Reason != reconcile.ReasonReplace && !p.knownReady(m):
+		case !m.State.Leaving() && !acted && m.Hash == p.v.Hash && !p.due(m.EligibleAt) && m.Reason != reconcile.ReasonReplace && !p.knownReady(m) && !p.moves(p.find(m.ID)):
 			inFlight++
 		}
 	}
@@ -420,6 +425,7 @@ func (w *planWorld) checkConverged(made, had int) {
 	if w.fail != "" {
 		return
 	}
+	w.checkMarkets()
 	n := 0
 	for _, m := range w.machines {
 		switch {

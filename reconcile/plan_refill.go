@@ -54,6 +54,7 @@ func (p *planner) create(reason Reason) {
 	if p.held() {
 		a.LastGood = p.History.LastGoodHash != "" && p.History.LastGoodHash != p.Hash
 	}
+	a.Market = p.nextMarket(reason)
 	if reason != ReasonReplace {
 		p.plain++
 		p.act(a)
@@ -109,7 +110,7 @@ func (p *planner) halted() bool { return p.History.HaltedHash == p.Hash || p.tri
 
 func (p *planner) tripped() bool {
 	limit := p.Group.Rollout.HaltAfter
-	return limit > 0 && p.History.Failures >= limit && (p.n.stale > 0 || p.History.LastGoodHash != p.Hash)
+	return limit > 0 && p.History.Failures >= limit && (p.n.stale > p.n.misplaced || p.History.LastGoodHash != p.Hash)
 }
 
 // halt is P6: it reports a halt that is not on record yet, and what stands in a

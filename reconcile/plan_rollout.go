@@ -14,14 +14,13 @@ func (p *planner) rollOut() {
 		return
 	}
 	if p.n.untried > 0 {
-		p.retire(p.n.untried)
+		p.retire(p.n.untried, 0)
 		return
 	}
 	room := max(0, max(1, p.surge)-p.n.starting-p.n.voluntary-p.plain)
 	bad := min(room, p.n.bad)
 	good := min(room-bad, p.spare(), p.n.stale-bad)
-	p.retire(bad + good)
-	p.surgeBy(room - bad - good)
+	p.surgeBy(room - p.retire(bad, good))
 }
 
 // spare is how many ready members the group could do without. With max_surge 0
@@ -43,14 +42,27 @@ func (p *planner) surgeBy(n int) {
 	}
 }
 
-// retire removes n stale members, those first that the group misses least.
-func (p *planner) retire(n int) {
-	if n == 0 {
-		return
+// retire removes stale members: so many that need no spare, and so many others,
+// those first that the group misses least. It returns how many.
+func (p *planner) retire(free, spare int) (n int) {
+	if free+spare == 0 {
+		return 0
 	}
-	for _, m := range p.pick(n, p.soonerRetired) {
+	onDemand := p.spareOnDemand()
+	for _, m := range p.pick(free+spare+p.market.base, p.soonerRetired) {
+		quota := &spare
+		if p.rolloutRank(m) <= rolloutBad {
+			quota = &free
+		}
+		if !p.stale(m) || *quota == 0 || p.inBase(m) && onDemand <= 0 {
+			continue
+		}
+		*quota--
+		onDemand -= oneIf(p.inBase(m))
 		p.remove(m, []nstance.Cause{p.rolloutCause(m)}, false)
+		n++
 	}
+	return n
 }
 
 func (p *planner) soonerRetired(a, b *Member) int {
@@ -77,7 +89,7 @@ func (p *planner) rolloutRank(m *Member) int {
 		return rolloutFresh
 	case p.ready(m):
 		return rolloutReady
-	case memberSilent(m) || !m.GoodSince.IsZero():
+	case memberSilent(m) || !m.GoodSince.IsZero(), p.holdsBase(m):
 		return rolloutServing
 	case memberNeverReady(m):
 		return rolloutUntried
@@ -87,8 +99,14 @@ func (p *planner) rolloutRank(m *Member) int {
 
 func (p *planner) rolloutCause(m *Member) nstance.Cause {
 	c := nstance.Cause{Kind: nstance.CauseRollout, Message: "it is old enough to be replaced"}
-	if p.drifted(m) {
+	switch {
+	case p.drifted(m):
 		c.Message = "the group's definition changed"
+	case p.outdated(m):
+	case m.Market == nstance.OnDemand:
+		c.Message = "the group goes back to spot"
+	default:
+		c.Message = "the group's on-demand base is not complete"
 	}
 	return c
 }

@@ -46,14 +46,42 @@ func (p *planner) shrink() bool {
 	if excess <= 0 {
 		return false
 	}
-	if p.n.ready < p.size && p.n.idle < excess {
-		p.holdf(HoldSettling, "%d surplus members stay until enough others are known to be ready", excess-p.n.idle)
-		excess = p.n.idle
+	spare := p.market.onDemand - p.market.base
+	idle := p.n.idle
+	if p.market.base > 0 {
+		idle -= max(0, p.n.idleBase-max(0, spare))
 	}
-	for _, m := range p.pick(excess, p.lessUseful) {
+	if p.n.ready < p.size && idle < excess {
+		p.holdSurplus(excess - idle)
+		excess = idle
+	}
+	p.discard(excess, spare)
+	return true
+}
+
+// discard removes n surplus members, and as many of the on-demand ones as can be
+// spared. A ready one stays while another, which the base needs, is not ready.
+func (p *planner) discard(n, onDemand int) {
+	ready := p.n.ready
+	for _, m := range p.pick(n+p.market.base, p.lessUseful) {
+		switch {
+		case n == 0:
+			return
+		case p.inBase(m) && onDemand <= 0:
+			continue
+		case p.ready(m) && p.n.ready >= p.size && ready <= p.size:
+			p.holdSurplus(n)
+			return
+		}
+		n--
+		ready -= oneIf(p.ready(m))
+		onDemand -= oneIf(p.inBase(m))
 		p.remove(m, []nstance.Cause{surplusCause()}, false)
 	}
-	return true
+}
+
+func (p *planner) holdSurplus(n int) {
+	p.holdf(HoldSettling, "%d surplus members stay until enough others are known to be ready", n)
 }
 
 // pick returns the first n counted members in the given order, which is total.
@@ -76,7 +104,7 @@ func (p *planner) pick(n int, order func(a, b *Member) int) []*Member {
 
 // lessUseful orders members by how little the group loses with them. Among
 // those not ready the youngest has come the least far; among the others the
-// oldest goes.
+// oldest goes. On-demand members beyond the base go before spot ones.
 func (p *planner) lessUseful(a, b *Member) int {
 	rank := p.surplusRank(a)
 	if c := cmp.Compare(rank, p.surplusRank(b)); c != 0 {
@@ -87,6 +115,9 @@ func (p *planner) lessUseful(a, b *Member) int {
 			return -1
 		}
 		return 1
+	}
+	if p.market.onDemand > p.market.base && a.Market != b.Market {
+		return oneIf(b.Market == nstance.OnDemand) - oneIf(a.Market == nstance.OnDemand)
 	}
 	if rank < surplusSilent {
 		return memberOlder(b, a)

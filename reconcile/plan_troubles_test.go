@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -80,12 +81,12 @@ var planTroubles = []planTrouble{
 }
 
 func (w *planWorld) trouble() {
-	total := 0
-	for _, t := range planTroubles {
+	total, troubles := 0, slices.Concat(planTroubles, planMarketTroubles)
+	for _, t := range troubles {
 		total += t.weight
 	}
 	n := w.dice.N(total)
-	for _, t := range planTroubles {
+	for _, t := range troubles {
 		if n -= t.weight; n < 0 {
 			w.note("%s", t.name)
 			t.happen(w)
@@ -164,6 +165,7 @@ func (w *planWorld) takeover() {
 func (w *planWorld) calm() {
 	w.note("calm")
 	w.quiet = true
+	w.view.SpotFree = true
 	w.wishes++ // no age is limited any more
 	w.view.Frozen, w.view.Unnamed, w.view.Removing, w.view.Clock = false, false, false, ""
 	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0

@@ -15,26 +15,30 @@ import (
 // A GroupView is a group as it stands.
 type GroupView struct {
 	nstance.Group
-	Hash         string // desired infra hash; empty: the definition could not be read
-	RuntimeHash  string // desired
-	Desired      bool   // false: members exist, but nobody says what the group should be
-	Removing     bool   // it goes when its last member is gone
-	Ready        int
-	Booting      int // counted, not ready yet
-	Leaving      int
-	Gone         int // their machine is gone, and they are not removed yet
-	Stale        int
-	OnDemand     int // made by request, in none of the numbers above
-	Preserved    int // kept for inspection, in none of the numbers above
-	Paused       bool
-	Halted       string // why the rollout is halted; empty: it is not
-	Frozen       bool   // by itself or with the shard
-	FrozenAlone  bool   // by itself
-	RolledBack   bool   // Group and the hashes are those of the last good definition
-	LastGoodHash string // of the definition with which all members were last ready; empty: there is none
-	Failures     int    // consecutive creations from the desired definition that did not become ready
-	BackoffUntil time.Time
-	Holds        []HoldView
+	Hash           string // desired infra hash; empty: the definition could not be read
+	RuntimeHash    string // desired
+	Desired        bool   // false: members exist, but nobody says what the group should be
+	Removing       bool   // it goes when its last member is gone
+	Ready          int
+	Booting        int // counted, not ready yet
+	Leaving        int
+	Gone           int // their machine is gone, and they are not removed yet
+	Stale          int
+	OnDemand       int // made by request, in none of the numbers above
+	SpotMarket     int // members, by the market that the provider says they are in
+	OnDemandMarket int
+	ReturnAt       time.Time // when an on-demand member beyond the base may go back to spot; zero: there is none
+	FailedReturns  int       // to spot, in a row
+	Preserved      int       // kept for inspection, in none of the numbers above
+	Paused         bool
+	Halted         string // why the rollout is halted; empty: it is not
+	Frozen         bool   // by itself or with the shard
+	FrozenAlone    bool   // by itself
+	RolledBack     bool   // Group and the hashes are those of the last good definition
+	LastGoodHash   string // of the definition with which all members were last ready; empty: there is none
+	Failures       int    // consecutive creations from the desired definition that did not become ready
+	BackoffUntil   time.Time
+	Holds          []HoldView
 }
 
 // An InstanceView is an instance as it stands.
@@ -48,11 +52,12 @@ type InstanceView struct {
 	Notices    []nstance.Notice
 	Drain      *nstance.Drain
 	Drifted    bool
-	Silent     bool   // it has missed reports
-	Unhealthy  bool   // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
-	Expired    bool   // it is older than its group permits, or would rather have
-	Preserved  bool   // it is kept for inspection, still
-	Runtime    string // runtime hash that its group wants; empty: unknown
+	Silent     bool               // it has missed reports
+	Unhealthy  bool               // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
+	Expired    bool               // it is older than its group permits, or would rather have
+	Preserved  bool               // it is kept for inspection, still
+	Market     nstance.MarketType // that it is in, as far as the provider says, else that it is asked for
+	Runtime    string             // runtime hash that its group wants; empty: unknown
 	Gone       bool
 }
 
@@ -89,6 +94,7 @@ func (r *Reconciler) groupView(g *group) GroupView {
 		Holds: r.openHolds(g, g.holds),
 	}
 	v.Key = g.key
+	g.setMarkets(&v)
 	if g.halted() {
 		v.Halted = g.history.HaltReason
 	}
@@ -178,7 +184,7 @@ func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
 func (r *Reconciler) instanceView(m *member) InstanceView {
 	v := InstanceView{
 		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
-		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone, Runtime: m.group.runtime,
+		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
 	}
 	now := r.opts.Now()
 	if r.isReady(m, m.group, now) {

@@ -42,13 +42,16 @@ type group struct {
 
 // A member is one instance's state in memory.
 type member struct {
-	id       nstance.InstanceID
-	rec      storage.Instance // as last known to be durable
-	durable  bool             // rec exists in storage, or may
-	group    *group
-	state    nstance.State // pending, provisioning, booting, draining, deleting, failed
-	lastGood bool          // made from the last good definition
-	replaces nstance.InstanceID
+	id         nstance.InstanceID
+	rec        storage.Instance // as last known to be durable
+	durable    bool             // rec exists in storage, or may
+	group      *group
+	state      nstance.State      // pending, provisioning, booting, draining, deleting, failed
+	lastGood   bool               // made from the last good definition
+	only       nstance.MarketType // that it may be made in; empty: as its definition says
+	returning  bool               // made on spot in place of an on-demand member, and not ready yet
+	marketTold bool               // that its market is another than was asked for was said
+	replaces   nstance.InstanceID
 
 	machine   nstance.Machine
 	hasMach   bool
@@ -214,6 +217,7 @@ func (r *Reconciler) admit(g *group, m *member) {
 func (r *Reconciler) forget(m *member) {
 	r.timeDrain(m)
 	r.launched(m, errOutdated) // if it has not been yet
+	r.returnAbandoned(m)
 	delete(r.members, m.id)
 	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })

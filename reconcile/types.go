@@ -18,6 +18,7 @@ type View struct {
 	Frozen     bool                 // no mutation except drains already under way
 	Unnamed    bool                 // frozen because nobody says what the group should be: who is asked to go, goes all the same
 	Breaker    string               // why silent members are not replaced; empty: they are
+	SpotFree   bool                 // spot capacity is not known to be sold out
 	Clock      string               // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
@@ -27,7 +28,8 @@ type Member struct {
 	State        nstance.State // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
 	OnDemand     bool
 	Reason       Reason
-	Hash         string // infra hash it was made from; "" is unknown or not comparable, which is not drift
+	Market       nstance.MarketType // the actual one, or what was asked for while that is not known
+	Hash         string             // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time
 	HasMachine   bool              // the provider accepted its create
 	RegisteredAt time.Time         // zero: never
@@ -71,6 +73,7 @@ type History struct {
 	LastFailure  string    // why the latest of them came to nothing; empty: not known
 	BackoffUntil time.Time // no create but the replacement of true losses before; then one at a time while Failures > 0
 	LastGoodHash string    // definition with which every counted member was last ready and fresh
+	ReturnAt     time.Time // when a member may go back to spot; zero: none may
 }
 
 // An Action is one step that the executor takes.
@@ -79,6 +82,7 @@ type Action struct {
 	ID        nstance.InstanceID // the member; empty for Create
 	Reason    Reason             // Create
 	LastGood  bool               // Create: use the last good definition instead of the desired one
+	Market    nstance.MarketType // Create: only this one; empty: as the definition says
 	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers, for display
 	Deadline  time.Time          // StartDrain, Tighten
 	Voluntary bool               // StartDrain, Tighten: no cause but a rollout or a surplus

@@ -48,8 +48,9 @@ func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
 		g.shortSince = now.UTC()
 	}
 	r.suspect(g)
+	r.noteMarkets(g, now)
 	v := View{
-		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.history.plan(),
+		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.plan(), SpotFree: r.spotFree(g, now),
 		Owed: g.owed.ids, Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
 		Clock: r.clock.why,
 	}
@@ -96,7 +97,7 @@ func (m *member) looked(asked time.Time) {
 
 func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time) Member {
 	v := Member{
-		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Hash: r.comparable(m),
+		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Market: m.market(), Hash: r.comparable(m),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: verdict == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
@@ -190,6 +191,7 @@ func (r *Reconciler) becameReady(m *member) {
 	}
 	m.everReady = true
 	r.timeLaunch(m)
+	r.returned(m, m.market() == nstance.Spot)
 	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
 	if h := &m.group.history; r.proves(m) && (h.Failures > 0 || h.Refusals > 0) {
 		h.forgive()

@@ -154,7 +154,7 @@ type outlook struct {
 // outlook is pure: unlike view it announces nothing and asks nobody. It needs
 // the lock.
 func (r *Reconciler) outlook(g *group, now time.Time) *outlook {
-	v := View{Group: g.spec, Hash: g.hash, History: g.history.plan(), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing, Clock: r.clock.why}
+	v := View{Group: g.spec, Hash: g.hash, History: g.plan(), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing, Clock: r.clock.why}
 	for _, m := range g.members {
 		verdict := health.Well
 		if m.registered() && !m.gone && m.state == nstance.Booting {

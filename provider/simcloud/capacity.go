@@ -72,6 +72,9 @@ func (c *Cloud) poolOf(s nstance.MachineSpec) Pool {
 	if p.Market == "" {
 		p.Market = nstance.OnDemand
 	}
+	if other := c.o.Substitute[p.Market]; other != "" {
+		p.Market = other
+	}
 	if c.o.Zones != nil {
 		p.Zone = c.o.Zones[s.Subnet]
 	}

@@ -55,6 +55,10 @@ type Options struct {
 	// permitted, and runs everything.
 	Types map[string][]nstance.Arch
 
+	// Substitute says in which market a machine really is, by the one that it was
+	// asked for in. One that it does not name is what was asked for.
+	Substitute map[nstance.MarketType]nstance.MarketType
+
 	Images    []Image  // none: every image is permitted, but none can be found by name. SetImages changes it
 	Balancers []string // IDs of the load balancers there are. SetBalancer changes it
 

@@ -1,0 +1,154 @@
+package reconcile
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// longestReturn is where the doubling of the pauses between two attempts to go
+// back to spot ends, unless the group's own is longer.
+const longestReturn = 24 * time.Hour
+
+// inMarket returns a definition as it is for a create that may be in one market
+// only; empty: as the definition says.
+func inMarket(def nstance.Definition, only nstance.MarketType) nstance.Definition {
+	switch only {
+	case nstance.OnDemand:
+		def.Market = nstance.Market{Type: nstance.OnDemand}
+	case nstance.Spot:
+		def.Market.Fallback = ""
+	}
+	return def
+}
+
+// market returns the market that m is in: the one that the provider says, else
+// the one that it is asked for.
+func (m *member) market() nstance.MarketType {
+	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.only, m.definition().Market.Type, nstance.OnDemand)
+}
+
+// compareMarket says once that the machine of m is in another market than was
+// asked for. It needs the lock.
+func (r *Reconciler) compareMarket(m *member) {
+	if m.marketTold || !m.marketDiffers() {
+		return
+	}
+	m.marketTold = true
+	r.returned(m, m.machine.Market == nstance.Spot)
+	r.say(m, nstance.Event{Type: nstance.EventMarketDiffers, Reason: "asked for " + string(m.rec.Shape.Market) + ", the provider says " + string(m.machine.Market)})
+}
+
+func (m *member) marketDiffers() bool {
+	return m.machine.Market != "" && m.rec.Shape.Market != "" && m.machine.Market != m.rec.Shape.Market
+}
+
+// fellBack notes that m is made on demand because spot is sold out: the group
+// does not go back soon. It needs the lock.
+func (r *Reconciler) fellBack(m *member, now time.Time) {
+	if !m.rec.OnDemand {
+		m.group.history.FallbackAt = now.UTC()
+		r.saveSoon()
+	}
+}
+
+// returned takes the outcome of an attempt of m to be the spot member in place of
+// an on-demand one: it has become ready, or it will not. Each failure in a row
+// doubles the time until the next attempt. It needs the lock.
+func (r *Reconciler) returned(m *member, ok bool) {
+	if !m.returning {
+		return
+	}
+	m.returning = false
+	h := &m.group.history
+	if ok {
+		h.Returns = 0
+	} else {
+		h.Returns, h.FallbackAt = h.Returns+1, r.opts.Now().UTC()
+	}
+	r.saveSoon()
+}
+
+// returnAbandoned ends an attempt of m that says nothing about spot. The next one
+// waits as long as this one did. It needs the lock.
+func (r *Reconciler) returnAbandoned(m *member) {
+	if m.returning {
+		m.returning, m.group.history.FallbackAt = false, r.opts.Now().UTC()
+		r.saveSoon()
+	}
+}
+
+// noteMarkets begins the wait for spot of a group that has on-demand members
+// beyond its base, and ends it when there are none. It needs the lock.
+func (r *Reconciler) noteMarkets(g *group, now time.Time) {
+	h, beyond := &g.history, g.onDemandBeyondBase()
+	switch {
+	case beyond && h.FallbackAt.IsZero():
+		h.FallbackAt = now.UTC()
+	case !beyond && (h.Returns > 0 || !h.FallbackAt.IsZero()):
+		h.FallbackAt, h.Returns = time.Time{}, 0
+	default:
+		return
+	}
+	r.saveSoon()
+}
+
+func (g *group) onDemandBeyondBase() bool {
+	if !g.desired || g.spec.Definition.Market.Type != nstance.Spot {
+		return false
+	}
+	n := -g.spec.Definition.Market.Base(g.spec.Size)
+	for _, m := range g.members {
+		if n += oneIf(!m.rec.OnDemand && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// returnAt is when a member of g may go back to spot; zero: none waits for that.
+func (g *group) returnAt() time.Time {
+	h := &g.history
+	if h.FallbackAt.IsZero() {
+		return time.Time{}
+	}
+	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, nstance.DefaultReturnAfter)
+	return h.FallbackAt.Add(min(wait<<min(h.Returns, 10), max(wait, longestReturn)))
+}
+
+// spotFree reports whether spot capacity for g is not known to be sold out. It
+// needs the lock.
+func (r *Reconciler) spotFree(g *group, now time.Time) bool {
+	if g.history.FallbackAt.IsZero() {
+		return false
+	}
+	def := inMarket(g.spec.Definition, nstance.Spot)
+	_, free := r.shelf.choose(def, def.Subnets, now)
+	return free
+}
+
+// marketsDiffer counts the members whose machine is in another market than was
+// asked for.
+func (g *group) marketsDiffer() (n int) {
+	for _, m := range g.members {
+		n += oneIf(m.marketDiffers() && !m.gone)
+	}
+	return n
+}
+
+// setMarkets tells a view the members of g by market, and when one may go back to
+// spot.
+func (g *group) setMarkets(v *GroupView) {
+	for _, m := range g.members {
+		if m.rec.OnDemand || m.state.Leaving() || m.gone {
+			continue
+		}
+		if m.market() == nstance.OnDemand {
+			v.OnDemandMarket++
+		} else {
+			v.SpotMarket++
+		}
+	}
+	v.ReturnAt, v.FailedReturns = g.returnAt(), g.history.Returns
+}
