@@ -2209,43 +2209,47 @@ func (x *Notice) GetTimeLeft() *durationpb.Duration {
 
 // Group is a group's desired state and its members by state.
 type Group struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
-	Template      string                 `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	Size          int32                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	Ready         int32                  `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
-	Booting       int32                  `protobuf:"varint,6,opt,name=booting,proto3" json:"booting,omitempty"`
-	Leaving       int32                  `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	InfraHash     string                 `protobuf:"bytes,8,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
-	IsStatic      bool                   `protobuf:"varint,9,opt,name=is_static,json=isStatic,proto3" json:"is_static,omitempty"`
-	InstanceTypes []string               `protobuf:"bytes,10,rep,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
-	Vars          map[string]string      `protobuf:"bytes,11,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Holds         []*Hold                `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
-	Stale         int32                  `protobuf:"varint,13,opt,name=stale,proto3" json:"stale,omitempty"`
-	HasOverlay    bool                   `protobuf:"varint,14,opt,name=has_overlay,json=hasOverlay,proto3" json:"has_overlay,omitempty"` // static, and changed through the API
-	Paused        bool                   `protobuf:"varint,15,opt,name=paused,proto3" json:"paused,omitempty"`
-	Halted        string                 `protobuf:"bytes,16,opt,name=halted,proto3" json:"halted,omitempty"` // why the rollout stopped; empty: it did not
-	Frozen        bool                   `protobuf:"varint,17,opt,name=frozen,proto3" json:"frozen,omitempty"`
-	Protect       bool                   `protobuf:"varint,18,opt,name=protect,proto3" json:"protect,omitempty"`
-	Removing      bool                   `protobuf:"varint,19,opt,name=removing,proto3" json:"removing,omitempty"`
-	RolledBack    bool                   `protobuf:"varint,20,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"` // the last good definition is the desired one
-	SubnetPool    string                 `protobuf:"bytes,21,opt,name=subnet_pool,json=subnetPool,proto3" json:"subnet_pool,omitempty"`
-	DrainTimeout  *durationpb.Duration   `protobuf:"bytes,22,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
-	LoadBalancers []string               `protobuf:"bytes,23,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
-	Rollout       *Rollout               `protobuf:"bytes,24,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	Args          string                 `protobuf:"bytes,25,opt,name=args,proto3" json:"args,omitempty"` // JSON
-	RuntimeHash   string                 `protobuf:"bytes,26,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
-	LastGoodHash  string                 `protobuf:"bytes,27,opt,name=last_good_hash,json=lastGoodHash,proto3" json:"last_good_hash,omitempty"`
-	Failures      int32                  `protobuf:"varint,28,opt,name=failures,proto3" json:"failures,omitempty"`
-	BackoffUntil  *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
-	OnDemand      int32                  `protobuf:"varint,30,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"` // instances made by request
-	Preserved     int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
-	Kind          string                 `protobuf:"bytes,32,opt,name=kind,proto3" json:"kind,omitempty"` // that the IDs of its instances begin with
-	Market        *Market                `protobuf:"bytes,33,opt,name=market,proto3" json:"market,omitempty"`
-	Gone          int32                  `protobuf:"varint,34,opt,name=gone,proto3" json:"gone,omitempty"` // members whose machine is gone, in none of the numbers above
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Tenant         string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group          string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Template       string                 `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
+	Size           int32                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	Ready          int32                  `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
+	Booting        int32                  `protobuf:"varint,6,opt,name=booting,proto3" json:"booting,omitempty"`
+	Leaving        int32                  `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	InfraHash      string                 `protobuf:"bytes,8,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
+	IsStatic       bool                   `protobuf:"varint,9,opt,name=is_static,json=isStatic,proto3" json:"is_static,omitempty"`
+	InstanceTypes  []string               `protobuf:"bytes,10,rep,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
+	Vars           map[string]string      `protobuf:"bytes,11,rep,name=vars,proto3" json:"vars,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Holds          []*Hold                `protobuf:"bytes,12,rep,name=holds,proto3" json:"holds,omitempty"`
+	Stale          int32                  `protobuf:"varint,13,opt,name=stale,proto3" json:"stale,omitempty"`
+	HasOverlay     bool                   `protobuf:"varint,14,opt,name=has_overlay,json=hasOverlay,proto3" json:"has_overlay,omitempty"` // static, and changed through the API
+	Paused         bool                   `protobuf:"varint,15,opt,name=paused,proto3" json:"paused,omitempty"`
+	Halted         string                 `protobuf:"bytes,16,opt,name=halted,proto3" json:"halted,omitempty"` // why the rollout stopped; empty: it did not
+	Frozen         bool                   `protobuf:"varint,17,opt,name=frozen,proto3" json:"frozen,omitempty"`
+	Protect        bool                   `protobuf:"varint,18,opt,name=protect,proto3" json:"protect,omitempty"`
+	Removing       bool                   `protobuf:"varint,19,opt,name=removing,proto3" json:"removing,omitempty"`
+	RolledBack     bool                   `protobuf:"varint,20,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"` // the last good definition is the desired one
+	SubnetPool     string                 `protobuf:"bytes,21,opt,name=subnet_pool,json=subnetPool,proto3" json:"subnet_pool,omitempty"`
+	DrainTimeout   *durationpb.Duration   `protobuf:"bytes,22,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	LoadBalancers  []string               `protobuf:"bytes,23,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	Rollout        *Rollout               `protobuf:"bytes,24,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Args           string                 `protobuf:"bytes,25,opt,name=args,proto3" json:"args,omitempty"` // JSON
+	RuntimeHash    string                 `protobuf:"bytes,26,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
+	LastGoodHash   string                 `protobuf:"bytes,27,opt,name=last_good_hash,json=lastGoodHash,proto3" json:"last_good_hash,omitempty"`
+	Failures       int32                  `protobuf:"varint,28,opt,name=failures,proto3" json:"failures,omitempty"`
+	BackoffUntil   *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=backoff_until,json=backoffUntil,proto3" json:"backoff_until,omitempty"`
+	OnDemand       int32                  `protobuf:"varint,30,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"` // instances made by request
+	Preserved      int32                  `protobuf:"varint,31,opt,name=preserved,proto3" json:"preserved,omitempty"`
+	Kind           string                 `protobuf:"bytes,32,opt,name=kind,proto3" json:"kind,omitempty"` // that the IDs of its instances begin with
+	Market         *Market                `protobuf:"bytes,33,opt,name=market,proto3" json:"market,omitempty"`
+	Gone           int32                  `protobuf:"varint,34,opt,name=gone,proto3" json:"gone,omitempty"`                               // members whose machine is gone, in none of the numbers above
+	SpotMarket     int32                  `protobuf:"varint,35,opt,name=spot_market,json=spotMarket,proto3" json:"spot_market,omitempty"` // members that stay, by the market that the provider says they are in
+	OnDemandMarket int32                  `protobuf:"varint,36,opt,name=on_demand_market,json=onDemandMarket,proto3" json:"on_demand_market,omitempty"`
+	ReturnAt       *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=return_at,json=returnAt,proto3" json:"return_at,omitempty"`                 // when a member may go back to spot; absent: none waits for that
+	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
@@ -2516,6 +2520,34 @@ func (x *Group) GetGone() int32 {
 	return 0
 }
 
+func (x *Group) GetSpotMarket() int32 {
+	if x != nil {
+		return x.SpotMarket
+	}
+	return 0
+}
+
+func (x *Group) GetOnDemandMarket() int32 {
+	if x != nil {
+		return x.OnDemandMarket
+	}
+	return 0
+}
+
+func (x *Group) GetReturnAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReturnAt
+	}
+	return nil
+}
+
+func (x *Group) GetFailedReturns() int32 {
+	if x != nil {
+		return x.FailedReturns
+	}
+	return 0
+}
+
 // Market is how capacity is bought.
 type Market struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2523,6 +2555,8 @@ type Market struct {
 	MaxPrice      string                 `protobuf:"bytes,2,opt,name=max_price,json=maxPrice,proto3" json:"max_price,omitempty"`                // of one instance, per hour, in the provider's currency; empty: the provider's default
 	Fallback      string                 `protobuf:"bytes,3,opt,name=fallback,proto3" json:"fallback,omitempty"`                                // on-demand, when spot has been sold out for fallback_after; empty: none
 	FallbackAfter *durationpb.Duration   `protobuf:"bytes,4,opt,name=fallback_after,json=fallbackAfter,proto3" json:"fallback_after,omitempty"` // absent: at once
+	ReturnAfter   *durationpb.Duration   `protobuf:"bytes,5,opt,name=return_after,json=returnAfter,proto3" json:"return_after,omitempty"`       // how long after a fallback a member goes back to spot; absent: 30 minutes
+	OnDemandBase  string                 `protobuf:"bytes,6,opt,name=on_demand_base,json=onDemandBase,proto3" json:"on_demand_base,omitempty"`  // members of a spot group that are on-demand in any case, a count or a percentage; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2583,6 +2617,20 @@ func (x *Market) GetFallbackAfter() *durationpb.Duration {
 		return x.FallbackAfter
 	}
 	return nil
+}
+
+func (x *Market) GetReturnAfter() *durationpb.Duration {
+	if x != nil {
+		return x.ReturnAfter
+	}
+	return nil
+}
+
+func (x *Market) GetOnDemandBase() string {
+	if x != nil {
+		return x.OnDemandBase
+	}
+	return ""
 }
 
 // Rollout bounds voluntary change.
@@ -4446,7 +4494,7 @@ type Instance struct {
 	State          string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	ProviderId     string                 `protobuf:"bytes,5,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
 	InstanceType   string                 `protobuf:"bytes,6,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
-	Market         string                 `protobuf:"bytes,7,opt,name=market,proto3" json:"market,omitempty"`
+	Market         string                 `protobuf:"bytes,7,opt,name=market,proto3" json:"market,omitempty"` // that it is in, as the provider says
 	Addresses      []string               `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	CreatedAt      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	RegisteredAt   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
@@ -4461,7 +4509,8 @@ type Instance struct {
 	InfraHash      string                 `protobuf:"bytes,19,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
 	RuntimeHash    string                 `protobuf:"bytes,20,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
 	PreservedUntil *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=preserved_until,json=preservedUntil,proto3" json:"preserved_until,omitempty"`
-	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"` // GetInstance: which fields differ from the desired definition
+	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"`                                // GetInstance: which fields differ from the desired definition
+	MarketAsked    string                 `protobuf:"bytes,23,opt,name=market_asked,json=marketAsked,proto3" json:"market_asked,omitempty"` // for, if it is another than market
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4648,6 +4697,13 @@ func (x *Instance) GetDrift() []*FieldChange {
 		return x.Drift
 	}
 	return nil
+}
+
+func (x *Instance) GetMarketAsked() string {
+	if x != nil {
+		return x.MarketAsked
+	}
+	return ""
 }
 
 // Drain is a drain under way.
@@ -9075,7 +9131,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xfa\b\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xa5\n" +
+	"\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -9115,15 +9172,22 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tpreserved\x18\x1f \x01(\x05R\tpreserved\x12\x12\n" +
 	"\x04kind\x18  \x01(\tR\x04kind\x12*\n" +
 	"\x06market\x18! \x01(\v2\x12.nstance.v1.MarketR\x06market\x12\x12\n" +
-	"\x04gone\x18\" \x01(\x05R\x04gone\x1a7\n" +
+	"\x04gone\x18\" \x01(\x05R\x04gone\x12\x1f\n" +
+	"\vspot_market\x18# \x01(\x05R\n" +
+	"spotMarket\x12(\n" +
+	"\x10on_demand_market\x18$ \x01(\x05R\x0eonDemandMarket\x127\n" +
+	"\treturn_at\x18% \x01(\v2\x1a.google.protobuf.TimestampR\breturnAt\x12%\n" +
+	"\x0efailed_returns\x18& \x01(\x05R\rfailedReturns\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfb\x01\n" +
 	"\x06Market\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1b\n" +
 	"\tmax_price\x18\x02 \x01(\tR\bmaxPrice\x12\x1a\n" +
 	"\bfallback\x18\x03 \x01(\tR\bfallback\x12@\n" +
-	"\x0efallback_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rfallbackAfter\"\x91\x01\n" +
+	"\x0efallback_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rfallbackAfter\x12<\n" +
+	"\freturn_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vreturnAfter\x12$\n" +
+	"\x0eon_demand_base\x18\x06 \x01(\tR\fonDemandBase\"\x91\x01\n" +
 	"\aRollout\x12\x1b\n" +
 	"\tmax_surge\x18\x01 \x01(\tR\bmaxSurge\x126\n" +
 	"\tmin_ready\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bminReady\x12\"\n" +
@@ -9277,7 +9341,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xbf\x06\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xe2\x06\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -9307,7 +9371,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"infra_hash\x18\x13 \x01(\tR\tinfraHash\x12!\n" +
 	"\fruntime_hash\x18\x14 \x01(\tR\vruntimeHash\x12C\n" +
 	"\x0fpreserved_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x0epreservedUntil\x12-\n" +
-	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\"\xea\x02\n" +
+	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\x12!\n" +
+	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\"\xea\x02\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -9873,194 +9938,196 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	34,  // 42: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
 	132, // 43: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	33,  // 44: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	133, // 45: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	133, // 46: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	132, // 47: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	132, // 48: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	32,  // 49: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	59,  // 50: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	39,  // 51: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	39,  // 52: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	133, // 53: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 54: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 55: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 56: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	85,  // 57: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	42,  // 58: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	43,  // 59: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 60: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	32,  // 61: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	129, // 62: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	133, // 63: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 64: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 65: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 66: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 67: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 68: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 69: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 70: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	38,  // 71: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	56,  // 72: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	57,  // 73: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	58,  // 74: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	133, // 75: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	35,  // 76: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	130, // 77: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	32,  // 78: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	132, // 79: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	132, // 80: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	132, // 81: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	62,  // 82: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 83: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	132, // 84: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	57,  // 85: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	132, // 86: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	132, // 87: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	63,  // 88: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	61,  // 89: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	61,  // 90: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	86,  // 91: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	131, // 92: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	61,  // 93: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	133, // 94: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	61,  // 95: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	132, // 96: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	132, // 97: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	86,  // 98: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	78,  // 99: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	31,  // 100: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	132, // 101: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	132, // 102: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	132, // 103: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	132, // 104: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	132, // 105: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	132, // 106: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	132, // 107: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	62,  // 108: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	61,  // 109: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	85,  // 110: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	86,  // 111: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 112: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	132, // 113: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	62,  // 114: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	31,  // 115: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	133, // 116: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	132, // 117: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	132, // 118: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	132, // 119: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	107, // 120: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	132, // 121: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	132, // 122: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	132, // 123: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	132, // 124: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	132, // 125: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	107, // 126: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	112, // 127: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	132, // 128: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	132, // 129: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	132, // 130: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	132, // 131: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	132, // 132: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	35,  // 133: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	120, // 134: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	119, // 135: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	132, // 136: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	132, // 137: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	132, // 138: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	132, // 139: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	132, // 140: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	121, // 141: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	121, // 142: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	121, // 143: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 144: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 145: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 146: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 147: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	36,  // 148: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	40,  // 149: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	44,  // 150: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	38,  // 151: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	46,  // 152: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	48,  // 153: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	50,  // 154: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	52,  // 155: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	54,  // 156: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	64,  // 157: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	66,  // 158: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	68,  // 159: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	70,  // 160: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	79,  // 161: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	81,  // 162: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	72,  // 163: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	74,  // 164: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	76,  // 165: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	83,  // 166: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	87,  // 167: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	89,  // 168: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	91,  // 169: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	93,  // 170: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	115, // 171: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	95,  // 172: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	117, // 173: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	97,  // 174: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	99,  // 175: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	101, // 176: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	103, // 177: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	105, // 178: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	108, // 179: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	110, // 180: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	113, // 181: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	122, // 182: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	124, // 183: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	126, // 184: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 185: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 186: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 187: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 188: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 189: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	37,  // 190: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	41,  // 191: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	45,  // 192: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	60,  // 193: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	47,  // 194: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	49,  // 195: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	51,  // 196: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	53,  // 197: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	55,  // 198: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	65,  // 199: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	67,  // 200: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	69,  // 201: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	71,  // 202: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	80,  // 203: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	82,  // 204: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	73,  // 205: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	75,  // 206: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	77,  // 207: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	84,  // 208: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	88,  // 209: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	90,  // 210: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	92,  // 211: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	94,  // 212: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	116, // 213: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	96,  // 214: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	118, // 215: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	98,  // 216: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	100, // 217: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	102, // 218: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	104, // 219: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	106, // 220: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	109, // 221: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	111, // 222: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	114, // 223: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	123, // 224: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	125, // 225: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	127, // 226: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 227: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	186, // [186:228] is the sub-list for method output_type
-	144, // [144:186] is the sub-list for method input_type
-	144, // [144:144] is the sub-list for extension type_name
-	144, // [144:144] is the sub-list for extension extendee
-	0,   // [0:144] is the sub-list for field type_name
+	132, // 45: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	133, // 46: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	133, // 47: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	133, // 48: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	132, // 49: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	132, // 50: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	32,  // 51: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	59,  // 52: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	39,  // 53: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	39,  // 54: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	133, // 55: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 56: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 57: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 58: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	85,  // 59: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	42,  // 60: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	43,  // 61: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 62: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	32,  // 63: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	129, // 64: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	133, // 65: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	34,  // 66: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	33,  // 67: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	32,  // 68: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 69: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 70: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 71: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	32,  // 72: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	38,  // 73: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	56,  // 74: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	57,  // 75: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	58,  // 76: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	133, // 77: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	35,  // 78: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	130, // 79: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	32,  // 80: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	132, // 81: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	132, // 82: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	132, // 83: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	62,  // 84: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 85: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	132, // 86: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	57,  // 87: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	132, // 88: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	132, // 89: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	63,  // 90: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	61,  // 91: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	61,  // 92: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	86,  // 93: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	131, // 94: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	61,  // 95: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	133, // 96: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	61,  // 97: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	132, // 98: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	132, // 99: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	86,  // 100: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	78,  // 101: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	31,  // 102: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	132, // 103: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	132, // 104: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	132, // 105: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	132, // 106: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	132, // 107: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	132, // 108: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	132, // 109: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	62,  // 110: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	61,  // 111: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	85,  // 112: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	86,  // 113: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 114: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	132, // 115: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	62,  // 116: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	31,  // 117: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	133, // 118: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	132, // 119: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	132, // 120: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	132, // 121: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	107, // 122: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	132, // 123: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	132, // 124: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	132, // 125: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	132, // 126: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	132, // 127: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	107, // 128: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	112, // 129: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	132, // 130: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	132, // 131: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	132, // 132: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	132, // 133: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	132, // 134: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	35,  // 135: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	120, // 136: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	119, // 137: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	132, // 138: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	132, // 139: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	132, // 140: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	132, // 141: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	132, // 142: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	121, // 143: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	121, // 144: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	121, // 145: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 146: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 147: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 148: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 149: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	36,  // 150: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	40,  // 151: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	44,  // 152: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	38,  // 153: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	46,  // 154: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	48,  // 155: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	50,  // 156: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	52,  // 157: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	54,  // 158: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	64,  // 159: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	66,  // 160: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	68,  // 161: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	70,  // 162: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	79,  // 163: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	81,  // 164: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	72,  // 165: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	74,  // 166: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	76,  // 167: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	83,  // 168: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	87,  // 169: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	89,  // 170: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	91,  // 171: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	93,  // 172: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	115, // 173: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	95,  // 174: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	117, // 175: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	97,  // 176: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	99,  // 177: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	101, // 178: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	103, // 179: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	105, // 180: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	108, // 181: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	110, // 182: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	113, // 183: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	122, // 184: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	124, // 185: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	126, // 186: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 187: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 188: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 189: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 190: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 191: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	37,  // 192: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	41,  // 193: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	45,  // 194: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	60,  // 195: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	47,  // 196: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	49,  // 197: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	51,  // 198: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	53,  // 199: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	55,  // 200: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	65,  // 201: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	67,  // 202: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	69,  // 203: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	71,  // 204: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	80,  // 205: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	82,  // 206: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	73,  // 207: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	75,  // 208: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	77,  // 209: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	84,  // 210: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	88,  // 211: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	90,  // 212: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	92,  // 213: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	94,  // 214: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	116, // 215: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	96,  // 216: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	118, // 217: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	98,  // 218: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	100, // 219: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	102, // 220: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	104, // 221: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	106, // 222: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	109, // 223: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	111, // 224: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	114, // 225: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	123, // 226: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	125, // 227: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	127, // 228: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 229: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	188, // [188:230] is the sub-list for method output_type
+	146, // [146:188] is the sub-list for method input_type
+	146, // [146:146] is the sub-list for extension type_name
+	146, // [146:146] is the sub-list for extension extendee
+	0,   // [0:146] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
