@@ -79,7 +79,6 @@ type memberTally struct {
 	starting     int       // counted, not ready, made for anything else, fresh
 	stale        int       // counted, to be replaced by a rollout
 	misplaced    int       // of them, those that are so for their market alone
-	idleBase     int       // counted and idle, in the on-demand market
 	untried      int       // stale, was certainly never ready
 	bad          int       // stale, heard of, not well, but perhaps was ready once
 	voluntary    int       // draining or deleting for a rollout or a surplus
@@ -102,7 +101,7 @@ func newPlanner(v *View, now time.Time) *planner {
 // survey sorts every member into leaving, doomed and counted. Members whose
 // create was refused and those of a warm pool are none of these.
 func (p *planner) survey() {
-	p.shareMarkets()
+	p.market.divided = p.dividesMarkets()
 	for i := range p.Members {
 		m := &p.Members[i]
 		switch {
@@ -116,8 +115,20 @@ func (p *planner) survey() {
 		}
 	}
 	p.capSick()
-	for _, m := range p.sick {
-		p.countMarket(m, -1)
+	if p.market.divided { // which is stale depends on all of them
+		p.shareMarkets()
+		for i := range p.Members {
+			if m := &p.Members[i]; p.counts(m) {
+				p.tally(m)
+			}
+		}
+	}
+}
+
+// count tallies a member that stays, now or when all members are known.
+func (p *planner) count(m *Member) {
+	if !p.market.divided {
+		p.tally(m)
 	}
 }
 
@@ -129,7 +140,7 @@ func (p *planner) judge(m *Member) {
 	case p.isSick(m):
 		p.sick = append(p.sick, m)
 	default:
-		p.tally(m)
+		p.count(m)
 	}
 }
 
@@ -149,7 +160,6 @@ func (p *planner) tally(m *Member) {
 	}
 	if p.surplusRank(m) <= surplusNotWell {
 		n.idle++
-		n.idleBase += oneIf(m.Market == nstance.OnDemand)
 	}
 	if p.inGrace(m) {
 		n.unheard++

@@ -61,7 +61,7 @@ func (p *planner) capSick() {
 	}
 	if p.Breaker != "" {
 		for _, m := range p.sick {
-			p.tally(m)
+			p.count(m)
 		}
 		p.sick = nil
 		p.hold(HoldBreaker, p.Breaker, time.Time{})
@@ -73,7 +73,7 @@ func (p *planner) capSick() {
 		p.doomed = append(p.doomed, doomedMember{m, nstance.CauseUnhealthy})
 	}
 	for _, m := range p.sick[room:] {
-		p.tally(m)
+		p.count(m)
 	}
 	if room < len(p.sick) {
 		p.holdf(HoldUnhealthyCap, "%d unhealthy members wait for those that are leaving", len(p.sick)-room)

@@ -12,8 +12,10 @@ import (
 // to spot one at a time. Both ways are a rollout: a member in the wrong market
 // is stale.
 type marketShare struct {
+	divided        bool
 	base           int // on-demand members that the group keeps
 	onDemand, spot int // counted members, as before this pass's actions
+	made           int // on-demand members that have a machine
 	fresh          int // on-demand members that are not outdated
 	booting        int // on-demand members that are not ready
 	arriving       int // spot members that are not ready
@@ -24,16 +26,19 @@ type marketShare struct {
 	returns        bool // a member may go back to spot now
 }
 
-// shareMarkets compares the markets of the members with what the group wants.
-func (p *planner) shareMarkets() {
+// dividesMarkets reports whether members may be in the wrong market.
+func (p *planner) dividesMarkets() bool {
 	market := &p.Group.Definition.Market
 	if market.Type != nstance.Spot || p.Frozen {
-		return
+		return false
 	}
 	p.market.base = market.Base(p.size)
-	if p.market.base == 0 && !slices.ContainsFunc(p.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.OnDemand }) {
-		return
-	}
+	return p.market.base > 0 || slices.ContainsFunc(p.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.OnDemand })
+}
+
+// shareMarkets compares the markets of the members that stay with what the group
+// wants.
+func (p *planner) shareMarkets() {
 	p.countMarkets()
 	if p.size == 0 {
 		return
@@ -53,7 +58,7 @@ func (p *planner) shareMarkets() {
 func (p *planner) countMarkets() {
 	for i := range p.Members {
 		switch m := &p.Members[i]; {
-		case p.shares(m):
+		case p.counts(m):
 			p.countMarket(m, 1)
 		case !m.OnDemand && !memberApart(m):
 			p.market.going++
@@ -71,6 +76,7 @@ func (p *planner) countMarket(m *Member, n int) {
 		return
 	}
 	s.onDemand += n
+	s.made += n * oneIf(m.HasMachine)
 	s.booting += n * booting
 	s.fresh += n * (1 - outdated)
 }
@@ -80,12 +86,6 @@ func oneIf(yes bool) int {
 		return 1
 	}
 	return 0
-}
-
-// shares reports whether m is a member that stays unless it is voluntary that it
-// goes.
-func (p *planner) shares(m *Member) bool {
-	return !memberApart(m) && !m.OnDemand && !m.State.Leaving() && p.doom(m) == ""
 }
 
 // wrongSpot returns the spot members in whose place the group wants, or already
@@ -121,11 +121,11 @@ func (p *planner) wrongOnDemand() []*Member {
 	return wrong
 }
 
-// first returns the first n members that share in the markets and pass.
+// first returns the first n counted members that pass.
 func (p *planner) first(n int, order func(a, b *Member) int, pass func(*Member) bool) []*Member {
 	var out []*Member
 	for i := range p.Members {
-		if m := &p.Members[i]; p.shares(m) && pass(m) {
+		if m := &p.Members[i]; p.counts(m) && pass(m) {
 			out = append(out, m)
 		}
 	}
@@ -158,19 +158,41 @@ func (p *planner) nextMarket(reason Reason) nstance.MarketType {
 	return ""
 }
 
-// spareOnDemand is how many on-demand members the group can do without. Where it
-// permits no surge, one of the base may be missing while it is replaced.
-func (p *planner) spareOnDemand() int {
-	return p.market.onDemand - p.market.base + oneIf(p.surge == 0)
+// A baseSpare is how many on-demand members the group can do without: of those
+// that have a machine, and of all.
+type baseSpare struct{ made, all int }
+
+// spareBase returns that for a base that may lack some members for a while: where
+// a group permits no surge, one is missing while it is replaced.
+func (p *planner) spareBase(lacking int) baseSpare {
+	s := &p.market
+	return baseSpare{made: s.made - s.base + lacking, all: s.onDemand - s.base + lacking}
 }
 
-// holdsBase reports whether voluntary work must not remove m before another
-// on-demand member is there.
+// take reports whether m may go, and notes that it does.
+func (b *baseSpare) take(p *planner, m *Member) bool {
+	switch {
+	case m.Market != nstance.OnDemand || p.market.base == 0:
+		return true
+	case b.all <= 0 || m.HasMachine && b.made <= 0:
+		return false
+	}
+	b.all--
+	b.made -= oneIf(m.HasMachine)
+	return true
+}
+
+// baseMembers is how many members may be passed over for the base.
+func (p *planner) baseMembers() int {
+	if p.market.base == 0 {
+		return 0
+	}
+	return p.market.onDemand
+}
+
+// holdsBase reports whether a rollout must not remove m before another on-demand
+// member is there.
 func (p *planner) holdsBase(m *Member) bool {
-	return p.inBase(m) && p.spareOnDemand() <= 0
-}
-
-// inBase reports whether m counts towards a base.
-func (p *planner) inBase(m *Member) bool {
-	return m.Market == nstance.OnDemand && p.market.base > 0
+	spare := p.spareBase(oneIf(p.surge == 0))
+	return !spare.take(p, m)
 }

@@ -85,11 +85,15 @@ func (p *planPass) shifts() bool {
 // checkBase: voluntary work leaves the base whole, and what is lost of it is
 // made on demand.
 func (p *planPass) checkBase() {
-	base, left, taken, bought := p.base(), p.onDemand, 0, 0
+	base, left, taken, bought := p.base(), 0, 0, 0
 	for _, m := range p.counted {
-		if a, acted := p.acts[m.ID]; acted && a.Kind != reconcile.CancelDrain && m.Market == nstance.OnDemand {
-			left--
+		a, acted := p.acts[m.ID]
+		switch {
+		case m.Market != nstance.OnDemand || !m.HasMachine:
+		case acted && a.Kind != reconcile.CancelDrain:
 			taken++
+		default:
+			left++
 		}
 	}
 	for _, a := range p.creates {

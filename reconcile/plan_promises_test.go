@@ -63,6 +63,9 @@ func (w *planWorld) examine(v reconcile.View, d reconcile.Decision) *planPass {
 		m := w.find(v.Members[i].ID)
 		a, ok := p.acts[m.ID]
 		returns := a.Kind == reconcile.CancelDrain
+		if returns && slices.Contains(v.Owed, m.ID) {
+			p.lost, p.urgent = p.lost-1, p.urgent-1
+		}
 		if m.OnDemand || m.State.Leaving() && !returns {
 			continue
 		}
@@ -330,7 +333,7 @@ func (p *planPass) checkVoluntary() {
 		if planFirst(a) == nstance.CauseRollout && (p.held || !p.isStale(m)) && !p.moves(m) {
 			p.failf("%s leaves for a rollout that is not", m.ID)
 		}
-		if planFirst(a) == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held {
+		if planFirst(a) == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held && !p.moves(m) {
 			p.failf("%s was made by P5 and is taken back by P4", m.ID)
 		}
 	}

@@ -48,17 +48,16 @@ func (p *planner) retire(free, spare int) (n int) {
 	if free+spare == 0 {
 		return 0
 	}
-	onDemand := p.spareOnDemand()
-	for _, m := range p.pick(free+spare+p.market.base, p.soonerRetired) {
+	base := p.spareBase(oneIf(p.surge == 0))
+	for _, m := range p.pick(free+spare+p.baseMembers(), p.soonerRetired) {
 		quota := &spare
 		if p.rolloutRank(m) <= rolloutBad {
 			quota = &free
 		}
-		if !p.stale(m) || *quota == 0 || p.inBase(m) && onDemand <= 0 {
+		if !p.stale(m) || *quota == 0 || !base.take(p, m) {
 			continue
 		}
 		*quota--
-		onDemand -= oneIf(p.inBase(m))
 		p.remove(m, []nstance.Cause{p.rolloutCause(m)}, false)
 		n++
 	}

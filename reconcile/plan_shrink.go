@@ -46,42 +46,27 @@ func (p *planner) shrink() bool {
 	if excess <= 0 {
 		return false
 	}
-	spare := p.market.onDemand - p.market.base
-	idle := p.n.idle
-	if p.market.base > 0 {
-		idle -= max(0, p.n.idleBase-max(0, spare))
+	if left := p.discard(excess); left > 0 {
+		p.holdf(HoldSettling, "%d surplus members stay until enough others are known to be ready", left)
 	}
-	if p.n.ready < p.size && idle < excess {
-		p.holdSurplus(excess - idle)
-		excess = idle
-	}
-	p.discard(excess, spare)
 	return true
 }
 
-// discard removes n surplus members, and as many of the on-demand ones as can be
-// spared. A ready one stays while another, which the base needs, is not ready.
-func (p *planner) discard(n, onDemand int) {
-	ready := p.n.ready
-	for _, m := range p.pick(n+p.market.base, p.lessUseful) {
-		switch {
-		case n == 0:
-			return
-		case p.inBase(m) && onDemand <= 0:
+// discard removes up to n surplus members and returns how many of n must wait:
+// no ready one goes that the group's size needs, and no on-demand one that its
+// base needs.
+func (p *planner) discard(n int) int {
+	ready, spare := p.n.ready, p.spareBase(0)
+	for _, m := range p.pick(n+p.baseMembers(), p.lessUseful) {
+		serving := p.surplusRank(m) > surplusNotWell
+		if n == 0 || serving && p.n.ready < p.size || p.ready(m) && ready <= p.size || !spare.take(p, m) {
 			continue
-		case p.ready(m) && p.n.ready >= p.size && ready <= p.size:
-			p.holdSurplus(n)
-			return
 		}
 		n--
 		ready -= oneIf(p.ready(m))
-		onDemand -= oneIf(p.inBase(m))
 		p.remove(m, []nstance.Cause{surplusCause()}, false)
 	}
-}
-
-func (p *planner) holdSurplus(n int) {
-	p.holdf(HoldSettling, "%d surplus members stay until enough others are known to be ready", n)
+	return n
 }
 
 // pick returns the first n counted members in the given order, which is total.

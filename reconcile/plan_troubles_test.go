@@ -63,6 +63,7 @@ var planTroubles = []planTrouble{
 	{"freeze or thaw", 2, func(w *planWorld) { w.view.Frozen, w.view.Unnamed = !w.view.Frozen, false }},
 	{"nobody names it", 2, func(w *planWorld) { w.view.Frozen, w.view.Unnamed = true, true }},
 	{"clock wrong or right", 2, func(w *planWorld) {
+		w.wishes++ // ages count no more, or again
 		if w.view.Clock == "" {
 			w.view.Clock = "it is an hour ahead"
 		} else {

@@ -34,7 +34,7 @@ const (
 func attentionKinds() []string {
 	kinds := append(reconcile.HoldKinds(),
 		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
-		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionAlarm,
+		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
 		attentionAddress, attentionCleaning, attentionConfig, attentionFiles, attentionGroups, attentionHeld, attentionJournal,
 		attentionKeys, attentionLookup, attentionRefused, attentionNotLeading,
 	)

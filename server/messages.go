@@ -23,6 +23,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Rollout: rolloutMessage(g.Rollout), Args: string(g.Definition.Args), RuntimeHash: g.RuntimeHash, LastGoodHash: g.LastGoodHash,
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
+		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
@@ -39,6 +40,12 @@ func marketMessage(m nstance.Market) *apiv1.Market {
 	if m.FallbackAfter > 0 {
 		out.FallbackAfter = durationpb.New(m.FallbackAfter)
 	}
+	if m.ReturnAfter > 0 {
+		out.ReturnAfter = durationpb.New(m.ReturnAfter)
+	}
+	if m.OnDemandBase.N > 0 {
+		out.OnDemandBase = m.OnDemandBase.String()
+	}
 	return out
 }
 
@@ -51,10 +58,13 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	r := v.Record
 	m := &apiv1.Instance{
 		Id: string(r.ID), Tenant: string(r.Tenant), Group: string(r.Group), State: string(v.State), ProviderId: v.Machine.ProviderID,
-		InstanceType: r.Shape.InstanceType, Market: string(r.Shape.Market), Addresses: wire.Addresses(v.Machine.Addresses),
+		InstanceType: r.Shape.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
 		CreatedAt: wire.Time(r.CreatedAt), RegisteredAt: wire.Time(r.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: r.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: r.Reason,
 		InfraHash: r.InfraHash,
+	}
+	if asked := r.Shape.Market; asked != "" && asked != v.Market {
+		m.MarketAsked = string(asked)
 	}
 	if m.ProviderId == "" {
 		m.ProviderId = r.ProviderID

@@ -186,6 +186,7 @@ func purchaseOf(m *apiv1.Market) *config.Purchase {
 	return &config.Purchase{
 		Type: nstance.MarketType(m.GetType()), MaxPrice: config.Price(m.GetMaxPrice()),
 		Fallback: nstance.MarketType(m.GetFallback()), FallbackAfter: config.Duration(m.GetFallbackAfter().AsDuration()),
+		ReturnAfter: config.Duration(m.GetReturnAfter().AsDuration()), OnDemandBase: m.GetOnDemandBase(),
 	}
 }
 

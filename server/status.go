@@ -63,7 +63,7 @@ func (s *Server) status(r *http.Request) web.Status {
 	for _, v := range instances[:min(shownInstances, len(instances))] {
 		row := web.Instance{
 			ID: string(v.Record.ID), Tenant: string(v.Record.Tenant), Group: string(v.Record.Group), State: string(v.State),
-			Market: string(v.Record.Shape.Market), ProviderID: v.Machine.ProviderID, CreatedAt: v.Record.CreatedAt,
+			Market: string(v.Market), ProviderID: v.Machine.ProviderID, CreatedAt: v.Record.CreatedAt,
 			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
 		}
 		if v.Drain != nil {

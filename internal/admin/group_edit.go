@@ -29,8 +29,8 @@ type groupForm struct {
 	halt                                int32
 	protect, dryRun, yes                bool
 
-	market, price, fallback string
-	fallbackAfter           time.Duration
+	market, price, fallback, base string
+	fallbackAfter, returnAfter    time.Duration
 }
 
 func newGroupForm(cmd *cobra.Command) *groupForm {
@@ -50,6 +50,8 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.price, "max-price", "", "with --market spot: highest price an hour, a decimal in the cloud's currency")
 	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: what to buy while it is sold out: on-demand; none if not said")
 	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must have been sold out first")
+	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member goes back to spot; 30m if not said")
+	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
 	return f
@@ -87,14 +89,17 @@ func (f *groupForm) rollout() *apiv1.Rollout {
 // purchase returns how capacity is bought, which is said as a whole.
 func (f *groupForm) purchase() (*apiv1.Market, error) {
 	if f.market == "" {
-		for _, name := range []string{"max-price", "fallback", "fallback-after"} {
+		for _, name := range []string{"max-price", "fallback", "fallback-after", "return-after", "on-demand-base"} {
 			if f.flags.Changed(name) {
 				return nil, nstance.FieldError("--"+name, "say --market too: it is replaced as a whole", "is given alone")
 			}
 		}
 		return nil, nil
 	}
-	m := &apiv1.Market{Type: f.market, MaxPrice: f.price, Fallback: f.fallback, FallbackAfter: f.span("fallback-after", f.fallbackAfter)}
+	m := &apiv1.Market{
+		Type: f.market, MaxPrice: f.price, Fallback: f.fallback, FallbackAfter: f.span("fallback-after", f.fallbackAfter),
+		ReturnAfter: f.span("return-after", f.returnAfter), OnDemandBase: f.base,
+	}
 	if m.GetFallback() == "none" {
 		m.Fallback = ""
 	}
@@ -318,6 +323,7 @@ func (t *table) group(g Group) {
 		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand, %d gone", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand, g.Gone)},
 		{"Types", strings.Join(g.InstanceTypes, ", ")},
 		{"Subnet pool", g.SubnetPool}, {"Market", g.Market.text()},
+		{"Members by market", markets(g)},
 		{"Variables", strings.Join(vars, ", ")},
 		{"Arguments", g.Args},
 		{"Load balancers", strings.Join(g.LoadBalancers, ", ")},
@@ -352,6 +358,25 @@ func (m *Market) text() string {
 		if m.FallbackAfter != "" {
 			s += " for " + m.FallbackAfter
 		}
+	}
+	if m.ReturnAfter != "" {
+		s += ", back to spot after " + m.ReturnAfter
+	}
+	if m.OnDemandBase != "" {
+		s += ", " + m.OnDemandBase + " on-demand in any case"
+	}
+	return s
+}
+
+// markets says in which markets a group's members are, and when one may go back
+// to spot.
+func markets(g Group) string {
+	s := fmt.Sprintf("%d spot, %d on-demand", g.SpotMarket, g.OnDemandMarket)
+	if !g.ReturnAt.IsZero() {
+		s += ", back to spot from " + stamp(g.ReturnAt)
+	}
+	if g.FailedReturns > 0 {
+		s += fmt.Sprintf(" (%d attempts failed)", g.FailedReturns)
 	}
 	return s
 }

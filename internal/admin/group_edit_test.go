@@ -55,13 +55,14 @@ func TestGroupCreate(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"a": 1}`), 0o600))
 	r := w.run("group", "create", "batch", "--tenant", "blue", "--template", "vm", "--size", "0", "--instance-type", "a,b", "--subnet-pool", "edge",
 		"--var", "x=1=2", "--var", "y=", "--args", "@"+file, "--load-balancer", "front", "--drain-timeout", "90s", "--max-surge", "20%",
-		"--min-ready", "10s", "--halt-after", "0", "--protect", "--dry-run", "--market", "spot", "--max-price", "0.05", "--fallback", "on-demand", "--fallback-after", "5m")
+		"--min-ready", "10s", "--halt-after", "0", "--protect", "--dry-run", "--market", "spot", "--max-price", "0.05", "--fallback", "on-demand", "--fallback-after", "5m",
+		"--return-after", "1h", "--on-demand-base", "20%")
 	require.Zero(t, r.code, r.errors)
 	same(t, &apiv1.CreateGroupRequest{
 		Group: "batch", Tenant: "blue", Template: "vm", Size: proto.Int32(0), InstanceTypes: []string{"a", "b"}, SubnetPool: "edge",
 		Vars: map[string]string{"x": "1=2", "y": ""}, Args: `{"a": 1}`, LoadBalancers: []string{"front"}, DrainTimeout: durationpb.New(90 * time.Second),
 		Rollout: &apiv1.Rollout{MaxSurge: "20%", MinReady: durationpb.New(10 * time.Second), HaltAfter: proto.Int32(0)}, Protect: true, DryRun: true,
-		Market: &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(5 * time.Minute)},
+		Market: &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(5 * time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "20%"},
 	}, w.asked)
 	require.Contains(t, r.out, "group default/batch would be made:")
 
@@ -72,7 +73,7 @@ func TestGroupCreate(t *testing.T) {
 
 	for _, bad := range [][]string{
 		{"group", "create"}, {"group", "create", "x", "--var", "novalue"}, {"group", "create", "x", "--args", "@/nowhere"},
-		{"group", "create", "x", "--size", "many"}, {"group", "update", "web", "--max-price", "0.05"},
+		{"group", "create", "x", "--size", "many"}, {"group", "update", "web", "--max-price", "0.05"}, {"group", "update", "web", "--on-demand-base", "1"},
 	} {
 		require.Equal(t, 2, w.run(bad...).code, bad)
 	}

@@ -182,7 +182,7 @@ func (t *table) facts(i Instance) {
 		{"Usage", usage(i.LastReport)},
 		{"Provider ID", i.ProviderID},
 		{"Type", i.InstanceType},
-		{"Market", string(i.Market)},
+		{"Market", i.marketText()},
 		{"Addresses", strings.Join(i.Addresses, ", ")},
 		{"Infra hash", i.InfraHash},
 		{"Runtime hash", runtimeText(i)},
@@ -369,4 +369,13 @@ func (t *table) removal(r Removal) {
 	default:
 		t.say("instance %s: %s accepted", r.Instance, r.Action)
 	}
+}
+
+// marketText says in which market an instance is, and which was asked for if that
+// is another.
+func (i *Instance) marketText() string {
+	if i.MarketAsked == "" {
+		return string(i.Market)
+	}
+	return string(i.Market) + ", asked for " + string(i.MarketAsked)
 }

@@ -41,7 +41,13 @@ type Group struct {
 	OnDemand      int               `json:"on_demand,omitempty"` // instances made by request
 	Gone          int               `json:"gone,omitempty"`      // members whose machine is gone, not counted
 	Market        *Market           `json:"market,omitempty"`
-	Unchanged     bool              `json:"unchanged,omitempty"` // group pause, resume and update: it was so before
+
+	SpotMarket     int       `json:"spot_market"` // members that stay, by the market that the provider says they are in
+	OnDemandMarket int       `json:"on_demand_market"`
+	ReturnAt       time.Time `json:"return_at,omitzero"` // when a member may go back to spot
+	FailedReturns  int       `json:"failed_returns,omitempty"`
+
+	Unchanged bool `json:"unchanged,omitempty"` // group pause, resume and update: it was so before
 }
 
 // A Market is how a group's capacity is bought.
@@ -50,6 +56,8 @@ type Market struct {
 	MaxPrice      string             `json:"max_price,omitempty"`
 	Fallback      nstance.MarketType `json:"fallback,omitempty"` // absent: none
 	FallbackAfter string             `json:"fallback_after,omitempty"`
+	ReturnAfter   string             `json:"return_after,omitempty"`
+	OnDemandBase  string             `json:"on_demand_base,omitempty"`
 }
 
 // A Pace bounds what a group's rollouts do at once.
@@ -78,7 +86,8 @@ func groupOf(w *apiv1.Group) Group {
 	}
 	g.Kind, g.HasOverlay, g.Protect, g.Removing = nstance.Kind(w.GetKind()), w.GetHasOverlay(), w.GetProtect(), w.GetRemoving()
 	g.SubnetPool, g.Args, g.LoadBalancers, g.OnDemand = w.GetSubnetPool(), w.GetArgs(), w.GetLoadBalancers(), int(w.GetOnDemand())
-	g.Gone = int(w.GetGone())
+	g.Gone, g.SpotMarket, g.OnDemandMarket = int(w.GetGone()), int(w.GetSpotMarket()), int(w.GetOnDemandMarket())
+	g.ReturnAt, g.FailedReturns = wire.TimeOf(w.GetReturnAt()), int(w.GetFailedReturns())
 	if d := w.GetDrainTimeout(); d != nil {
 		g.DrainTimeout = d.AsDuration().String()
 	}
@@ -90,6 +99,10 @@ func groupOf(w *apiv1.Group) Group {
 		if d := m.GetFallbackAfter(); d != nil {
 			g.Market.FallbackAfter = d.AsDuration().String()
 		}
+		if d := m.GetReturnAfter(); d != nil {
+			g.Market.ReturnAfter = d.AsDuration().String()
+		}
+		g.Market.OnDemandBase = m.GetOnDemandBase()
 	}
 	g.Holds = holdsFrom(w.GetHolds())
 	return g
@@ -117,7 +130,8 @@ type Instance struct {
 	Reason       string             `json:"reason,omitempty"` // why it was created
 	ProviderID   string             `json:"provider_id,omitempty"`
 	InstanceType string             `json:"instance_type,omitempty"`
-	Market       nstance.MarketType `json:"market,omitempty"`
+	Market       nstance.MarketType `json:"market,omitempty"`       // that it is in, as the provider says
+	MarketAsked  nstance.MarketType `json:"market_asked,omitempty"` // for, if it is another
 	Addresses    []string           `json:"addresses,omitempty"`
 	InfraHash    string             `json:"infra_hash,omitempty"`
 	RuntimeHash  string             `json:"runtime_hash,omitempty"` // of the variables and files in place
@@ -136,7 +150,7 @@ func instanceOf(w *apiv1.Instance) Instance {
 		ID: nstance.InstanceID(w.GetId()), Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
 		State: nstance.State(w.GetState()), Conditions: w.GetConditions(), OnDemand: w.GetOnDemand(),
 		Connected: w.GetConnected(), Drifted: w.GetDrifted(), Reason: w.GetReason(), ProviderID: w.GetProviderId(),
-		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(),
+		InstanceType: w.GetInstanceType(), Market: nstance.MarketType(w.GetMarket()), MarketAsked: nstance.MarketType(w.GetMarketAsked()), Addresses: w.GetAddresses(),
 		InfraHash: w.GetInfraHash(), RuntimeHash: w.GetRuntimeHash(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), RegisteredAt: wire.TimeOf(w.GetRegisteredAt()),
 		LastReportAt: wire.TimeOf(w.GetLastReportAt()), Drain: wire.DrainOf(w.GetDrain()),
 		PreservedUntil: wire.TimeOf(w.GetPreservedUntil()), Drift: fieldsOf(w.GetDrift()),

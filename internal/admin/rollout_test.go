@@ -393,7 +393,7 @@ func TestPlan(t *testing.T) {
 	})
 	t.Run("everything that can be said of a group", func(t *testing.T) {
 		flags := strings.Fields(`--tenant default --template vm --size 4 --instance-type large,small --subnet-pool b --var a=b --args {} --load-balancer front
-			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --protect`)
+			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --protect`)
 		r := w.run(append([]string{"plan", "--group", "web"}, flags...)...)
 		require.Zero(t, r.code, r.errors)
 		planned := asked.GetGroup()

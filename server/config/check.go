@@ -119,6 +119,12 @@ func (d *decoder) market(c *Config, path string, m *Market) {
 	if m.FallbackAfter > 0 && m.Fallback == noFallback {
 		d.wrong(join(path, "fallback_after"), "remove it, or set fallback", "means nothing without fallback")
 	}
+	if m.ReturnAfter > 0 && m.Fallback == noFallback {
+		d.wrong(join(path, "return_after"), "remove it, or set fallback", "means nothing without fallback")
+	}
+	if m.OnDemandBase.N > 0 && !m.spot() {
+		d.wrong(join(path, "on_demand_base"), remedy, "means nothing on on-demand capacity")
+	}
 }
 
 const (

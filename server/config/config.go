@@ -219,6 +219,8 @@ type Market struct {
 	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest price for spot an hour, a decimal in quotes, in the cloud's currency"`
 	Fallback      string             `name:"fallback" default:"none" enum:"on-demand|none" doc:"what to buy while spot is sold out"`
 	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
+	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member goes back to spot, if that is not known to be sold out; doubles after each failure, up to a day"`
+	OnDemandBase  nstance.Count      `name:"on_demand_base" absent:"0" doc:"with type spot: members that are on-demand in any case, a count or a percentage of size, rounded up; a change replaces no more than it must"`
 }
 
 // Rollout bounds voluntary change of a group.

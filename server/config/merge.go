@@ -136,7 +136,7 @@ func (m *Market) definition() nstance.Market {
 	if m == nil {
 		return nstance.Market{Type: nstance.OnDemand}
 	}
-	out := nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), FallbackAfter: m.FallbackAfter}
+	out := nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), FallbackAfter: m.FallbackAfter, ReturnAfter: m.ReturnAfter, OnDemandBase: m.OnDemandBase}
 	if m.Fallback != noFallback {
 		out.Fallback = nstance.MarketType(m.Fallback)
 	}

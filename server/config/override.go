@@ -41,6 +41,8 @@ type Purchase struct {
 	MaxPrice      Price              `json:"max_price,omitempty"`
 	Fallback      nstance.MarketType `json:"fallback,omitempty"` // on-demand, or empty for none
 	FallbackAfter Duration           `json:"fallback_after,omitempty"`
+	ReturnAfter   Duration           `json:"return_after,omitempty"`
+	OnDemandBase  string             `json:"on_demand_base,omitempty"` // a count or a percentage
 }
 
 // A Pace is a Rollout of which any part may be absent.
@@ -390,6 +392,10 @@ func layMarket(g *nstance.Group, o Override) error {
 		return nstance.FieldError("market.fallback", "use on-demand, or leave it out", "%q is unknown", clip(string(m.Fallback)))
 	case m.FallbackAfter != 0 && m.Fallback == "":
 		return nstance.FieldError("market.fallback_after", "leave it out, or set fallback", "means nothing without fallback")
+	case m.ReturnAfter != 0 && m.Fallback == "":
+		return nstance.FieldError("market.return_after", "leave it out, or set fallback", "means nothing without fallback")
+	case m.OnDemandBase != "" && !spot:
+		return nstance.FieldError("market.on_demand_base", remedy, "means nothing on on-demand capacity")
 	}
 	if m.MaxPrice != "" {
 		if err := m.MaxPrice.Validate("market.max_price"); err != nil {
@@ -399,7 +405,20 @@ func layMarket(g *nstance.Group, o Override) error {
 	if err := m.FallbackAfter.within("market.fallback_after"); err != nil {
 		return err
 	}
-	g.Definition.Market = nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter)}
+	if err := m.ReturnAfter.within("market.return_after"); err != nil {
+		return err
+	}
+	var base nstance.Count
+	if m.OnDemandBase != "" {
+		var err error
+		if base, err = ParseCount("market.on_demand_base", m.OnDemandBase); err != nil {
+			return err
+		}
+	}
+	g.Definition.Market = nstance.Market{
+		Type: m.Type, MaxPrice: string(m.MaxPrice), Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter),
+		ReturnAfter: time.Duration(m.ReturnAfter), OnDemandBase: base,
+	}
 	return nil
 }
 

@@ -21,7 +21,7 @@ func everything() config.Override {
 		Size: new(7), InstanceTypes: []string{"a", "b"}, Vars: map[string]string{"k": "v"}, Template: "web", SubnetPool: "edge",
 		Args: json.RawMessage(`{"disk":{"size":9}}`), DrainTimeout: span(90 * time.Second), Protect: new(true), LoadBalancers: []string{"back", "front"},
 		Rollout: &config.Pace{MaxSurge: "20%", MinReady: span(time.Minute), HaltAfter: new(0)},
-		Market:  &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute)},
+		Market:  &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%"},
 	}
 }
 
@@ -98,7 +98,7 @@ func TestTemplated(t *testing.T) {
 		require.Equal(t, nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: time.Minute}, g.Rollout)
 		require.True(t, g.Protect)
 		require.Equal(t, []string{"back", "front"}, g.Definition.LoadBalancers)
-		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute}, g.Definition.Market)
+		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 20, Percent: true}}, g.Definition.Market)
 		again, err := c.Templated(key, "web")
 		require.NoError(t, err)
 		require.Equal(t, base, again, "the template is untouched")
@@ -137,6 +137,10 @@ func TestLayRefuses(t *testing.T) {
 		"a price that is none":         {"market.max_price", config.Override{Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "-1"}}},
 		"a fallback of on-demand":      {"market.fallback", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, Fallback: nstance.OnDemand}}},
 		"a fallback to spot":           {"market.fallback", config.Override{Market: &config.Purchase{Type: nstance.Spot, Fallback: nstance.Spot}}},
+		"a return from no fallback":    {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, ReturnAfter: 1}}},
+		"a return in no time":          {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, Fallback: nstance.OnDemand, ReturnAfter: -1}}},
+		"a base of on-demand":          {"market.on_demand_base", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, OnDemandBase: "1"}}},
+		"a base of words":              {"market.on_demand_base", config.Override{Market: &config.Purchase{Type: nstance.Spot, OnDemandBase: "some"}}},
 		"a wait for no fallback":       {"market.fallback_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, FallbackAfter: 1}}},
 		"a balancer twice":             {"load_balancers", config.Override{LoadBalancers: []string{"back", "back"}}},
 		"a balancer that is not there": {"load_balancers", config.Override{LoadBalancers: []string{"fornt"}}},
@@ -218,7 +222,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s"}}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%"}}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

@@ -149,6 +149,7 @@ func TestEverySettingArrives(t *testing.T) {
 				Vars:     map[string]string{"region": "eu", "color": "green", "level": "group"},
 				Market: nstance.Market{
 					Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: 10 * time.Minute,
+					ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 25, Percent: true},
 				},
 				LaunchTimeout: 10 * time.Minute, RegistrationTimeout: 3 * time.Minute,
 			},
