@@ -32,6 +32,7 @@ func (d *driver) drill() {
 	d.drillClock(webToo)
 	d.drillCapacity(web)
 	d.drillLosses(web)
+	d.drillMarkets(webToo)
 	d.drillUnresolved(webToo, true)
 	d.drillUnresolved(web, false)
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -128,7 +129,7 @@ func leftAt(rec storage.Instance) time.Time {
 func (d *driver) drillFreeze(key nstance.GroupKey) {
 	d.freeze(key)
 	before := d.machines(key)
-	lost := before[0].ID
+	lost := before[slices.IndexFunc(before, func(m nstance.Machine) bool { return m.Market == nstance.Spot })].ID
 	_ = d.cloud.Reclaim(lost, time.Minute)
 	d.want(key, func(g *nstance.Group) { g.Size++ })
 	d.pass(2 * time.Minute)

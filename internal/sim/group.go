@@ -65,6 +65,12 @@ func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 			LoadBalancers: balancersOf(key),
 		},
 	}
+	if key == webToo {
+		g.Definition.Market = nstance.Market{
+			Type: nstance.Spot, Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: returnAfter,
+			OnDemandBase: nstance.Count{N: base},
+		}
+	}
 	return g
 }
 

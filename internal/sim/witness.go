@@ -236,6 +236,7 @@ func (c *checker) leaves(old, now storage.Instance) {
 	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.w.cloud.running()[now.ID] || !c.sound(now.ID) || c.readyFor(now.ID) < reportInterval {
 		return
 	}
+	c.baseLeft(now)
 	key, others := keyOf(now), 0
 	for _, r := range c.w.store.members(key) {
 		if r.ID != now.ID && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.returns(*r)) && c.believed(*r) {

@@ -137,6 +137,7 @@ func Run(cfg Config) Result {
 	d.play()
 	d.heal()
 	d.attended(cfg.Settle)
+	d.returned(webToo)
 	w.check.settled()
 	d.drill()
 	stop()
