@@ -143,8 +143,10 @@ func TestMarket(t *testing.T) {
 	t.Run("price counts", func(t *testing.T) {
 		require.NotEqual(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.MaxPrice = "0.06" })))
 	})
-	t.Run("waiting before a fallback is a timeout", func(t *testing.T) {
+	t.Run("waits and the on-demand base are no part of a machine", func(t *testing.T) {
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.FallbackAfter = time.Hour })))
+		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.ReturnAfter = time.Hour })))
+		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.OnDemandBase.N = 2 })))
 	})
 }
 

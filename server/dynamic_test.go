@@ -77,7 +77,7 @@ func batch() *apiv1.CreateGroupRequest {
 		Group: "batch", Template: "vm", Size: proto.Int32(2), InstanceTypes: []string{"small", "large"}, SubnetPool: "open",
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
 		Rollout: &apiv1.Rollout{MaxSurge: "50%", MinReady: durationpb.New(time.Second), HaltAfter: proto.Int32(0)},
-		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute)},
+		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "1"},
 	}
 }
 
@@ -99,6 +99,10 @@ func TestCreateGroup(t *testing.T) {
 	require.Zero(t, g.GetRollout().GetHaltAfter())
 	require.True(t, proto.Equal(batch().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
 	require.Eventually(t, func() bool { return w.machines("default") == 2 }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool {
+		got, err := api.GetGroup(t.Context(), &apiv1.GetGroupRequest{Group: g.GetGroup()})
+		return err == nil && got.GetGroup().GetOnDemandMarket() == 1 && got.GetGroup().GetSpotMarket() == 1
+	}, eventually, 10*time.Millisecond, "the base and the other member")
 
 	t.Run("the same request again succeeds", func(t *testing.T) {
 		again, err := api.CreateGroup(t.Context(), batch())
