@@ -100,8 +100,10 @@ func TestCreateGroup(t *testing.T) {
 	require.True(t, proto.Equal(batch().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
 	require.Eventually(t, func() bool { return w.machines("default") == 2 }, eventually, time.Millisecond)
 	require.Eventually(t, func() bool {
-		got, err := api.GetGroup(t.Context(), &apiv1.GetGroupRequest{Group: g.GetGroup()})
-		return err == nil && got.GetGroup().GetOnDemandMarket() == 1 && got.GetGroup().GetSpotMarket() == 1
+		list, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		return err == nil && slices.ContainsFunc(list.GetGroups(), func(v *apiv1.Group) bool {
+			return v.GetGroup() == g.GetGroup() && v.GetOnDemandMarket() == 1 && v.GetSpotMarket() == 1
+		})
 	}, eventually, 10*time.Millisecond, "the base and the other member")
 
 	t.Run("the same request again succeeds", func(t *testing.T) {
