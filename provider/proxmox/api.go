@@ -29,12 +29,12 @@ type api struct {
 	poll   time.Duration
 }
 
-func newAPI(o Options) (*api, error) {
+func newAPI(o Options, base http.RoundTripper) (*api, error) {
 	token, err := o.token()
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTransport(o)
+	t, err := newTransport(o, base)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -77,7 +78,7 @@ func Kind() provider.Kind {
 			if err != nil {
 				return nil, nil, err
 			}
-			p, err := New(o, s.Log)
+			p, err := New(o, nil, s.Log)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -89,13 +90,13 @@ func Kind() provider.Kind {
 }
 
 // New returns a provider. It reads the token and asks the cluster nothing. A nil
-// log discards. Close it.
-func New(o Options, log *slog.Logger) (*Provider, error) {
+// transport means one of its own, by the options, a nil log discards. Close it.
+func New(o Options, base http.RoundTripper, log *slog.Logger) (*Provider, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	o = o.withDefaults()
-	a, err := newAPI(o)
+	a, err := newAPI(o, base)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (b *bench) open(o proxmox.Options) *proxmox.Provider {
 	if o.InstanceTypes == nil {
 		o.InstanceTypes = map[string]proxmox.InstanceType{"small": {Cores: 1, Memory: 1024}}
 	}
-	p, err := proxmox.New(o, nil)
+	p, err := proxmox.New(o, nil, nil)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p

@@ -41,28 +41,20 @@ func (e *apiError) Error() string {
 // A transport sends each request to the first endpoint that takes the
 // connection: every node answers for the whole cluster.
 type transport struct {
-	base      *http.Transport
+	base      http.RoundTripper
 	endpoints []*url.URL
 	current   atomic.Int32
 }
 
-func newTransport(o Options) (*transport, error) {
-	t := &transport{base: &http.Transport{
-		Proxy:       http.ProxyFromEnvironment,
-		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
-		MaxIdleConnsPerHost: 32, IdleConnTimeout: 30 * time.Second,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	}}
-	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+// newTransport returns a transport over base; nil: one of its own.
+func newTransport(o Options, base http.RoundTripper) (*transport, error) {
+	t := &transport{base: base}
+	if base == nil {
+		own, err := newBase(o)
 		if err != nil {
-			return nil, nstance.FieldError("options.ca_file", "name a file that the server may read", "%v", err)
+			return nil, err
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, nstance.FieldError("options.ca_file", "copy /etc/pve/pve-root-ca.pem", "%s holds no certificate", o.CAFile)
-		}
-		t.base.TLSClientConfig.RootCAs = pool
+		t.base = own
 	}
 	for _, e := range append([]string{o.Endpoint}, o.FallbackEndpoints...) {
 		u, err := url.Parse(e)
@@ -72,6 +64,34 @@ func newTransport(o Options) (*transport, error) {
 		t.endpoints = append(t.endpoints, u)
 	}
 	return t, nil
+}
+
+func newBase(o Options) (*http.Transport, error) {
+	t := &http.Transport{
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 30 * time.Second,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if o.CAFile == "" {
+		return t, nil
+	}
+	pem, err := os.ReadFile(o.CAFile)
+	if err != nil {
+		return nil, nstance.FieldError("options.ca_file", "name a file that the server may read", "%v", err)
+	}
+	t.TLSClientConfig.RootCAs = x509.NewCertPool()
+	if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, nstance.FieldError("options.ca_file", "copy /etc/pve/pve-root-ca.pem", "%s holds no certificate", o.CAFile)
+	}
+	return t, nil
+}
+
+// CloseIdleConnections is what http.Client calls.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
 }
 
 // RoundTrip returns answers with status 200 and an error for all others.

@@ -207,6 +207,13 @@ func (c *Cloud) FailTasks(kind string, exits ...string) {
 	c.failing[kind] = append(c.failing[kind], exits...)
 }
 
+// SetMemory changes how much memory a node has, in bytes.
+func (c *Cloud) SetMemory(name string, bytes uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[name].Memory = bytes
+}
+
 // SetQuorum says whether the cluster has a quorum.
 func (c *Cloud) SetQuorum(on bool) {
 	c.mu.Lock()
