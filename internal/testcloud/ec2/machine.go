@@ -223,7 +223,12 @@ func (c *Cloud) setTerminated(m *machine) {
 	}
 	m.interfaces = nil
 	m.ended = time.Now()
-	c.enter(m, terminated, c.o.Delays.Linger, func() { delete(c.machines, m.id) })
+	c.enter(m, terminated, c.o.Delays.Linger, func() {
+		delete(c.machines, m.id)
+		if m.spot != nil {
+			delete(c.spotRequests, m.spot.id)
+		}
+	})
 }
 
 func (c *Cloud) release(m *machine) {
