@@ -1,9 +1,11 @@
 package ec2_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -51,7 +53,7 @@ func newRig(t *testing.T, o *cloud.Options) *rig {
 		s.Close()
 		require.NoError(t, c.Close())
 	})
-	r := &rig{T: t, Cloud: c, url: s.URL, http: s.Client()}
+	r := &rig{T: t, Cloud: c, url: s.URL, http: &http.Client{Transport: ownBody{s.Client().Transport}}}
 	r.client = r.signedBy(cloud.DefaultCredential)
 	return r
 }
@@ -69,9 +71,24 @@ func newBubbleRig(t *testing.T, o *cloud.Options) *rig {
 		require.ErrorIs(t, <-served, http.ErrServerClosed)
 		require.NoError(t, c.Close())
 	})
-	r := &rig{T: t, Cloud: c, url: "http://ec2.test", http: &http.Client{Transport: transport}}
+	r := &rig{T: t, Cloud: c, url: "http://ec2.test", http: &http.Client{Transport: ownBody{transport}}}
 	r.client = r.signedBy(cloud.DefaultCredential)
 	return r
+}
+
+// ownBody gives requests a body of their own. The SDK closes its body as soon as
+// an answer begins, while the transport may still look whether more of it comes,
+// and then breaks the connection.
+type ownBody struct{ http.RoundTripper }
+
+func (o ownBody) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return o.RoundTripper.RoundTrip(r)
 }
 
 func (r *rig) signedBy(k cloud.Credential) *ec2.Client {
