@@ -26,12 +26,10 @@ type Options struct {
 	ResourceGroup string // of the machines; empty: machines
 	Location      string // empty: westeurope
 
-	// Tokens are the accepted bearer tokens. Nil: any.
-	Tokens []string
-
-	// Actions are those that the caller's roles permit, as in
-	// Microsoft.Compute/virtualMachines/read. Nil: all.
-	Actions []string
+	// Tokens are the accepted bearer tokens, each with the actions that its roles
+	// permit, as in Microsoft.Compute/virtualMachines/read. Without actions: all.
+	// Nil: any token, and all actions.
+	Tokens map[string][]string
 
 	// Subnets are how many addresses each subnet has for machines, by ARM ID.
 	// A negative number is reported by virtual networks for gateway subnets.

@@ -73,7 +73,7 @@ var routes = []route{
 	{http.MethodGet, pattern(diskPath), "DisksClient.Get", compute + "disks/read", nil, diskServer, nil, nil},
 	{http.MethodDelete, pattern(diskPath), "DisksClient.BeginDelete", compute + "disks/delete", nil, diskServer, nil, nil},
 
-	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/usages"), "VirtualNetworksClient.NewListUsagePager", network + "virtualNetworks/read", []string{"$skiptoken"}, vnetServer, nil, nil},
+	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/usages"), "VirtualNetworksClient.NewListUsagePager", network + "virtualNetworks/usages/read", []string{"$skiptoken"}, vnetServer, nil, nil},
 	{http.MethodGet, pattern("G/$network/loadBalancers/{balancer}/backendAddressPools/{pool}"), "LoadBalancerBackendAddressPoolsClient.Get", network + "loadBalancers/backendAddressPools/read", nil, poolServer, nil, nil},
 
 	{http.MethodGet, pattern("S/$compute/skus"), "ResourceSKUsClient.NewListPager", compute + "skus/read", []string{"$filter", "includeExtendedLocations", "$skiptoken"}, sizeServer, nil, nil},

@@ -22,6 +22,8 @@ type call struct {
 	route *route
 	path  map[string]string // what the route's pattern matched, by name
 	op    string            // ID of the long-running operation that it has started
+
+	actions []string // permitted; nil: all
 }
 
 // ServeHTTP implements http.Handler.
@@ -53,14 +55,15 @@ func (c *Cloud) newCall(r *http.Request) (*call, *Refusal) {
 	if !ok || token == "" {
 		return nil, refuse(http.StatusUnauthorized, "AuthenticationFailed", "Authentication failed. The 'Authorization' header is missing.")
 	}
-	if c.o.Tokens != nil && !slices.Contains(c.o.Tokens, token) {
+	actions, known := c.o.Tokens[token]
+	if c.o.Tokens != nil && !known {
 		return nil, refuse(http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
 	}
 	query := r.URL.Query()
 	if !apiVersion.MatchString(query.Get("api-version")) {
 		return nil, refuse(http.StatusBadRequest, "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required for all requests.")
 	}
-	k := &call{c: c, r: r}
+	k := &call{c: c, r: r, actions: actions}
 	if err := k.match(); err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (o *Options) mentions(part string) bool {
 
 // permitted refuses an action on a resource that the caller's roles do not name.
 func (k *call) permitted(action, id string) *Refusal {
-	if action == "" || k.c.o.Actions == nil || slices.Contains(k.c.o.Actions, action) {
+	if action == "" || k.actions == nil || slices.Contains(k.actions, action) {
 		return nil
 	}
 	return refuse(http.StatusForbidden, "AuthorizationFailed",
