@@ -3,7 +3,6 @@ package azure_test
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"testing"
@@ -44,7 +43,10 @@ func defaults(o *arm.Options) *arm.Options {
 	if o == nil {
 		o = &arm.Options{}
 	}
-	o.Subscription, o.ResourceGroup, o.Tokens = subscription, "machines", []string{"secret"}
+	o.Subscription, o.ResourceGroup = subscription, "machines"
+	if o.Tokens == nil {
+		o.Tokens = map[string][]string{"secret": nil}
+	}
 	if o.Subnets == nil {
 		o.Subnets = map[string]int{subnetA: 251, subnetB: 251}
 	}
@@ -163,5 +165,3 @@ func TestTLS(t *testing.T) {
 	_, err = p.Get(t.Context(), s.ID)
 	require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
 }
-
-var _ http.Handler = (*arm.Cloud)(nil)

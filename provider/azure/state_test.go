@@ -21,6 +21,14 @@ import (
 // over connections in memory.
 func bubble(t *testing.T, o *arm.Options) (*arm.Cloud, *azure.Provider) {
 	t.Helper()
+	cloud, connect := within(t, o)
+	return cloud, connect("secret", "")
+}
+
+// within returns a cloud, and what opens the provider on it with a token and the
+// interface of a server.
+func within(t *testing.T, o *arm.Options) (_ *arm.Cloud, connect func(secret, nic string) *azure.Provider) {
+	t.Helper()
 	cloud := arm.New(defaults(o))
 	l := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: cloud}
@@ -31,12 +39,14 @@ func bubble(t *testing.T, o *arm.Options) (*arm.Cloud, *azure.Provider) {
 		require.NoError(t, server.Close())
 		require.NoError(t, cloud.Close())
 	})
-	p, err := azure.New(azure.Options{
-		Subscription: subscription, ResourceGroup: "machines", Location: "westeurope", Endpoint: "http://127.0.0.1",
-		Tokens: token("secret"), Transport: &http.Client{Transport: transport},
-	})
-	require.NoError(t, err)
-	return cloud, p
+	return cloud, func(secret, nic string) *azure.Provider {
+		p, err := azure.New(azure.Options{
+			Subscription: subscription, ResourceGroup: "machines", Location: "westeurope", Endpoint: "http://127.0.0.1",
+			Tokens: token(secret), Transport: &http.Client{Transport: transport}, Interface: nic,
+		})
+		require.NoError(t, err)
+		return p
+	}
 }
 
 // memory is a listener whose connections are pipes.
