@@ -36,7 +36,7 @@ func devAzure() *dev.Cloud {
 		Kind: azure.Kind(), Protocol: imds.Azure, Consistency: time.Second, TLS: true,
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
 			return arm.New(&arm.Options{
-				Subscription: azureSubscription, ResourceGroup: azureGroup, Tokens: []string{azureToken}, Subnets: map[string]int{azureSubnet: 1000}, Hypervisor: h,
+				Subscription: azureSubscription, ResourceGroup: azureGroup, Tokens: map[string][]string{azureToken: nil}, Subnets: map[string]int{azureSubnet: 1000}, Hypervisor: h,
 				Delays: testcloud.Delays{Visible: 50 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Delete: 100 * time.Millisecond},
 			}), nil
 		},
