@@ -11,6 +11,7 @@ const (
 	consoleFile = "console.log"
 	diskFile    = "disk.qcow2"
 	seedFile    = "seed.iso"
+	pidFile     = "machine.pid"
 	memoryFile  = "memory" // of a hibernated machine
 )
 
@@ -26,6 +27,7 @@ func (m *machine) commandLine(restore bool) ([]string, error) {
 	}
 	args := append(commonArgs(m.c.accel()),
 		"-name", string(m.spec.ID),
+		"-pidfile", pidFile,
 		"-m", strconv.Itoa(m.shape.memory),
 		"-smp", strconv.Itoa(m.shape.cpus),
 		"-chardev", "socket,id=monitor,fd="+monitorFD,

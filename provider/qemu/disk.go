@@ -3,7 +3,6 @@ package qemu
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,8 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/diskfs/go-diskfs/backend/file"
-	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	"github.com/nstance-go/nstance/internal/nocloud"
 )
 
 // imageTool makes overlays. It comes with QEMU.
@@ -26,10 +24,11 @@ func (m *machine) makeDisks(ctx context.Context) error {
 	if err := m.makeOverlay(ctx); err != nil {
 		return err
 	}
-	return writeSeed(filepath.Join(m.dir, seedFile), map[string][]byte{
-		"user-data": m.spec.UserData,
-		"meta-data": fmt.Appendf(nil, "instance-id: %[1]s\nlocal-hostname: %[1]s\n", m.spec.ID),
-	})
+	seed, err := nocloud.Seed(string(m.spec.ID), string(m.spec.ID), m.spec.UserData)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(m.dir, seedFile), seed, 0o600)
 }
 
 // makeOverlay makes the disk that a machine writes to. The image stays as it is.
@@ -66,39 +65,4 @@ func imageFormat(path string) (string, error) {
 		return "qcow2", nil
 	}
 	return "raw", nil
-}
-
-// seedLabel is how cloud-init finds the seed ("NoCloud", cloud-init
-// documentation: a file system labelled CIDATA or cidata).
-const seedLabel = "cidata"
-
-// Of a seed. The library needs to know the size beforehand.
-const (
-	seedBlock = 2048
-	seedSize  = 4<<20 + maxUserData
-)
-
-// writeSeed writes an ISO 9660 file system with Rock Ridge names.
-func writeSeed(path string, files map[string][]byte) (err error) {
-	image, err := file.CreateFromPath(path, seedSize)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, image.Close()) }()
-	fs, err := iso9660.Create(image, seedSize, 0, seedBlock, "")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(fs.Workspace())) }()
-	for name, content := range files {
-		f, err := fs.OpenFile("/"+name, os.O_CREATE|os.O_RDWR)
-		if err != nil {
-			return err
-		}
-		_, err = f.Write(content)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return err
-		}
-	}
-	return fs.Finalize(iso9660.FinalizeOptions{RockRidge: true, VolumeIdentifier: seedLabel})
 }

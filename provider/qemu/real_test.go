@@ -98,7 +98,7 @@ func TestQEMUImage(t *testing.T) {
 
 	files, err := filepath.Glob(filepath.Join(dir, "*", string(m.ID), "*"))
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 4)
 	seed := filepath.Join(filepath.Dir(files[0]), "seed.iso")
 	read := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), "isoinfo", append(args, "-i", seed)...).Output()
@@ -106,8 +106,8 @@ func TestQEMUImage(t *testing.T) {
 		return string(out)
 	}
 	require.Contains(t, read("-d"), "Volume id: cidata")
-	require.Equal(t, string(s.UserData), read("-R", "-x", "/user-data"))
-	require.Equal(t, "instance-id: "+string(m.ID)+"\nlocal-hostname: "+string(m.ID)+"\n", read("-R", "-x", "/meta-data"))
+	require.Equal(t, string(s.UserData), read("-J", "-x", "/user-data"))
+	require.Equal(t, "instance-id: "+string(m.ID)+"\nlocal-hostname: "+string(m.ID)+"\n", read("-J", "-x", "/meta-data"))
 
 	info, err := exec.CommandContext(t.Context(), "qemu-img", "info", "-U", "--output", "json", filepath.Join(filepath.Dir(seed), "disk.qcow2")).Output()
 	require.NoError(t, err)
