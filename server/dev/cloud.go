@@ -55,12 +55,16 @@ func newCloud(ctx context.Context, o *Options, h *home) (cloud, error) {
 	if o.Cloud != nil {
 		return newTestCloud(ctx, o, h)
 	}
+	if o.QEMU != nil {
+		return newQEMUCloud(o, h)
+	}
 	return newLocalCloud(ctx, o, h)
 }
 
 // A configFile is a configuration under construction.
 type configFile struct {
 	top, shard, template object
+	release              string // part of the user data
 }
 
 // A localCloud is provider local.

@@ -72,6 +72,7 @@ func configuration(o *Options, c interface {
 		"@registration@", strings.Join(at.registration, ","), "@agent@", strings.Join(at.agent, ","),
 	).Replace(userData)
 	conf := configFile{
+		release: strconv.Itoa(release),
 		shard: object{
 			"id":               shardID,
 			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent, "peer": anyPort},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/nstance-go/nstance"
 )
@@ -95,7 +96,7 @@ func readPID(file string) (int, error) {
 	if err != nil {
 		return 0, nstance.Errorf(nstance.Internal, "process of a machine: %w", err)
 	}
-	pid, err := strconv.Atoi(string(text))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid <= 1 {
 		return 0, nstance.Errorf(nstance.Internal, "process of a machine: %s: %.64q is no process", file, text)
 	}

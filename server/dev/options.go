@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -42,7 +43,7 @@ type Options struct {
 	// Scenario to play; empty: none, Run serves until its context ends.
 	Scenario string
 
-	Instances int // size of the group; 3
+	Instances int // size of the group; 3, of virtual machines 1
 	Count     int // its size in scenario mass; 50. How often scenario kill kills; 20
 
 	// Seed decides what scenario kill does, and when: the same seed, the same
@@ -71,6 +72,10 @@ type Options struct {
 	// Cloud is the cloud in whose test server the machines are. Nil: provider
 	// local.
 	Cloud *Cloud
+
+	// QEMU has virtual machines, with the kernel and the initramfs that it names.
+	// Nil: child processes. For scenarios interrupt, crash and rollout.
+	QEMU *qemu.Options
 
 	// JSON has every event written to Out as one JSON object a line, and
 	// everything for people to Err. Without it, all of that goes to Out.
@@ -106,6 +111,10 @@ func (o *Options) complete() (*Options, error) {
 	c := Options{}
 	if o != nil {
 		c = *o
+	}
+	if c.QEMU != nil {
+		fill(&c.Instances, 1)
+		fill(&c.patience, guestPatience)
 	}
 	fill(&c.Instances, defaultInstances)
 	fill(&c.Count, map[bool]int{true: defaultKills, false: defaultCount}[c.Scenario == Kill])
@@ -159,6 +168,9 @@ func (o *Options) check() error {
 	}
 	if o.Cloud != nil && !o.Cloud.Kind.Spot && o.Scenario != "" && !slices.Contains([]string{Crash, Rollout}, o.Scenario) {
 		return nstance.FieldError("scenario", "use crash or rollout", "provider %s takes no machines back, which is part of %s", o.Cloud.Kind.Name, o.Scenario)
+	}
+	if err := o.checkQEMU(); err != nil {
+		return err
 	}
 	if o.Instances < 1 || o.Instances > maxInstances {
 		return nstance.FieldError("instances", "use 1 to 500", "%d machines are not possible here", o.Instances)

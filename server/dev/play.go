@@ -36,6 +36,9 @@ func (w *shard) play(ctx context.Context) (Summary, error) {
 	if w.pair != nil {
 		limit += 4 * w.o.ElectionTTL
 	}
+	if w.o.QEMU != nil {
+		limit += time.Duration(2*p.size) * guestPatience
+	}
 	if w.o.Scenario == Kill {
 		limit += time.Minute + time.Duration(w.o.Count)*2*w.o.meanPause()
 	}
