@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -29,9 +30,9 @@ export NSTANCE_INSTANCE_KIND={{.Instance.Kind}}
 export NSTANCE_SERVER_REGISTRATION_ADDR=` + qemu.HostAddress + `:${registration##*:}
 export NSTANCE_SERVER_AGENT_ADDR=` + qemu.HostAddress + `:${agent##*:}
 export NSTANCE_SPOT_POLL_INTERVAL=2s
-export NSTANCE_PROVIDER={{.Vars.protocol}}
+export NSTANCE_PROVIDER=@protocol@
 export NSTANCE_DRAIN_HOOK='["/bin/sh", "/run/drain"]'
-export NSTANCE_DEV_RELEASE={{.Vars.release}}
+export NSTANCE_DEV_RELEASE=@release@
 cat > /run/drain <<'EOF'
 echo "emptied $NSTANCE_INSTANCE_ID because of $NSTANCE_DRAIN_REASON, $NSTANCE_DRAIN_SECONDS s before its deadline"  > /dev/console
 echo "received by $NSTANCE_INSTANCE_ID: $(cat /opt/nstance-agent/recv/motd)" > /dev/console
@@ -72,8 +73,7 @@ func (c *qemuCloud) configure(conf configFile, _ int, _ bool) {
 	conf.shard["provider"] = object{"kind": "qemu", "options": object{"kernel": "of single-machine mode", "types": object{guestType: object{}}}}
 	conf.template["arch"], conf.template["instance_type"] = nstance.AMD64, guestType
 	conf.template["registration_timeout"], conf.template["launch_timeout"] = guestRegistration, guestLaunch
-	conf.template["userdata"] = object{"content": guestUserData}
-	conf.template["vars"] = object{"release": conf.release, "protocol": c.protocol}
+	conf.template["userdata"] = object{"content": strings.NewReplacer("@release@", conf.release, "@protocol@", c.protocol).Replace(guestUserData)}
 }
 
 func (c *qemuCloud) open(context.Context) (nstance.Provider, error) { return c.Cloud, nil }
