@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/server/dev"
 )
 
@@ -58,15 +59,28 @@ a summary with the milliseconds that each stage took.`,
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	var cloud string
+	places := "where the machines are: local, or qemu for virtual machines, in scenarios interrupt, crash and rollout"
 	if clouds := slices.Sorted(maps.Keys(p.parts.Clouds)); len(clouds) > 0 {
-		f.StringVar(&cloud, "provider", "local", "where the machines are: local, or the test server of a cloud, through its real provider: "+strings.Join(clouds, ", "))
+		places += "; or the test server of a cloud, through its real provider: " + strings.Join(clouds, ", ")
 	}
+	f.StringVar(&cloud, "provider", "local", places)
+	var guest qemu.Options
+	f.StringVar(&guest.Kernel, "kernel", ".bin/qemu/vmlinuz", "kernel of virtual machines; make qemu-guest makes it")
+	f.StringVar(&guest.Initrd, "initrd", ".bin/qemu/initrd", "initramfs of virtual machines, with the agent; make qemu-guest makes it")
 	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := checkDev(f, &o); err != nil {
 			return err
 		}
-		if o.Cloud, err = p.devCloud(cloud); err != nil {
+		if cloud != virtual && (f.Changed("kernel") || f.Changed("initrd")) {
+			return nstance.FieldError("--kernel", "add --provider qemu", "belongs to virtual machines")
+		}
+		if cloud == virtual {
+			o.QEMU = &guest
+			if !f.Changed("instances") {
+				o.Instances = 0 // the default for them
+			}
+		} else if o.Cloud, err = p.devCloud(cloud); err != nil {
 			return err
 		}
 		if o.Cloud != nil && f.Changed("metadata") {
@@ -85,6 +99,9 @@ a summary with the milliseconds that each stage took.`,
 	return cmd
 }
 
+// virtual is the name of provider qemu.
+const virtual = "qemu"
+
 // devCloud returns the cloud of that name, nil for provider local. Its credentials
 // are this program's environment from now on, for servers here and in processes
 // of their own.
@@ -92,7 +109,7 @@ func (p *program) devCloud(name string) (*dev.Cloud, error) {
 	if name == "" || name == "local" {
 		return nil, nil
 	}
-	names := append(slices.Sorted(maps.Keys(p.parts.Clouds)), "local")
+	names := append(slices.Sorted(maps.Keys(p.parts.Clouds)), "local", virtual)
 	if err := nearest.Among("--provider", name, names); err != nil {
 		return nil, err
 	}

@@ -70,6 +70,9 @@ func TestDevRefuses(t *testing.T) {
 		"--seed: belongs to scenario kill":                   {"--scenario", "failover", "--seed", "3"},
 		"--election-ttl: belongs to scenario failover or ki": {"--scenario", "mass", "--election-ttl", "3s"},
 		"--instances: does not belong to scenario mass":      {"--scenario", "mass", "--instances", "3"},
+		"--kernel: belongs to virtual machines":              {"--kernel", "vmlinuz"},
+		"kernel: virtual machines need a kernel":             {"--provider", "qemu", "--kernel", ""},
+		"scenario: scenario kill is not for virtual":         {"--provider", "qemu", "--scenario", "kill"},
 		"storage: mem:// is in one process only":             {"--storage", "mem://"},
 	} {
 		code, out, errs := call(t, nil, append([]string{"dev"}, args...)...)

@@ -89,6 +89,12 @@ func (c *qemuCloud) interrupt(id nstance.InstanceID) error {
 	return c.Interrupt(id, "terminate", noticeAhead)
 }
 
+func (c *qemuCloud) announce(id nstance.InstanceID, action string, after time.Duration) error {
+	return c.Interrupt(id, action, after)
+}
+
+func (c *qemuCloud) holds(context.Context, int) error { return nil }
+
 func (c *qemuCloud) crash(id nstance.InstanceID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), guestPatience)
 	defer cancel()
