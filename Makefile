@@ -124,7 +124,7 @@ scenarios: build ## the main job, for real, on this machine
 	dist/nstance-server dev --scenario crash --json | tail -n 1
 	dist/nstance-server dev --scenario rollout --json | tail -n 1
 	dist/nstance-dev --scenario failover --json | tail -n 1
-	for cloud in aws azure; do dist/nstance-server dev --provider $$cloud --scenario interrupt --json | tail -n 1; done
+	for cloud in aws azure gcp; do dist/nstance-server dev --provider $$cloud --scenario interrupt --json | tail -n 1; done
 	dist/nstance-server dev --provider aws --scenario failover --json | tail -n 1
 	dist/nstance-server dev --provider proxmox --scenario rollout --json | tail -n 1
 	dist/nstance-server dev --scenario kill --count 12 --seed 7 --json | tail -n 1

@@ -262,6 +262,8 @@ func onClouds(t *testing.T, bin string) {
 		{"aws", "failover", "aws/spot"},
 		{"azure", "interrupt", "azure/spot"},
 		{"azure", "failover", "azure/spot"},
+		{"gcp", "interrupt", "gcp/spot"},
+		{"gcp", "crash", ""},
 		{"proxmox", "crash", ""},
 		{"proxmox", "rollout", ""},
 	} {

@@ -32,6 +32,7 @@ func parts() servercmd.Parts {
 		Clouds: map[string]func() *dev.Cloud{
 			"aws":     devAWS,
 			"azure":   devAzure,
+			"gcp":     devGCP,
 			"proxmox": devProxmox,
 		},
 	}
