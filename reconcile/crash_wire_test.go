@@ -211,11 +211,20 @@ func (o *wired) Balanced(string) []string {
 
 func (o *wired) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 	o.site.shape(&s)
-	return o.provider.Create(ctx, s)
+	m, err := o.provider.Create(ctx, s)
+	return asAsked(m), err
+}
+
+// asAsked shows a machine in the market that the stories ask for, also where
+// shape has asked for another one.
+func asAsked(m nstance.Machine) nstance.Machine {
+	m.Market = nstance.Spot
+	return m
 }
 
 func (o *wired) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
-	return o.provider.Get(ctx, id)
+	m, err := o.provider.Get(ctx, id)
+	return asAsked(m), err
 }
 
 func (o *wired) Delete(ctx context.Context, m nstance.Machine) error {
@@ -223,7 +232,13 @@ func (o *wired) Delete(ctx context.Context, m nstance.Machine) error {
 }
 
 func (o *wired) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
-	return o.provider.List(ctx, owner)
+	return func(yield func(nstance.Machine, error) bool) {
+		for m, err := range o.provider.List(ctx, owner) {
+			if !yield(asAsked(m), err) {
+				return
+			}
+		}
+	}
 }
 
 func (o *wired) BalancerMembers(ctx context.Context, _ nstance.LoadBalancer) ([]string, error) {
