@@ -104,7 +104,7 @@ func TestProgramsChooseClouds(t *testing.T) {
 		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "bench/") {
 			continue
 		}
-		for _, cloud := range []string{"aws", "gcp", "azure", "proxmox", "qemu"} {
+		for _, cloud := range []string{"aws", "gcp", "azure", "proxmox"} {
 			own := "provider/" + cloud
 			if pkg != own && !strings.HasPrefix(pkg, own+"/") {
 				require.NotContains(t, strings.Fields(imports), module+"/"+own, "%s imports it", pkg)
