@@ -66,7 +66,7 @@ func Example() {
 	// unit 1: running; asked again, the same machine: true
 	// unit 2: running; asked again, the same machine: true
 	// unit 3: running; asked again, the same machine: true
-	// a misspelt argument: args.unti: no such argument (known are: unit)
+	// a misspelt argument: args.unti: no such argument (did you mean "unit"?)
 	// another tenant deletes unit 1: conflict
 	// unit 1 is gone, 2 machines are left
 	// create: ok, ok, ok, ok, ok, ok, invalid
