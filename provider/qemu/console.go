@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"sync"
@@ -12,16 +13,20 @@ import (
 // to its end.
 const maxConsoleFile = 1 << 20
 
+// maxLine is how many bytes without an end of line are kept for one.
+const maxLine = 4096
+
 // A console keeps what a machine prints: all of it in a file up to
 // maxConsoleFile, the end of it in memory.
 type console struct {
 	path string
-	copy io.Writer // also gets everything; may be nil
+	copy io.Writer // also gets everything, by lines; may be nil
 
 	mu   sync.Mutex
 	file *os.File
 	size int
 	last []byte
+	line []byte // not copied yet
 }
 
 func newConsole(path string, also io.Writer) *console { return &console{path: path, copy: also} }
@@ -34,9 +39,22 @@ func (c *console) Write(b []byte) (int, error) {
 	c.last = c.last[max(0, len(c.last)-nstance.MaxConsoleBytes):]
 	c.record(b)
 	if c.copy != nil {
-		_, _ = c.copy.Write(b)
+		c.line = append(c.line, b...)
+		c.copyLines(len(c.line) >= maxLine)
 	}
 	return len(b), nil
+}
+
+// copyLines passes the whole lines on, or everything: machines share that writer.
+func (c *console) copyLines(everything bool) {
+	end := len(c.line)
+	if !everything {
+		end = bytes.LastIndexByte(c.line, '\n') + 1
+	}
+	if end > 0 {
+		_, _ = c.copy.Write(c.line[:end])
+		c.line = c.line[end:]
+	}
 }
 
 // record appends b to the file, and starts the file anew with its end when it is
@@ -66,6 +84,9 @@ func (c *console) end() []byte {
 func (c *console) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.copy != nil {
+		c.copyLines(true)
+	}
 	if c.file != nil {
 		_ = c.file.Close()
 		c.file = nil

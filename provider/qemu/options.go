@@ -31,7 +31,7 @@ type Options struct {
 	MaxMachines int               `json:"max_machines" doc:"how many machines there may be at the same time; one more is refused as sold out" default:"no limit" min:"0"`
 	Endpoint    string            `json:"endpoint" doc:"socket of a cloud that another process serves; instead of everything else"`
 
-	Console io.Writer `json:"-"` // also gets what machines print, from many goroutines; nil: discarded
+	Console io.Writer `json:"-"` // also gets what machines print, whole lines from many goroutines; nil: discarded
 }
 
 // A Type is what a machine of an instance type has.
