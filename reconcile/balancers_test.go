@@ -57,7 +57,7 @@ func (w *world) fronts(lb string, others ...string) {
 		}
 	}
 	require.ElementsMatch(w.t, want, w.outside.Balanced(lb))
-	require.Empty(w.t, w.outside.Severed(), "nobody is deleted while traffic goes there")
+	require.Empty(w.t, w.outside.Severed(), "no machine is deleted while it is sent traffic")
 }
 
 // balances reports whether a machine is in a load balancer.

@@ -128,7 +128,7 @@ func TestImages(t *testing.T) {
 	_, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "debian-1?-*"})
 	w.refused(nstance.NotFound, err) // only * stands for others
 	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Name: "debian-12-*"})
-	w.refused(nstance.Invalid, err) // anybody could publish one of that name
+	w.refused(nstance.Invalid, err) // any account could publish one of that name
 	require.ErrorContains(t, err, "owner")
 	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "self", Arch: "riscv"})
 	w.refused(nstance.Invalid, err)

@@ -19,11 +19,11 @@ var architectures = map[types.ArchitectureType]nstance.Arch{
 }
 
 // ResolveImage implements [nstance.ImageResolver]. It wants an owner: a name alone
-// fits images that anybody may have published. Images that were deregistered are
+// fits images that any account may have published. Images that were deregistered are
 // left out, and so are those that an account's setting "Allowed AMIs" hides.
 func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
 	if q.Owner == "" {
-		return "", nstance.FieldError("owner", "name an account ID, self, amazon or aws-marketplace", "is empty, so that anybody's image would fit")
+		return "", nstance.FieldError("owner", "name an account ID, self, amazon or aws-marketplace", "is empty, so that any account's image would fit")
 	}
 	in := &ec2.DescribeImagesInput{Owners: []string{q.Owner}, Filters: []types.Filter{filter("state", "available")}, MaxResults: aws.Int32(pageSize)}
 	if q.Name != "" {

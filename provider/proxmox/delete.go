@@ -75,7 +75,7 @@ func claims(is marks, m nstance.Machine) error {
 
 // gone proves that there is no machine with that ID, removes its image, and
 // fails with NotFound. A VMID that another of our machines has is a Conflict;
-// one that somebody else's has was used again.
+// one that a foreign machine has was used again.
 func (p *Provider) gone(ctx context.Context, list []resource, m nstance.Machine) error {
 	for _, r := range list {
 		if r.Type != "qemu" || itoa(r.VMID) != m.ProviderID {

@@ -45,7 +45,7 @@ const (
 // tags from the first configuration on.
 type marks struct {
 	ID           nstance.InstanceID `json:"id"`
-	VMID         int                `json:"vmid"` // a copy that somebody makes has another one
+	VMID         int                `json:"vmid"` // a copy has another one
 	Owner        nstance.Owner      `json:"owner"`
 	Group        nstance.GroupID    `json:"group,omitempty"`
 	CreatedAt    time.Time          `json:"created_at"`

@@ -152,7 +152,7 @@ func TestReusedVMID(t *testing.T) {
 	require.Equal(t, "database", b.cloud.Config(vmidOf(t, m))["name"])
 }
 
-// TestCopyIsNotOurs: somebody clones one of our machines by hand. The copy has
+// TestCopyIsNotOurs: one of our machines is cloned by hand. The copy has
 // its notes and tags.
 func TestCopyIsNotOurs(t *testing.T) {
 	b := newBench(t, nil)
@@ -172,7 +172,7 @@ func TestCopyIsNotOurs(t *testing.T) {
 	require.Contains(t, b.cloud.Config(777)["name"], string(s.ID))
 }
 
-// TestChangedMarks: a machine that somebody renamed is not touched, and not gone.
+// TestChangedMarks: a machine that was renamed is not touched, and not gone.
 func TestChangedMarks(t *testing.T) {
 	for name, change := range map[string]map[string]string{
 		"name": {"name": "mine"}, "name and notes": {"name": "mine", "description": ""}, "name and tags": {"name": "mine", "tags": ""},

