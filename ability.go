@@ -13,8 +13,18 @@ import (
 // when ctx is done, and classify every error with a Code. provider/providertest
 // checks these contracts too.
 
-// An ImageResolver is a Provider that finds machine images by what they are
-// called.
+// An AccountNamer is a Provider that names the place in which it sees machines.
+// With credentials for another place every machine would be NotFound, by a
+// definite answer. A reconciler remembers the name together with its records,
+// and acts on nothing where the names differ.
+type AccountNamer interface {
+	// Account returns that place: an account and region, a project and zone. It is
+	// the same for the provider's whole life, and two providers that see the same
+	// machines give the same. Fails as a read does.
+	Account(ctx context.Context) (string, error)
+}
+
+// An ImageResolver is a Provider that finds machine images by name.
 type ImageResolver interface {
 	// ResolveImage returns the provider's ID of the newest image that fits q.
 	// Two calls may give different IDs once a newer image was published. Fails
@@ -32,25 +42,26 @@ type ImageQuery struct {
 
 // A SubnetCounter is a Provider that knows how many addresses are free.
 type SubnetCounter interface {
-	// FreeAddresses returns, for each of the subnets that it can tell this of,
-	// how many more machines would find an address there. Fails as a read does:
-	// then nothing is known about any.
+	// FreeAddresses returns how many more machines would get an address in each
+	// subnet. Subnets whose count the cloud does not report are left out. An
+	// error, as of a read, says nothing about any subnet.
 	FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error)
 }
 
 // A TypeLister is a Provider that knows its machine types.
 type TypeLister interface {
 	// TypeArchs returns which architectures each of the named instance types
-	// can run. A name that is missing in the answer is not a type that the
-	// provider knows. Fails as a read does: then nothing is known.
+	// can run. A name that is missing in the answer is unknown to the provider.
+	// An error, as of a read, says nothing about any type.
 	TypeArchs(ctx context.Context, names []string) (map[string][]Arch, error)
 }
 
 // A Balancer is a Provider with load balancers whose members can be changed.
 type Balancer interface {
 	// BalancerMembers returns the provider's IDs of all machines that lb sends
-	// traffic to, or is about to, whoever put them there. Fails with NotFound
-	// when there is no such load balancer: nobody is its member then.
+	// traffic to, or is about to, including members that Nstance did not add.
+	// Fails with NotFound when there is no such load balancer: it has no
+	// members then.
 	BalancerMembers(ctx context.Context, lb LoadBalancer) ([]string, error)
 
 	// JoinBalancer makes the machines members of lb, all or, if it fails, any
@@ -60,8 +71,8 @@ type Balancer interface {
 	JoinBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
 
 	// LeaveBalancer ends the membership of the machines, all or, if it fails,
-	// any part of them. One that is no member, or exists no more, changes
-	// nothing. Nil means that no new connection goes to them. It is called with
+	// any part of them. A machine that is not a member, or does not exist any
+	// more, is skipped. Nil means that no new connection goes to them. It is called with
 	// up to MaxBalancerBatch machines. Fails with NotFound when there is no such
 	// load balancer.
 	LeaveBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
@@ -114,8 +125,10 @@ const MaxConsoleBytes = 64 << 10
 // cannot learn from inside, such as the maintenance of the node they run on.
 type NoticeWatcher interface {
 	// WatchNotices yields notices about the owner's machines as they appear,
-	// change or are withdrawn, until ctx ends. An error is news for the log, not
-	// the end, and withdraws nothing.
+	// change or are withdrawn, until ctx ends. An error is for the log: the watch
+	// goes on, and no notice is withdrawn. Notices that stand at the same time for
+	// one machine have different event IDs. A notice without deadline may reuse
+	// the ID of an earlier one that was withdrawn.
 	WatchNotices(ctx context.Context, owner Owner) iter.Seq2[MachineNotice, error]
 }
 

@@ -37,7 +37,8 @@ var floors = []struct {
 	reason string
 }{
 	{".", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "the language is standard library only"},
-	{"./confighash", nil, append([]string{"google.golang.org/"}, heavy...), "a hash depends on nothing but its input"},
+	{"./internal/templates", nil, []string{"github.com/", "google.golang.org/"}, "reading templates is standard library only"},
+	{"./confighash", []string{"internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a hash depends on nothing but its input"},
 	{"./spot", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "detection is plain HTTP; it links into small agents"},
 	{"./health", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "verdicts know no wire and no storage"},
 	{"./drain", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "coordination knows no provider and no storage"},
@@ -62,7 +63,9 @@ var floors = []struct {
 	{"./internal/testcloud", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/testcloud/ec2", []string{"internal/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
 	{"./internal/testcloud/ec2/ec2judge", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a judge knows nothing that was written here"},
-	{"./reconcile", []string{"confighash", "drain", "health", "provider", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./reconcile/plan", []string{"confighash", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a decision depends on nothing but its input"},
+	{"./reconcile/balance", nil, append([]string{"google.golang.org/"}, heavy...), "load balancers need members and a provider"},
+	{"./reconcile", []string{"confighash", "drain", "health", "provider", "reconcile/balance", "reconcile/plan", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./agent/files", []string{"internal/..."}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/..."}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
 	{"./server/files", []string{"registration", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
@@ -71,7 +74,7 @@ var floors = []struct {
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
-	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
+	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "reconcile/...", "storage", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
 }
 
 // otherClouds returns what a program that asked for one SDK must not link.

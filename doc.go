@@ -22,8 +22,8 @@
 // stream at once. The [Reconciler] then counts the member as lost, so the group
 // has a deficit, and a deficit is filled: the replacement is requested in the
 // same pass in which the drain of the doomed machine starts. The
-// [DrainCoordinator] tells whoever empties machines (an operator in Kubernetes,
-// or the agent's own hook) and takes the acknowledgement. Then, or at the
+// [DrainCoordinator] announces the drain to its executor (an operator in
+// Kubernetes, or the agent's own hook) and takes the acknowledgement. Then, or at the
 // deadline, the machine is deleted: first a durable mark on its record, then
 // the provider is asked until it answers [NotFound].
 //

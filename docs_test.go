@@ -66,8 +66,8 @@ var fence = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 
 func withoutCode(text string) string { return fence.ReplaceAllString(text, "") }
 
-// TestSnippets checks that the Go in README and docs/embedding.md stands, line
-// by line, in a file of this module, and so compiles.
+// TestSnippets checks that each line of Go in README and docs/embedding.md is
+// part of a file of this module, and so compiles.
 func TestSnippets(t *testing.T) {
 	var code []string
 	for _, path := range files(t, ".go") {
@@ -97,14 +97,14 @@ func lines(text string) []string {
 	return out
 }
 
-// bare are packages that need no Example, and why.
-var bare = map[string]string{
+// withoutExample are packages that need no Example, and why.
+var withoutExample = map[string]string{
 	"server/dev": "it starts processes: cmd/nstance-dev shows it",
 	"api/v1":     "it is generated",
 }
 
-// TestPackages checks that every package has a comment, and every one that
-// others use an Example.
+// TestPackages checks that every package has a package comment, and every public
+// one an Example.
 func TestPackages(t *testing.T) {
 	packages := map[string][]string{}
 	for _, path := range files(t, ".go") {
@@ -114,7 +114,7 @@ func TestPackages(t *testing.T) {
 	for dir, paths := range packages {
 		name, commented, example := survey(t, paths)
 		require.True(t, commented, "package in %s has no comment", dir)
-		if name == "main" || strings.Contains("/"+dir+"/", "/internal/") || bare[dir] != "" {
+		if name == "main" || strings.Contains("/"+dir+"/", "/internal/") || withoutExample[dir] != "" {
 			continue
 		}
 		require.True(t, example, "no Example in the tests of %s", dir)
@@ -137,8 +137,8 @@ func survey(t *testing.T, paths []string) (name string, commented, example bool)
 	return name, commented, example
 }
 
-// TestEvents checks that docs/operations.md says of every type of event what it
-// means, and of none that there is not.
+// TestEvents checks that docs/operations.md explains every event type, and no
+// other.
 func TestEvents(t *testing.T) {
 	var want, got []string
 	for _, m := range regexp.MustCompile(`(?m)^\tEvent\w+ +EventType = "(\w+)"`).FindAllStringSubmatch(read(t, "event.go"), -1) {
@@ -163,7 +163,7 @@ func TestEvents(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// documents returns what people read.
+// documents returns the paths of README and the documents.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var out []string

@@ -35,19 +35,19 @@ const (
 	CauseGone      CauseKind = "gone"      // the provider says it does not run
 	CauseExpired   CauseKind = "expired"   // older than forced_age or on_demand_age
 	CauseRollout   CauseKind = "rollout"   // its definition changed, or it passed eligible_age
-	CauseSurplus   CauseKind = "surplus"   // the group is larger than wanted
-	CauseRequest   CauseKind = "request"   // somebody asked
-	CauseOrphan    CauseKind = "orphan"    // a machine of ours that no record named
-	CauseAbandoned CauseKind = "abandoned" // no machine was made, and this server cannot repeat its create
+	CauseSurplus   CauseKind = "surplus"   // the group has more members than its size
+	CauseRequest   CauseKind = "request"   // requested through the API
+	CauseOrphan    CauseKind = "orphan"    // a machine with our marks that no record named
+	CauseAbandoned CauseKind = "abandoned" // no machine was created, and this server cannot repeat the create
 )
 
-// An Executor is who empties the instance.
+// An Executor empties the instance.
 type Executor string
 
-// The executors. One is chosen durably when the drain starts, and another one,
-// durably too, when it has gone or cannot drain.
+// The executors. The choice is durable when the drain starts. Another executor
+// is chosen, durably too, when the first has disconnected or cannot drain.
 const (
-	ExecutorOperator Executor = "operator" // said that it carries out the tenant's drains
+	ExecutorOperator Executor = "operator" // an operator that registered for the tenant's drains
 	ExecutorAgent    Executor = "agent"    // runs its hook on the machine itself
 	ExecutorNone     Executor = "none"     // the deadline decides
 )
@@ -92,7 +92,7 @@ const (
 	DrainSynced       DrainEventType = "synced"
 	DrainRequested    DrainEventType = "requested"
 	DrainTightened    DrainEventType = "tightened"
-	DrainReassigned   DrainEventType = "reassigned" // another executor carries it out from now on
+	DrainReassigned   DrainEventType = "reassigned" // it has another executor now
 	DrainAcknowledged DrainEventType = "acknowledged"
 	DrainCancelled    DrainEventType = "cancelled"
 	DrainEnded        DrainEventType = "ended" // the instance is being deleted

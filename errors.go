@@ -16,11 +16,11 @@ const (
 	NotFound    Code = "not_found"   // definitely absent; never used for a failed read
 	Conflict    Code = "conflict"    // exists already, or changed meanwhile: read, then decide again
 	Capacity    Code = "capacity"    // sold out here: try another shape or place
-	Quota       Code = "quota"       // an account limit: a person must raise it
+	Quota       Code = "quota"       // an account limit: raise it at the cloud
 	Throttled   Code = "throttled"   // too many calls: slow down, then repeat
 	Denied      Code = "denied"      // the caller's credentials or role do not permit it
 	Ambiguous   Code = "ambiguous"   // it may have happened: look before repeating
-	Unavailable Code = "unavailable" // nobody answered: repeat with backoff
+	Unavailable Code = "unavailable" // no answer: repeat with backoff
 	Internal    Code = "internal"    // unclassified: report it
 )
 
@@ -34,10 +34,10 @@ type Error struct {
 	Field              string    // the input that is wrong, as a path such as groups.default.web.size; may be empty
 	Msg                string    // lower case, free of secrets
 	Remedy             string    // what to do about it; may be empty
-	Leader             string    // with Unavailable from a server that stands by: the operator API address of the one that leads; empty: unknown
-	LeaderRegistration string    // with Leader: its registration address, for those without a certificate; empty: unknown
+	Leader             string    // with Unavailable from a standby: the leader's operator API address; empty: unknown
+	LeaderRegistration string    // with Leader: the leader's registration address, for callers without certificate; empty: unknown
 	Cause              LossCause // with NotFound about a machine: why it is gone; empty: the cloud does not say
-	Err                error     // what went wrong below, already part of Msg; may be nil
+	Err                error     // the wrapped error, already part of Msg; may be nil
 }
 
 // Error returns field, message and remedy in one line.

@@ -9,16 +9,17 @@ type (
 	// that is missing keeps its members: removal is Removed, never an omission.
 	Desired struct {
 		Groups []Group
-		Open   []Unresolved // wanted as well, but not known well enough
+		Open   []Unresolved // groups whose definition cannot be resolved yet
 	}
 
 	// Removed asks for a group's managed members to be drained and deleted,
 	// until a Desired names the group again. It is the same as a Desired whose
-	// group says Removing, which whoever remembers groups repeats in each term.
+	// group says Removing, which the owner of the groups repeats in each term.
 	Removed struct{ Key GroupKey }
 
-	// Balancing replaces the load balancers that groups may name. One that is
-	// missing is withdrawn from as well as it can be, and forgotten.
+	// Balancing replaces the load balancers that groups may name. Members leave
+	// a load balancer that is missing, as far as its provider still permits,
+	// and it is forgotten.
 	Balancing struct{ LoadBalancers []LoadBalancer }
 
 	// Registered says that an instance has its certificate, durably.
@@ -27,9 +28,9 @@ type (
 	// Reported carries one health report, already checked to be in order.
 	Reported struct{ Report Report }
 
-	// Filed says how an instance's files are since its last report. An empty
-	// ConfigHash is the one that it had before.
-	Filed struct {
+	// FilesReported carries the state of an instance's files. With an empty
+	// ConfigHash the hash has not changed.
+	FilesReported struct {
 		ID         InstanceID
 		ConfigHash string
 		Files      []FileStatus
@@ -46,8 +47,8 @@ type (
 		Ack    func()
 	}
 
-	// Disconnected says that an agent's session ended: Clean when it said
-	// goodbye.
+	// Disconnected says that an agent's session ended: Clean when the agent
+	// closed it.
 	Disconnected struct {
 		ID    InstanceID
 		Clean bool
@@ -59,17 +60,17 @@ type (
 	// Drained carries an accepted acknowledgement.
 	Drained struct{ Ack Ack }
 
-	// ExecutorsChanged says that an operator that carries out a tenant's drains
-	// (empty: every tenant's) has come or gone.
+	// ExecutorsChanged says that an operator that executes a tenant's drains
+	// (empty: every tenant's) has connected or disconnected.
 	ExecutorsChanged struct{ Tenant TenantID }
 
-	// Seen carries the provider's present answer about a machine. A machine
-	// that the provider definitely does not know is Missing.
-	Seen struct{ Machine Machine }
+	// MachineSeen carries the provider's present answer about a machine. A
+	// definite NotFound is MachineMissing.
+	MachineSeen struct{ Machine Machine }
 
-	// Missing says that the provider answered NotFound, which is no error, and
-	// why the machine is gone as far as it says.
-	Missing struct {
+	// MachineMissing says that the provider answered NotFound, which is not an
+	// error, and why the machine is gone if the provider says so.
+	MachineMissing struct {
 		ID    InstanceID
 		Cause LossCause
 	}
@@ -80,11 +81,11 @@ func (Removed) fact()          {}
 func (Balancing) fact()        {}
 func (Registered) fact()       {}
 func (Reported) fact()         {}
-func (Filed) fact()            {}
+func (FilesReported) fact()    {}
 func (Noticed) fact()          {}
 func (Connected) fact()        {}
 func (Disconnected) fact()     {}
 func (Drained) fact()          {}
 func (ExecutorsChanged) fact() {}
-func (Seen) fact()             {}
-func (Missing) fact()          {}
+func (MachineSeen) fact()      {}
+func (MachineMissing) fact()   {}

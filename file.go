@@ -41,16 +41,16 @@ const (
 	PartCA    = "ca"    // what to trust for certificates of other machines
 )
 
-// A Certificate is what the server certifies for a key that the machine has
-// made and that never leaves it.
+// A Certificate describes what the server certifies for a key that the machine
+// generated. The key never leaves the machine.
 type Certificate struct {
 	CommonName string        `json:"common_name"`          // template
 	DNSNames   []string      `json:"dns_names,omitempty"`  // templates
-	DNSSuffix  string        `json:"dns_suffix,omitempty"` // domain in which names may be what machines call themselves; empty: none may
-	Addresses  bool          `json:"addresses,omitempty"`  // the machine's addresses are in it, too, as the provider reports them
-	Server     bool          `json:"server,omitempty"`     // good for servers
-	Client     bool          `json:"client,omitempty"`     // good for clients
-	Validity   time.Duration `json:"validity"`             // it is issued again after two thirds of it
+	DNSSuffix  string        `json:"dns_suffix,omitempty"` // names that machines report for themselves are accepted in this domain only; empty: in none
+	Addresses  bool          `json:"addresses,omitempty"`  // include the machine's addresses, as the provider reports them
+	Server     bool          `json:"server,omitempty"`     // valid for TLS servers
+	Client     bool          `json:"client,omitempty"`     // valid for TLS clients
+	Validity   time.Duration `json:"validity"`             // renewed after two thirds of it
 	Key        string        `json:"key"`                  // name of the key on the machine
 }
 
@@ -58,7 +58,7 @@ type Certificate struct {
 type FileStatus struct {
 	Path   string `json:"path"`
 	Digest string `json:"digest,omitempty"` // sha256:<hex> of the content; empty: there is no such file
-	Error  string `json:"error,omitempty"`  // why it is not as the server wants it
+	Error  string `json:"error,omitempty"`  // why it differs from what the server sent
 }
 
 // Bounds on the files of one machine. Both ends keep them.
@@ -71,9 +71,10 @@ const (
 	maxSecretName   = 64      // bytes
 )
 
-// FilesOwn is the one name in a receive directory that no file can have: the
-// agent keeps there what it needs to change files all at once.
-const FilesOwn = ".nstance"
+// ReservedFileDir is the one name in a receive directory that no file can have.
+// The agent keeps its versions of the files there, so that it can switch all of
+// them at once.
+const ReservedFileDir = ".nstance"
 
 // ValidateFilePath returns nil or an Invalid error that names field. A path is
 // relative to the receive directory and never leads out of it: segments of
@@ -91,8 +92,8 @@ func ValidateFilePath(field, path string) error {
 			return FieldError(field, remedy, "path %q contains a character that is not permitted", path)
 		}
 	}
-	if first, _, _ := strings.Cut(path, "/"); first == FilesOwn {
-		return FieldError(field, "use another name", "path %q is the agent's own", path)
+	if first, _, _ := strings.Cut(path, "/"); first == ReservedFileDir {
+		return FieldError(field, "use another name", "path %q is reserved for the agent", path)
 	}
 	return nil
 }
@@ -100,16 +101,17 @@ func ValidateFilePath(field, path string) error {
 const fileChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+@:"
 
 // ValidateFileMode returns nil or an Invalid error that names field. Files may
-// hold secrets: strangers have no access, and nothing is executable.
+// hold secrets: users outside the file's group have no access, and nothing is
+// executable.
 func ValidateFileMode(field string, mode uint32) error {
 	if mode&^0o660 != 0 || mode&0o400 == 0 {
-		return FieldError(field, "use a mode such as 0600 or 0640: readable by its owner, closed to strangers, not executable", "mode %#o is not permitted", mode)
+		return FieldError(field, "use a mode such as 0600 or 0640: readable by its owner, closed to other users, not executable", "mode %#o is not permitted", mode)
 	}
 	return nil
 }
 
 // ValidateSecretName returns nil or an Invalid error that names field. The
-// names under which a cluster keeps its own keys are refused: what signs
+// names under which a cluster keeps its own keys are refused: a key that signs
 // certificates never becomes a file.
 func ValidateSecretName(field, name string) error {
 	const remedy = "use at most 64 of A-Z, a-z, 0-9, . _ and -, a letter or digit first"

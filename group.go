@@ -11,25 +11,24 @@ import (
 type Group struct {
 	Key          GroupKey
 	Template     string // where Definition came from; for display
-	Size         int    // members wanted; zero is a decision, not a default
+	Size         int    // desired members; zero is valid, not a default
 	Definition   Definition
 	DrainTimeout time.Duration // longest drain; 0 means delete without one
 	Rollout      Rollout
 	Expiry       Expiry
 	Protect      bool // refuse deletion of the group
 	Static       bool // defined in the configuration: only size, instance type and vars may be changed through the API
-	Removing     bool // its managed members are to be drained and deleted, whatever Size says
+	Removing     bool // its managed members are drained and deleted, whatever Size is
 }
 
-// An Unresolved is a group of which it is not known what its machines are to be
-// made from: an image, user data or a secret that its definition names has not
-// been found yet, or what it says makes no sense. The definition that it had
-// stays in force, and its settings beside the definition take effect. Without
-// one, nothing is created.
+// An Unresolved is a group whose definition cannot be resolved yet: an image,
+// user data or a secret that it names has not been found, or it is invalid. The
+// group's last definition stays in force, and its settings beside the definition
+// take effect. A group that never had a definition creates nothing.
 type Unresolved struct {
 	Group        // what is known; at least Key and Removing
-	Known bool   // what stands in Group beside Definition is what is wanted
-	Last  *Group // in force before this term, whole: only its definition counts if Known; nil: not known
+	Known bool   // the fields of Group beside Definition are valid
+	Last  *Group // the group in force before this term; if Known, only its definition is used; nil: unknown
 	Why   string
 }
 
@@ -51,7 +50,7 @@ type Definition struct {
 	Files               map[string]File        `json:"files,omitempty"`        // by slash-separated path within the receive directory
 	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
 	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
-	Secrets             map[string]string      `json:"secrets,omitempty"`      // marks of the secrets in Files, where they are tracked: another mark, another content
+	Secrets             map[string]string      `json:"secrets,omitempty"`      // digests of the tracked secrets in Files, by name
 	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata, secrets
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit

@@ -16,7 +16,7 @@ const (
 	RoleServer   Role = "server"   // the server of one shard
 )
 
-// An Identity is who a verified client certificate says the peer is.
+// An Identity is what a verified client certificate says about the peer.
 type Identity struct {
 	Subject  string // instance ID for agents, else a chosen client name
 	Role     Role
@@ -38,12 +38,12 @@ type RegistrationRequest struct {
 	Recovery  *Recovery  // takes the place of Nonce; for agents only
 }
 
-// A Recovery proves that whoever asks still holds the key of a certificate that
-// TLS does not accept any more, because it has expired.
+// A Recovery proves that the caller still holds the key of a certificate that
+// TLS does not accept any more because it has expired.
 type Recovery struct {
 	Certificate []byte // DER
 	Proof       []byte // by the certificate's key, over Binding and the CSR
-	Binding     []byte // names the connection, as the server found it: a proof is good on that one only
+	Binding     []byte // identifies the connection, as the server sees it: a proof is valid on that connection only
 }
 
 // A Credential is an issued certificate with what is needed to use it.

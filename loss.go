@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// A LossCause says why a machine that the cloud had accepted is dead or gone, as
-// far as the cloud tells. While the machine boots, LossInvalid and LossGuest speak
-// against what it was made from, and so does no cause on on-demand capacity:
-// everything else is a loss.
+// A LossCause says why a machine that the cloud had accepted is dead or gone, if
+// the cloud reports it. While the machine boots, LossInvalid and LossGuest count
+// against its definition, and so does an unknown cause on on-demand capacity.
+// Every other cause is a loss of capacity.
 type LossCause string
 
 // The causes. Empty: the cloud does not say.
@@ -22,8 +22,8 @@ const (
 	LossRequested LossCause = "requested" // stopped or deleted through the cloud's API
 )
 
-// Lost returns a NotFound error about a machine of which the cloud still says why
-// it is gone.
+// Lost returns a NotFound error about a machine for which the cloud reports the
+// cause.
 func Lost(cause LossCause, format string, args ...any) error {
 	wrapped := fmt.Errorf(format, args...)
 	return &Error{Code: NotFound, Msg: wrapped.Error(), Cause: cause, Err: errors.Unwrap(wrapped)}

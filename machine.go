@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// An Owner is the association metadata that every machine carries: whose it is.
+// An Owner is the metadata on every machine that says which shard and tenant it
+// belongs to.
 // Two installations never touch each other's machines, even when their cluster
 // names are equal, because the installation ID is random.
 type Owner struct {
@@ -37,7 +38,7 @@ type Market struct {
 	MaxPrice      string        `json:"max_price,omitempty"`      // decimal string, the cloud's currency per hour; empty: the cloud's default
 	Fallback      MarketType    `json:"fallback,omitempty"`       // on-demand, or empty for none
 	FallbackAfter time.Duration `json:"fallback_after,omitempty"` // how long spot must be sold out first
-	ReturnAfter   time.Duration `json:"return_after,omitempty"`   // how long after a fallback a member goes back to spot, doubling after each failure; 0: DefaultReturnAfter
+	ReturnAfter   time.Duration `json:"return_after,omitempty"`   // how long after a fallback a member is replaced by spot, doubling after each failure; 0: DefaultReturnAfter
 	OnDemandBase  Count         `json:"on_demand_base,omitzero"`  // members of a spot group that are on-demand in any case
 }
 
@@ -69,7 +70,7 @@ type MachineSpec struct {
 	Owner        Owner
 	Group        GroupID // annotation, for display only
 	CreatedAt    time.Time
-	Epoch        uint64 // the leader's term that wrote the intent
+	Epoch        uint64 // of the leader that wrote the intent
 	Arch         Arch
 	Image        string
 	InstanceType string
@@ -99,7 +100,7 @@ type MachineStatus string
 // decides nothing.
 const (
 	StatusUnknown  MachineStatus = "unknown"
-	StatusPending  MachineStatus = "pending" // accepted, not running yet
+	StatusPending  MachineStatus = "pending" // accepted by the cloud, not running yet
 	StatusRunning  MachineStatus = "running"
 	StatusStopping MachineStatus = "stopping"
 	StatusStopped  MachineStatus = "stopped"

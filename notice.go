@@ -6,8 +6,8 @@ import "time"
 // clouds. Equal EventIDs mean the same announcement, whenever it was seen.
 //
 // Deadline and DetectedAt are by the clock of the process that holds the notice.
-// Between processes they go as durations: a machine's clock may be wrong by
-// hours, and decides nothing.
+// Between processes they are sent as durations, because a machine's clock may be
+// wrong by hours.
 type Notice struct {
 	Kind       NoticeKind `json:"kind"`
 	Action     string     `json:"action,omitempty"`    // the cloud's word: terminate, stop, hibernate
@@ -20,8 +20,8 @@ type Notice struct {
 	Cancelled  bool       `json:"cancelled,omitempty"`  // the cloud withdrew the event with this ID
 }
 
-// deadlineSlack is what repeated measurements of one deadline may differ by:
-// dates of whole seconds, and messages under way.
+// deadlineSlack is how far repeated measurements of one deadline may differ:
+// clouds give whole seconds, and messages take time.
 const deadlineSlack = 2 * time.Second
 
 // Tightens reports whether n leaves less time than known, its earlier form.
@@ -37,8 +37,8 @@ const (
 	Reclaim     NoticeKind = "reclaim"     // the capacity is taken back
 	Rebalance   NoticeKind = "rebalance"   // a reclaim has become likely
 	Maintenance NoticeKind = "maintenance" // planned work on the host
-	Stop        NoticeKind = "stop"        // somebody stops the machine
-	Terminate   NoticeKind = "terminate"   // somebody deletes the machine
+	Stop        NoticeKind = "stop"        // the machine is being stopped through the cloud's API
+	Terminate   NoticeKind = "terminate"   // the machine is being deleted through the cloud's API
 )
 
 // Dooms reports whether the machine will be gone whatever its owner does.

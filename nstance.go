@@ -14,9 +14,9 @@ type Provider interface {
 	// the first moment. It returns as soon as the cloud has accepted it. Two
 	// calls with the same spec return the same machine. Fails with Invalid
 	// when no repeat can help, Capacity when the shape is sold out, Quota,
-	// Throttled or Denied as they say, Conflict when a machine with this ID
+	// Throttled or Denied as the codes say, Conflict when a machine with this ID
 	// exists under another owner or with other parameters, and Ambiguous when
-	// the machine may have been made: Get, then repeat the same spec.
+	// the machine may have been created: Get, then repeat the same spec.
 	Create(ctx context.Context, spec MachineSpec) (Machine, error)
 
 	// Get returns the machine with this ID, or NotFound. For a short while
@@ -25,18 +25,18 @@ type Provider interface {
 	Get(ctx context.Context, id InstanceID) (Machine, error)
 
 	// List yields every machine that falls under owner, filtered by the
-	// cloud, page by page. An error ends the sequence; what came before it is
-	// not the whole.
+	// cloud, page by page. An error ends the sequence: the list is incomplete.
 	List(ctx context.Context, owner Owner) iter.Seq2[Machine, error]
 
 	// Delete requests termination of m; nil means only that it was accepted.
 	// Callers repeat it until it fails with NotFound, which is the proof of
-	// absence. Fails with Conflict, touching nothing, when the machine found
-	// under m's handle does not carry m's ID and owner.
+	// absence: of the machine, and of every resource that its create made beside
+	// it. Without a ProviderID, m is looked up by its ID. Fails with Conflict, and
+	// changes nothing, when the machine found does not carry m's ID and owner.
 	Delete(ctx context.Context, m Machine) error
 }
 
-// A SpotDetector learns from inside a machine what its cloud intends for it.
+// A SpotDetector learns, on a machine, which interruptions its cloud announces.
 // spot/spottest checks this contract.
 type SpotDetector interface {
 	// Interruptible reports whether this machine is spot capacity. An error is
@@ -44,11 +44,10 @@ type SpotDetector interface {
 	Interruptible(ctx context.Context) (bool, error)
 
 	// Watch yields notices as they appear, change or are withdrawn, until ctx
-	// ends. The same announcement is yielded once. What stands when the watch
-	// begins and is past its deadline by the cloud's clock is left over and not
-	// yielded; what appears later is, however late. An error is news for the
-	// log, not the end: the watch goes on, and an error never withdraws a
-	// notice.
+	// ends. The same announcement is yielded once. A notice that stands when the
+	// watch begins and is past its deadline by the cloud's clock is stale and not
+	// yielded. A notice that appears later is yielded, however late. An error is
+	// for the log: the watch goes on, and an error never withdraws a notice.
 	Watch(ctx context.Context) iter.Seq2[Notice, error]
 }
 
@@ -64,9 +63,9 @@ type Reconciler interface {
 	Run(ctx context.Context) error
 }
 
-// A DrainCoordinator brings those who must empty a machine together with those
-// who wait for it. It decides nothing and makes nothing durable. To watch drains
-// is not to carry them out: a drain names its executor, and only that one
+// A DrainCoordinator connects the executors of drains with the reconciler that
+// waits for them. It decides nothing and makes nothing durable. Watching drains
+// is not executing them: a drain names its executor, and only its executor
 // acknowledges it.
 type DrainCoordinator interface {
 	// Start announces a drain. Starting the same generation again is
@@ -89,8 +88,8 @@ type DrainCoordinator interface {
 	// Watch yields the drains of a tenant (empty: of all): a snapshot, then
 	// events in order, or only the events after the given one if they are
 	// still known. A watcher that does not keep up ends with Unavailable and
-	// may resume. It yields until ctx ends. A watcher only looks: drains of other
-	// executors are among what it sees.
+	// may resume. It yields until ctx ends. A watcher sees the drains of every
+	// executor.
 	Watch(ctx context.Context, tenant TenantID, after Seq) iter.Seq2[DrainEvent, error]
 }
 
@@ -103,13 +102,13 @@ type Registrar interface {
 	// deleted or unknown, Throttled when asked too often, Invalid for a bad
 	// request. The registration is durable before Register returns.
 	//
-	// With a Recovery in place of the nonce it succeeds the expired certificate
-	// of an agent, as Renew does a present one, and fails with Denied for a
-	// wrong proof or a superseded certificate, both with an alarm.
+	// With a Recovery in place of the nonce it renews the expired certificate of
+	// an agent, as Renew does a valid one. Fails with Denied for a wrong proof or
+	// a superseded certificate, both with an alarm.
 	Register(ctx context.Context, r RegistrationRequest) (Credential, error)
 
-	// Renew issues a successor for a present certificate, for the key in csr
+	// Renew issues the successor of a valid certificate, for the key in csr
 	// (PKCS#10, DER). The same key again returns the same certificate. The old
-	// certificate stands until the new one has been used.
+	// certificate stays valid until the new one has been used.
 	Renew(ctx context.Context, id Identity, csr []byte) (Credential, error)
 }

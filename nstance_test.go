@@ -95,9 +95,9 @@ func TestReportJSON(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, `{"action":"terminate"}`, string(got))
 	})
-	t.Run("good means that every probe passed", func(t *testing.T) {
-		require.True(t, nstance.Report{}.Good())
-		require.False(t, nstance.Report{Probes: []nstance.ProbeResult{{OK: true}, {OK: false}}}.Good())
+	t.Run("probes passed only if each of them did", func(t *testing.T) {
+		require.True(t, nstance.Report{}.ProbesPassed())
+		require.False(t, nstance.Report{Probes: []nstance.ProbeResult{{OK: true}, {OK: false}}}.ProbesPassed())
 	})
 }
 

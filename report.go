@@ -18,8 +18,8 @@ type Report struct {
 	Notices           []Notice           `json:"notices,omitempty"`     // every standing notice
 	Probes            []ProbeResult      `json:"probes,omitempty"`
 	CanDrain          bool               `json:"can_drain,omitempty"`   // the agent has a drain hook
-	Files             []FileStatus       `json:"files,omitempty"`       // every file that it was sent
-	FilesError        string             `json:"files_error,omitempty"` // why the last file set was not applied, or what its command said
+	Files             []FileStatus       `json:"files,omitempty"`       // every file that the server sent
+	FilesError        string             `json:"files_error,omitempty"` // why the last file set was not applied, or the output of its command
 }
 
 // TerminationNotice is the short form of a notice in a report.
@@ -44,8 +44,8 @@ type ProbeResult struct {
 	Message string `json:"message,omitempty"` // at most 256 bytes
 }
 
-// Good reports whether every probe passed. A machine without probes is good.
-func (r Report) Good() bool {
+// ProbesPassed reports whether every probe passed: true without probes.
+func (r Report) ProbesPassed() bool {
 	for _, p := range r.Probes {
 		if !p.OK {
 			return false

@@ -13,7 +13,7 @@ const (
 	Draining     State = "draining"     // being emptied before deletion
 	Deleting     State = "deleting"     // durably marked; the provider is asked until it says NotFound
 	Deleted      State = "deleted"      // the provider confirmed absence, the record is gone
-	Gone         State = "gone"         // the provider says that its machine does not run, and nothing has been done about that yet
+	Gone         State = "gone"         // the provider says that the machine does not run; its deletion has not started yet
 	Failed       State = "failed"       // its create was definitely refused
 	Parking      State = "parking"      // stand-by: being stopped or hibernated
 	Parked       State = "parked"       // stand-by: asleep
@@ -50,5 +50,6 @@ func (s State) CanBecome(next State) bool {
 	return false
 }
 
-// Leaving reports whether the instance is on its way out: it counts no more.
+// Leaving reports whether the instance is being removed: it does not count
+// towards its group's size.
 func (s State) Leaving() bool { return s == Draining || s == Deleting || s == Deleted || s == Failed }

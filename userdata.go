@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// UserData is the template of what a machine is told at its first boot.
+// UserData is the template of the user data with which a machine boots first.
 type UserData struct {
 	Source   string `json:"source,omitempty"`   // inline (the default) or url
 	Encoding string `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
 	Content  string `json:"content,omitempty"`  // the template, or its URL
-	SHA256   string `json:"sha256,omitempty"`   // hex digest that what is fetched must have, before it is decoded
-	Fetched  []byte `json:"fetched,omitempty"`  // what was at the URL; nil: not fetched yet
+	SHA256   string `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
+	Fetched  []byte `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
 }
 
 // The words of UserData and Definition.Track.
@@ -30,12 +30,12 @@ const (
 	TrackSecrets  = "secrets"
 )
 
-// MaxUserDataTemplate is how long a template may be once it is decoded, in
-// bytes: 1 MiB. What a cloud accepts as user data is far less.
+// MaxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds
+// accept far less as user data.
 const MaxUserDataTemplate = 1 << 20
 
-// Template returns the template, decoded. Fails with Unavailable when it has to
-// be fetched and was not yet, Invalid when it cannot be decoded.
+// Template returns the decoded template. Fails with Unavailable when it has not
+// been fetched yet, Invalid when it cannot be decoded.
 func (u UserData) Template() (string, error) {
 	raw := []byte(u.Content)
 	if u.Source == SourceURL {
@@ -46,8 +46,8 @@ func (u UserData) Template() (string, error) {
 	return u.decode(raw)
 }
 
-// Digest returns the SHA-256 of what was fetched, in hex, or "" where nothing
-// was.
+// Digest returns the SHA-256 of the fetched bytes in hex, or "" if nothing was
+// fetched.
 func (u UserData) Digest() string {
 	if u.Source != SourceURL || u.Fetched == nil {
 		return ""
@@ -80,7 +80,8 @@ func (u UserData) decode(raw []byte) (string, error) {
 	return string(raw), nil
 }
 
-// unzip returns at most one byte more than a template may have.
+// unzip returns at most MaxUserDataTemplate bytes and one more, by which the
+// caller sees that the template is too long.
 func unzip(raw []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(raw))
 	if err != nil {

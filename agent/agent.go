@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// An Agent speaks for one machine. Make it with New.
+// An Agent connects one machine to its shard's server. Make it with New.
 type Agent struct {
-	o       *Options
-	certs   *registrant
-	mail    *mailbox
-	drains  *drainer
-	files   *filer
-	pulse   pulse              // of connect and the session
-	notices pulse              // of watch and the detector
-	notify  func(state string) // tells systemd; nil: there is none
-	vitals  *health.Collector
-	started time.Time
+	o               *Options
+	certs           *registrant
+	mail            *mailbox
+	drains          *drainer
+	files           *fileWorker
+	sessionProgress progress
+	watchProgress   progress
+	notifySystemd   func(state string) // nil: not run by systemd
+	collector       *health.Collector
+	started         time.Time
 
-	mu         sync.Mutex // guards what follows, which Status returns
+	mu         sync.Mutex // guards the fields below, which Status returns
 	registered bool
 	connected  bool
-	trouble    error
+	lastError  error
 }
 
 // New returns an agent, or every mistake in the options: Invalid errors, each
@@ -47,8 +47,8 @@ func New(o *Options) (*Agent, error) {
 		}
 		drain = h.Run
 	}
-	o.Log = o.Log.With("instance_id", o.InstanceID) // the hook says so itself
-	vitals, err := health.NewCollector(&health.CollectorOptions{Probes: o.Probes, Log: o.Log})
+	o.Log = o.Log.With("instance_id", o.InstanceID) // after hook.New, whose logs have the ID already
+	collector, err := health.NewCollector(&health.CollectorOptions{Probes: o.Probes, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("health collector: %w", err)
 	}
@@ -56,21 +56,21 @@ func New(o *Options) (*Agent, error) {
 	if dial == nil {
 		dial = dialAny
 	}
-	a := &Agent{o: o, mail: newMailbox(o.Now), vitals: vitals}
-	a.notify = notifySocket(o.NotifySocket)
-	a.certs = &registrant{id: o.InstanceID, vault: vault{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
+	a := &Agent{o: o, mail: newMailbox(o.Now), collector: collector}
+	a.notifySystemd = notifySocket(o.NotifySocket)
+	a.certs = &registrant{id: o.InstanceID, identityDir: identityDir{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
-	a.files = newFiler(o, a.certs.vault.record)
+	a.files = newFileWorker(o, a.certs.identityDir.record)
 	return a, nil
 }
 
-// Run registers where that is necessary, keeps a session with a server, and
-// watches for notices, until ctx ends; then it says goodbye, waits for all that
-// it started, and returns nil. It is called once. It returns an error only for
-// what no patience mends: a health address that cannot be listened on.
+// Run registers if necessary, keeps a session with a server, and watches for
+// notices, until ctx ends. Then it closes the session, waits for everything that
+// it started, and returns nil. It is called once. It returns an error only if it
+// cannot listen on the health address; every other failure is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
-	if err := a.certs.vault.repair(); err != nil {
+	if err := a.certs.identityDir.repair(); err != nil {
 		a.o.Log.Warn("permission bits not repaired", "code", nstance.CodeOf(err), "err", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -81,19 +81,19 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		g.Go(func() error { return serve(ctx, ln, handler(a.Status)) })
 	}
-	g.Go(func() error { return a.vitals.Run(ctx) })
+	g.Go(func() error { return a.collector.Run(ctx) })
 	g.Go(func() error { return a.drains.Run(ctx) })
 	g.Go(func() error { return a.files.Run(ctx) })
 	g.Go(func() error { return a.watch(ctx) })
-	g.Go(func() error { a.mail.guard(ctx, a.drainAlone); return nil })
+	g.Go(func() error { a.mail.watchUnacknowledged(ctx, a.drainWithoutServer); return nil })
 	g.Go(func() error { return a.connect(ctx) })
-	n := &notifier{say: a.notify, watchdog: a.o.Watchdog, alive: a.alive}
+	n := &notifier{send: a.notifySystemd, watchdog: a.o.Watchdog, alive: a.alive}
 	g.Go(func() error { return n.Run(ctx) })
 	return g.Wait()
 }
 
-// Status returns how the agent is. It may be called concurrently, before,
-// during and after Run.
+// Status returns the agent's present status. It may be called concurrently,
+// before, during and after Run.
 func (a *Agent) Status() Status {
 	s := Status{Notices: []nstance.Notice{}}
 	a.mail.do(func(o *outbox) {
@@ -103,25 +103,25 @@ func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Registered, s.Connected = a.registered, a.connected
-	if a.trouble != nil {
-		s.Error = a.trouble.Error()
+	if a.lastError != nil {
+		s.Error = a.lastError.Error()
 	}
 	return s
 }
 
-func (a *Agent) set(registered, connected bool, trouble error) {
+func (a *Agent) setStatus(registered, connected bool, lastError error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.registered, a.connected, a.trouble = registered, connected, trouble
+	a.registered, a.connected, a.lastError = registered, connected, lastError
 }
 
-// report says how the machine is. Its notices are added when it is sent.
+// report returns a health report. Its notices are added when it is sent.
 func (a *Agent) report(ctx context.Context) nstance.Report {
 	r := nstance.Report{
 		Version: nstance.ReportVersion, InstanceID: a.o.InstanceID,
-		Probes: a.vitals.Probes(ctx), OneMinute: a.vitals.Usage(),
-		ConfigHash: clean(a.certs.vault.configHash()), CanDrain: a.drains.hook != nil,
-		Files: a.files.store.Status(), FilesError: clean(a.files.store.Trouble()),
+		Probes: a.collector.Probes(ctx), OneMinute: a.collector.Usage(),
+		ConfigHash: clean(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
+		Files: a.files.store.Status(), FilesError: clean(a.files.store.LastError()),
 	}
 	for i := range r.Probes {
 		r.Probes[i].Message = clean(r.Probes[i].Message)
@@ -130,6 +130,6 @@ func (a *Agent) report(ctx context.Context) nstance.Report {
 	return r
 }
 
-// clean makes text fit for the wire, which takes valid UTF-8 only: one probe's
-// odd output must not end every session.
+// clean returns text as valid UTF-8 of at most 256 bytes. The wire accepts nothing
+// else, and the output of one probe must not end every session.
 func clean(s string) string { return strings.ToValidUTF8(s[:min(len(s), 256)], "") }

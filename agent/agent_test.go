@@ -29,7 +29,7 @@ func TestRegistration(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, began, time.Now(), "nothing waited")
 			status := a.Status()
-			require.True(t, status.Well())
+			require.True(t, status.Healthy())
 			require.WithinDuration(t, began, status.LastReport, 0)
 		})
 	})
@@ -49,7 +49,7 @@ func TestRegistration(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			m.o.IdentityMode = 0o640
 			modes := map[string]os.FileMode{
-				"key.pem": 0o600, "cert.pem": 0o640, "ca.pem": 0o640, "config.hash": 0o640, "server.json": 0o640, "nonce.spent": 0o640,
+				"key.pem": 0o600, "cert.pem": 0o640, "ca.pem": 0o640, "config.hash": 0o640, "server.json": 0o640, "nonce.used": 0o640,
 			}
 			for _, begun := range []string{"first", "after an interruption between write and chmod"} {
 				_, stop := m.start()
@@ -184,7 +184,7 @@ func TestRegistration(t *testing.T) {
 			_, stop := m.start()
 			s.next()
 			stop()
-			require.NoError(t, os.Remove(m.path("nonce.spent"))) // the nonce itself would not hold it back
+			require.NoError(t, os.Remove(m.path("nonce.used"))) // the nonce itself would not hold it back
 			require.NoError(t, os.Remove(m.path("v1/cert.pem")))
 			require.NoError(t, os.Mkdir(m.path("v1/cert.pem"), 0o700)) // EISDIR, root or not
 			a, stop := m.start()

@@ -14,37 +14,37 @@ import (
 // dialTimeout bounds one attempt to reach one address of a server.
 const dialTimeout = 4 * time.Second
 
-// attemptLimit bounds one attempt to register, recover or begin a session, as
-// far as the watchdog is concerned. Each has shorter limits of its own.
+// attemptLimit bounds one attempt to register, recover or begin a session: later
+// than that the watchdog restarts the agent. Each attempt has shorter timeouts.
 const attemptLimit = time.Minute
 
 // connect keeps a session going until ctx ends.
 func (a *Agent) connect(ctx context.Context) error {
 	registration := &route{addrs: a.o.RegistrationAddrs}
 	sessions := &route{addrs: a.o.AgentAddrs}
-	expired := false // in the server's eyes
+	expired := false // a server has refused the certificate as expired
 	for ctx.Err() == nil {
-		a.pulse.beat(attemptLimit)
-		id, err := a.certs.vault.load()
+		a.sessionProgress.heartbeat(attemptLimit)
+		id, err := a.certs.identityDir.load()
 		switch {
 		case err != nil:
 			a.register(ctx, registration, err)
 		case expired || id.expired(time.Now()):
 			if a.recover(ctx, registration, id) {
-				sessions.shorten()
+				sessions.shortenBackoff()
 			}
-			expired = false // if that was of no use, the server is asked again
+			expired = false // after a failed recovery try a session again
 		default:
-			expired = calledExpired(a.session(ctx, sessions, id))
+			expired = isExpiredAlert(a.session(ctx, sessions, id))
 			registration = &route{addrs: a.o.RegistrationAddrs}
 		}
 	}
 	return nil
 }
 
-// register makes one attempt, for want of an identity; missing says why there
-// is none. A directory that cannot be read is no reason to register: the
-// identity may well be in it, and a nonce is good for one key only.
+// register makes one attempt to register; missing says why there is no identity.
+// If the directory cannot be read the agent does not register: the identity may
+// be in it, and a nonce is valid for one key only.
 func (a *Agent) register(ctx context.Context, r *route, missing error) {
 	a.obtain(ctx, r, "registered", func(addr string) error {
 		switch nstance.CodeOf(missing) {
@@ -55,8 +55,8 @@ func (a *Agent) register(ctx context.Context, r *route, missing error) {
 	})
 }
 
-// recover makes one attempt to have an expired identity succeeded. Its nonce
-// would not help: the instance has been registered with it.
+// recover makes one attempt to renew an expired identity. The nonce is of no use
+// here: the instance has been registered with it.
 func (a *Agent) recover(ctx context.Context, r *route, id *identity) (done bool) {
 	return a.obtain(ctx, r, "recovered", func(addr string) error {
 		err := a.certs.recover(ctx, addr, id)
@@ -70,84 +70,84 @@ func (a *Agent) recover(ctx context.Context, r *route, id *identity) (done bool)
 // obtain makes one attempt to obtain an identity at the route's next address.
 func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(addr string) error) bool {
 	addr, wait := r.step()
-	if !a.pulse.sleep(ctx, wait) {
+	if !a.sessionProgress.sleep(ctx, wait) {
 		return false
 	}
-	a.pulse.beat(attemptLimit)
+	a.sessionProgress.heartbeat(attemptLimit)
 	err := attempt(addr)
 	if err == nil {
 		a.o.Log.Info(done, "addr", addr)
 		return true
 	}
-	r.failed(0, refused(err))
+	r.recordFailure(0, refused(err))
 	if _, early := errors.AsType[*noUserData](err); early {
-		r.shorten()
+		r.shortenBackoff()
 	}
-	a.lament(ctx, "not "+done, addr, err, false)
+	a.logFailure(ctx, "not "+done+", retrying", addr, err, false)
 	return false
 }
 
-// session makes one attempt to hold a session, and returns when it is over and
-// why.
+// session makes one attempt to hold a session, and returns the reason for its
+// end.
 func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 	addr, wait := r.step()
 	a.mu.Lock()
 	a.registered = true
 	a.mu.Unlock()
-	if !a.pulse.sleep(ctx, wait) {
+	if !a.sessionProgress.sleep(ctx, wait) {
 		return nil
 	}
-	a.pulse.beat(attemptLimit)
+	a.sessionProgress.heartbeat(attemptLimit)
 	var began time.Time
-	err := a.hold(ctx, addr, id, func() {
+	err := a.runSession(ctx, addr, id, func() {
 		began = time.Now()
-		a.set(true, true, nil)
+		a.setStatus(true, true, nil)
 	})
-	a.set(true, false, nil)
-	lived := time.Duration(0)
+	a.setStatus(true, false, nil)
+	duration := time.Duration(0)
 	if !began.IsZero() {
-		lived = time.Since(began)
+		duration = time.Since(began)
 	}
 	switch away, asked := errors.AsType[*goAway](err); {
 	case err == nil:
 	case asked:
-		r.sent(away.addrs, lived)
+		r.redirect(away.addrs, duration)
 	case errors.Is(err, errRenewed):
 		a.o.Log.Info("certificate renewed")
-		r.again(addr)
+		r.reconnectNow(addr)
 	default:
-		r.failed(lived, refused(err))
-		a.lament(ctx, "session ended", addr, err, true)
+		r.recordFailure(duration, refused(err))
+		a.logFailure(ctx, "session ended, reconnecting", addr, err, true)
 	}
 	return err
 }
 
-// hold connects to addr and talks until the session ends.
-func (a *Agent) hold(ctx context.Context, addr string, id *identity, welcomed func()) error {
+// runSession connects to addr and returns when the session ends.
+func (a *Agent) runSession(ctx context.Context, addr string, id *identity, welcomed func()) error {
 	conn, err := a.certs.open(addr, id.tls())
 	if err != nil {
 		return err
 	}
-	defer conn.Close() // the session is over, well or not
+	defer conn.Close() // the session has ended: an error changes nothing
 	s := &stream{
 		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains, files: a.files,
-		renew: a.certs.renew, pace: &a.certs.pace, renewAt: a.certs.pace.due(id, time.Now()),
+		renew: a.certs.renew, renewals: &a.certs.renewals, renewAt: a.certs.renewals.due(id, time.Now()),
 		report: a.report, interval: a.o.ReportInterval,
-		welcomed: welcomed, pulse: &a.pulse, log: a.o.Log.With("addr", addr),
+		welcomed: welcomed, progress: &a.sessionProgress, log: a.o.Log.With("addr", addr),
 	}
 	return s.run(ctx)
 }
 
-// lament notes what is wrong, for the log and for Status.
-func (a *Agent) lament(ctx context.Context, what, addr string, err error, registered bool) {
+// logFailure logs an error and keeps it for Status.
+func (a *Agent) logFailure(ctx context.Context, what, addr string, err error, registered bool) {
 	if ctx.Err() != nil {
 		return
 	}
 	a.o.Log.Warn(what, "addr", addr, "code", nstance.CodeOf(err), "err", err)
-	a.set(registered, false, err)
+	a.setStatus(registered, false, err)
 }
 
-// refused reports whether waiting is unlikely to help.
+// refused reports whether a repeat is unlikely to succeed soon.
 func refused(err error) bool {
 	switch nstance.CodeOf(err) {
 	case nstance.Denied, nstance.NotFound, nstance.Invalid, nstance.Conflict:
@@ -156,7 +156,7 @@ func refused(err error) bool {
 	return false
 }
 
-// sleep waits and reports whether ctx is still going.
+// sleep waits and reports whether ctx has not ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -168,9 +168,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialAny connects to any of the addresses behind a name, in random order: a
-// name may stand for a leader and its standbys, and a client that always took
-// the first would never find the leader behind the second.
+// dialAny connects to any of the addresses of a name, in random order: a name may
+// have the addresses of a leader and its standbys, and the leader may be at any
+// of them.
 func dialAny(ctx context.Context, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

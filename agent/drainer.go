@@ -21,18 +21,20 @@ type drainer struct {
 	log    *slog.Logger
 
 	mu   sync.Mutex
-	job  *job // the latest; nil when there never was one, or it was withdrawn
+	job  *job // the latest; nil: none yet, or withdrawn
 	wake chan struct{}
 }
 
 // A job is one drain. A job without a generation was started by the agent
-// itself, because no server had acknowledged the notice; the first server that
-// asks for a drain adopts it.
+// itself, because no server had acknowledged the notice; the first drain command
+// of a server adopts it.
 type job struct {
 	drain   nstance.Drain
-	event   string // ID of the notice that started it; empty for a server's
+	eventID string // of the notice that started it; empty: a server's command did
 	stop    context.CancelFunc
-	timer   *time.Timer // ends the hook at the deadline
+
+	deadlineTimer *time.Timer
+
 	started bool
 	done    bool
 	outcome nstance.Outcome
@@ -50,21 +52,22 @@ func (d *drainer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.wake:
-			d.work(ctx)
+			d.runJob(ctx)
 		}
 	}
 }
 
-// command does what a server asks: the hook runs once per generation, an
-// earlier deadline tightens one that runs, and a finished one is reported again.
+// command handles a server's drain command: the hook runs once per generation, an
+// earlier deadline tightens a running one, and the result of a finished one is
+// reported again.
 func (d *drainer) command(want nstance.Drain) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch j := d.job; {
-	case want.Generation == 0: // no generation: no way to answer
+	case want.Generation == 0: // a result needs a generation
 	case j != nil && j.drain.Generation == want.Generation:
 		d.adopt(want)
-	case j != nil && j.event != "" && j.drain.Generation == 0 && j.outcome != nstance.OutcomeFailed:
+	case j != nil && j.eventID != "" && j.drain.Generation == 0 && j.outcome != nstance.OutcomeFailed:
 		d.adopt(want)
 	default:
 		d.replace(&job{drain: want})
@@ -83,21 +86,21 @@ func (d *drainer) adopt(want nstance.Drain) {
 		return
 	}
 	j.drain.Deadline = want.Deadline
-	if j.timer != nil {
-		j.timer.Reset(time.Until(want.Deadline))
+	if j.deadlineTimer != nil {
+		j.deadlineTimer.Reset(time.Until(want.Deadline))
 	}
 }
 
-// fallback empties the machine on the agent's own account, unless that is under
-// way or done.
+// fallback runs the hook without a server's command, unless it is running or has
+// succeeded.
 func (d *drainer) fallback(want nstance.Drain, eventID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j := d.job; d.hook == nil || j != nil && j.outcome != nstance.OutcomeFailed {
 		return
 	}
-	d.log.Warn("no server acknowledged the notice, draining by own hook", "event_id", eventID, "deadline", want.Deadline)
-	d.replace(&job{drain: want, event: eventID})
+	d.log.Warn("no server acknowledged the notice: running the drain hook without a command", "event_id", eventID, "deadline", want.Deadline)
+	d.replace(&job{drain: want, eventID: eventID})
 }
 
 // cancel withdraws a server's drain of this generation or an older one.
@@ -109,16 +112,17 @@ func (d *drainer) cancel(generation uint64) {
 	}
 }
 
-// withdraw takes back what the notice started, unless a server has adopted it.
+// withdraw stops the drain that the notice started, unless a server has adopted it.
 func (d *drainer) withdraw(eventID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if j := d.job; j != nil && j.drain.Generation == 0 && j.event == eventID {
+	if j := d.job; j != nil && j.drain.Generation == 0 && j.eventID == eventID {
 		d.replace(nil)
 	}
 }
 
-// replace stops the present job and wants another, or none. Callers hold d.mu.
+// replace stops the present job and starts next, or none if it is nil. Callers
+// hold d.mu.
 func (d *drainer) replace(next *job) {
 	if j := d.job; j != nil && j.stop != nil {
 		j.stop()
@@ -130,8 +134,8 @@ func (d *drainer) replace(next *job) {
 	}
 }
 
-// work runs the present job, if it has not been run.
-func (d *drainer) work(ctx context.Context) {
+// runJob runs the present job, if it has not been run.
+func (d *drainer) runJob(ctx context.Context) {
 	j, drain, stopped := d.start(ctx)
 	if j == nil {
 		return
@@ -141,7 +145,7 @@ func (d *drainer) work(ctx context.Context) {
 	if d.hook != nil {
 		outcome, message = d.hook(stopped, drain)
 	}
-	if ctx.Err() == nil { // else the agent's own end cut it short, which is no outcome
+	if ctx.Err() == nil { // else the agent is stopping, and the hook was killed
 		d.finish(j, outcome, message)
 	}
 }
@@ -158,18 +162,18 @@ func (d *drainer) start(ctx context.Context) (*job, nstance.Drain, context.Conte
 	j.started = true
 	ctx, j.stop = context.WithCancel(ctx)
 	if !j.drain.Deadline.IsZero() {
-		j.timer = time.AfterFunc(time.Until(j.drain.Deadline), j.stop)
+		j.deadlineTimer = time.AfterFunc(time.Until(j.drain.Deadline), j.stop)
 	}
-	d.log.Info("drain hook starts", "generation", j.drain.Generation, "deadline", j.drain.Deadline)
+	d.log.Info("drain hook started", "generation", j.drain.Generation, "deadline", j.drain.Deadline)
 	return j, j.drain, ctx
 }
 
-// finish notes the outcome, which counts only if the job is still wanted.
+// finish records the outcome and reports it if the job has not been replaced.
 func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if j.timer != nil {
-		j.timer.Stop()
+	if j.deadlineTimer != nil {
+		j.deadlineTimer.Stop()
 	}
 	j.done, j.outcome, j.message = true, outcome, message
 	d.log.Info("drain hook ended", "generation", j.drain.Generation, "outcome", outcome)

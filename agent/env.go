@@ -42,8 +42,8 @@ type Variable struct {
 	Help string // one line, with the default
 }
 
-// Variables lists what FromEnv reads, in the order in which a person would set
-// them. What systemd sets by itself is not among them.
+// Variables lists the variables that FromEnv reads, the required ones first.
+// Variables that systemd sets are left out.
 func Variables() []Variable {
 	return []Variable{
 		{envInstanceID, "this machine's instance ID (required)"},
@@ -56,8 +56,8 @@ func Variables() []Variable {
 		{envKeysMode, "mode of files there (default 0640)"},
 		{envRecvDir, "where files from the server go (default " + DefaultDir + "/recv)"},
 		{envRecvMode, "mode of files there (default 0640)"},
-		{envReportInterval, "time between health reports, unless the server says (default 1m)"},
-		{envSpotPollInterval, "time between looks at the metadata service (default 2s)"},
+		{envReportInterval, "time between health reports, unless the server sets it (default 1m)"},
+		{envSpotPollInterval, "time between reads of the metadata service (default 2s)"},
 		{envProvider, "the cloud: " + strings.Join(Providers(), ", ") + " (default: found by probing)"},
 		{envMetadataURL, "base URL of the metadata service (default: the cloud's)"},
 		{envHealthAddr, "address of GET /healthz, :port for loopback (default: not served)"},
@@ -68,10 +68,9 @@ func Variables() []Variable {
 }
 
 // FromEnv returns the options that the environment describes, through a getenv
-// such as os.Getenv. A variable that is empty is not set. It fails with Invalid
-// errors, each naming its variable, and the file that one names; whether the
-// whole is complete is for New to say, so that a program may fill in what is
-// missing.
+// such as os.Getenv. An empty variable is not set. It fails with Invalid errors,
+// each naming its variable, and the file that the variable names. Missing
+// variables are reported by New, so that a program may set those options itself.
 func FromEnv(getenv func(string) string) (*Options, error) {
 	e := env{get: getenv}
 	o := &Options{
@@ -102,7 +101,7 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 	return o, nil
 }
 
-// env reads variables and collects what is wrong with them.
+// env reads variables and collects their errors.
 type env struct {
 	get  func(string) string
 	errs []error
@@ -124,7 +123,7 @@ func (e *env) list(name string) []string {
 	return out
 }
 
-// duration refuses zero and less, which Options would take for "default".
+// duration refuses zero and less, which mean "default" in Options.
 func (e *env) duration(name string) time.Duration {
 	s := e.text(name)
 	if s == "" {
@@ -163,8 +162,8 @@ func (e *env) flag(name string) bool {
 	return b
 }
 
-// command takes words separated by spaces or, for words that contain some, a
-// JSON array. There is no shell in between: nothing is expanded.
+// command accepts words separated by spaces or, for words with spaces in them, a
+// JSON array. There is no shell: nothing is expanded.
 func (e *env) command(name string) []string {
 	s := e.text(name)
 	if !strings.HasPrefix(s, "[") {

@@ -27,7 +27,7 @@ import (
 const (
 	fileNonce      = "nonce.jwt"   // from user data
 	fileCA         = "ca.crt"      // from user data: trusted for registration
-	fileSpent      = "nonce.spent" // digest of the nonce that was exchanged
+	fileUsedNonce  = "nonce.used"  // digest of the nonce that was exchanged
 	fileServer     = "server.json" // which server to talk to, from the nonce
 	fileConfigHash = "config.hash" // of the configuration last applied
 	fileKey        = "key.pem"
@@ -36,15 +36,15 @@ const (
 	linkCurrent    = "current"
 )
 
-// A home names the server that the agent belongs to.
-type home struct {
+// A serverRef names the server that the agent belongs to.
+type serverRef struct {
 	Cluster nstance.ClusterID `json:"cluster"`
 	Shard   nstance.ShardID   `json:"shard"`
 }
 
 // An identity is a certificate in use, and what to trust with it.
 type identity struct {
-	home
+	serverRef
 	pair  *tls.Certificate
 	roots *x509.CertPool
 }
@@ -53,8 +53,8 @@ func (id *identity) expired(now time.Time) bool { return !now.Before(id.pair.Lea
 
 func (id *identity) tls() *tls.Config { return pki.ClientTLS(id.roots, id.pair, id.Shard, id.Cluster) }
 
-// A vault is the identity directory. One agent at a time uses it.
-type vault struct {
+// An identityDir is the identity directory. One agent at a time uses it.
+type identityDir struct {
 	dir  string
 	mode fs.FileMode // of all files but keys
 
@@ -62,23 +62,26 @@ type vault struct {
 }
 
 // next is called before each change of the directory.
-func (v vault) next() error {
+func (v identityDir) next() error {
 	if v.step == nil {
 		return nil
 	}
 	return v.step()
 }
 
-func (v vault) path(elem ...string) string { return filepath.Join(append([]string{v.dir}, elem...)...) }
+func (v identityDir) path(elem ...string) string {
+	return filepath.Join(append([]string{v.dir}, elem...)...)
+}
 
-// A noUserData says that user data has not been written yet. No server was asked.
+// A noUserData error means that user data has not been written yet. No server was
+// asked.
 type noUserData struct{ error }
 
 func (e *noUserData) Unwrap() error { return e.error }
 
 // nonce reads the nonce and its claims. Unavailable means that user data has
 // not been written yet.
-func (v vault) nonce() (string, claims, error) {
+func (v identityDir) nonce() (string, claims, error) {
 	data, err := v.read(fileNonce)
 	if errors.Is(err, nstance.NotFound) {
 		return "", claims{}, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no nonce yet: %v", err)}
@@ -94,8 +97,8 @@ func (v vault) nonce() (string, claims, error) {
 	return token, c, nil
 }
 
-// registrationRoots are the authorities that user data says to trust.
-func (v vault) registrationRoots() (*x509.CertPool, error) {
+// registrationRoots returns the authorities in user data.
+func (v identityDir) registrationRoots() (*x509.CertPool, error) {
 	roots, err := loadRoots(v.path(fileCA))
 	if errors.Is(err, nstance.NotFound) {
 		return nil, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)}
@@ -104,15 +107,15 @@ func (v vault) registrationRoots() (*x509.CertPool, error) {
 }
 
 // configHash returns the hash of the configuration last applied, or "".
-func (v vault) configHash() string {
+func (v identityDir) configHash() string {
 	data, err := v.read(fileConfigHash)
 	if err != nil {
-		return "" // unknown, which is never taken for drift
+		return "" // unknown, which is not drift
 	}
 	return strings.TrimSpace(string(data))
 }
 
-func (v vault) read(name string) ([]byte, error) {
+func (v identityDir) read(name string) ([]byte, error) {
 	f, err := os.Open(v.path(name))
 	if err != nil {
 		return nil, fileError(err)
@@ -128,27 +131,27 @@ func (v vault) read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// home reads which server this agent belongs to; where the file is missing the
-// nonce says the same.
-func (v vault) home() (home, error) {
+// server reads which server this agent belongs to, from the nonce if the file is
+// missing.
+func (v identityDir) server() (serverRef, error) {
 	data, err := v.read(fileServer)
 	if errors.Is(err, nstance.NotFound) {
 		_, c, err := v.nonce()
-		return home{Cluster: c.Cluster, Shard: c.Shard}, err
+		return serverRef{Cluster: c.Cluster, Shard: c.Shard}, err
 	}
 	if err != nil {
-		return home{}, err
+		return serverRef{}, err
 	}
-	var h home
+	var h serverRef
 	if err := json.Unmarshal(data, &h); err != nil {
-		return home{}, nstance.Errorf(nstance.Invalid, "%s: %w", v.path(fileServer), err)
+		return serverRef{}, nstance.Errorf(nstance.Invalid, "%s: %w", v.path(fileServer), err)
 	}
 	return h, errors.Join(h.Cluster.Validate("cluster"), h.Shard.Validate("shard"))
 }
 
-// settle records what only the nonce says, before the nonce stops mattering.
-func (v vault) settle(c claims) error {
-	data, err := json.Marshal(home{Cluster: c.Cluster, Shard: c.Shard})
+// saveClaims stores the claims of the nonce that are needed after registration.
+func (v identityDir) saveClaims(c claims) error {
+	data, err := json.Marshal(serverRef{Cluster: c.Cluster, Shard: c.Shard})
 	if err != nil {
 		return err
 	}
@@ -161,15 +164,15 @@ func (v vault) settle(c claims) error {
 	return v.write(v.path(fileConfigHash), []byte(c.ConfigHash+"\n"))
 }
 
-// spent reports whether this nonce has become a certificate already. It cannot
-// become another: the server would take the attempt for a theft.
-func (v vault) spent(token string) bool {
-	data, err := v.read(fileSpent)
+// nonceUsed reports whether this nonce has been exchanged for a certificate. A
+// second exchange would raise an alarm at the server.
+func (v identityDir) nonceUsed(token string) bool {
+	data, err := v.read(fileUsedNonce)
 	return err == nil && strings.TrimSpace(string(data)) == digest(token)
 }
 
-func (v vault) spend(token string) error {
-	return v.write(v.path(fileSpent), []byte(digest(token)+"\n"))
+func (v identityDir) markNonceUsed(token string) error {
+	return v.write(v.path(fileUsedNonce), []byte(digest(token)+"\n"))
 }
 
 func digest(token string) string {
@@ -177,8 +180,8 @@ func digest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// dirMode lets those search a directory who may read the files in it.
-func (v vault) dirMode() fs.FileMode { return 0o700 | v.mode&0o040 | v.mode&0o040>>2 }
+// dirMode permits the search of a directory to the readers of its files.
+func (v identityDir) dirMode() fs.FileMode { return 0o700 | v.mode&0o040 | v.mode&0o040>>2 }
 
 func loadRoots(path string) (*x509.CertPool, error) {
 	certs, err := pki.LoadCertificates(path)
@@ -192,7 +195,7 @@ func loadRoots(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// fileError classifies what the file system says. Its messages name the file.
+// fileError classifies an error of the file system. Its message names the file.
 func fileError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -203,17 +206,19 @@ func fileError(err error) error {
 	return nstance.Errorf(nstance.Internal, "%w", err)
 }
 
-func (v vault) write(path string, data []byte) error { return pki.WriteFileMode(path, data, v.mode) }
+func (v identityDir) write(path string, data []byte) error {
+	return pki.WriteFileMode(path, data, v.mode)
+}
 
 // repair gives files the permission bits that they should have: earlier versions
 // set them after the write, and could be interrupted in between.
-func (v vault) repair() error {
+func (v identityDir) repair() error {
 	n, err := v.version()
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{
-		fileSpent, fileServer, fileConfigHash,
+		fileUsedNonce, fileServer, fileConfigHash,
 		filepath.Join(version(n), fileCert), filepath.Join(version(n), fileRoots),
 	} {
 		info, err := os.Stat(v.path(name))

@@ -9,46 +9,46 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// A mailbox is the outbox as the agent's goroutines share it. The lock is never
-// held while anything is sent.
+// A mailbox is the outbox shared by the agent's goroutines. The lock is never held
+// while a message is sent.
 type mailbox struct {
 	now func() time.Time // the clock of the notices
 
 	mu  sync.Mutex
 	box outbox
 
-	changed chan struct{} // something may be due: for the session
-	noticed chan struct{} // a notice came: for the guard
+	changed chan struct{} // wakes the session: a message may be due
+	noticed chan struct{} // wakes watchUnacknowledged: a notice came
 }
 
 func newMailbox(now func() time.Time) *mailbox {
 	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1)}
 }
 
-// do works on the outbox under the lock.
+// do calls f with the outbox under the lock.
 func (m *mailbox) do(f func(*outbox)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(&m.box)
 }
 
-// observe takes a notice from the detector and reports whether it is news.
-func (m *mailbox) observe(n nstance.Notice) (news bool) {
-	m.do(func(o *outbox) { news = o.observe(n, m.now()) })
-	if news {
+// observe adds a notice of the detector and reports whether it is new or changed.
+func (m *mailbox) observe(n nstance.Notice) (changed bool) {
+	m.do(func(o *outbox) { changed = o.observe(n, m.now()) })
+	if changed {
 		signal(m.changed)
 		signal(m.noticed)
 	}
-	return news
+	return changed
 }
 
-// result takes the outcome of a drain.
+// result adds the result of a drain.
 func (m *mailbox) result(r *apiv1.DrainResult) {
 	m.do(func(o *outbox) { o.result(r) })
 	signal(m.changed)
 }
 
-// signal wakes the one who waits on c, or the next one who will.
+// signal wakes the goroutine that waits on c, or the next one that will.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -56,9 +56,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// guard calls drain for each notice that dooms the machine and that no server
-// has acknowledged in time, until ctx ends.
-func (m *mailbox) guard(ctx context.Context, drain func(n nstance.Notice, left time.Duration)) {
+// watchUnacknowledged calls drain for each notice that dooms the machine and that
+// no server has acknowledged in time, until ctx ends.
+func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(n nstance.Notice, left time.Duration)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -71,7 +71,7 @@ func (m *mailbox) guard(ctx context.Context, drain func(n nstance.Notice, left t
 		m.do(func(o *outbox) {
 			now := m.now()
 			if due, wait = o.overdue(now); due != nil {
-				n, left = *due.notice, timeAlone(*due.notice, due.clock(now))
+				n, left = *due.notice, fallbackTime(*due.notice, due.clock(now))
 			}
 		})
 		if due != nil {

@@ -12,9 +12,9 @@ import (
 // clouds limit to about this size.
 const maxNonce = 16 << 10
 
-// claims are what the agent reads from its nonce. It verifies no signature: it
-// has no key to do so, and needs none. The claims say which server to ask for,
-// and that server proves itself by its own certificate.
+// claims are the claims that the agent reads from its nonce. It does not verify
+// the signature: it has no key for that and needs none. The claims name the
+// server, and the server proves its identity by its own certificate.
 type claims struct {
 	Kind       string             `json:"kind"`
 	Subject    nstance.InstanceID `json:"sub"`
@@ -27,7 +27,7 @@ type claims struct {
 // It fails with Invalid, and never quotes the nonce, which is a secret.
 func parseNonce(token string) (claims, error) {
 	if len(token) > maxNonce {
-		return claims{}, nstance.Errorf(nstance.Invalid, "nonce has %d bytes, which no nonce has", len(token))
+		return claims{}, nstance.Errorf(nstance.Invalid, "nonce has %d bytes, the limit is %d", len(token), maxNonce)
 	}
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 || parts[0] == "" || parts[2] == "" {

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// A notifier tells systemd how the agent is. See sd_notify(3) for the protocol:
-// one datagram of lines to the socket named in NOTIFY_SOCKET.
+// A notifier sends the agent's state to systemd. See sd_notify(3) for the
+// protocol: one datagram of lines to the socket named in NOTIFY_SOCKET.
 type notifier struct {
-	say      func(state string) // nil: there is no systemd
-	watchdog time.Duration      // how often systemd wants to hear; zero: never
+	send     func(state string) // nil: not run by systemd
+	watchdog time.Duration      // systemd's watchdog interval; zero: none
 	alive    func() bool        // whether the agent makes progress
 }
 
-// Run says that the agent is ready, and from then on that it lives, as long as
-// it makes progress, until ctx ends. What cannot be said is lost: systemd draws
-// its own conclusions.
+// Run sends READY, then WATCHDOG as long as the agent makes progress, until ctx
+// ends. A datagram that cannot be sent is lost: after enough of them systemd
+// restarts the agent.
 func (n *notifier) Run(ctx context.Context) error {
-	if n.say == nil {
+	if n.send == nil {
 		<-ctx.Done()
 		return nil
 	}
-	n.say("READY=1")
-	defer n.say("STOPPING=1")
+	n.send("READY=1")
+	defer n.send("STOPPING=1")
 	var tick <-chan time.Time
 	if n.watchdog > 0 {
 		ticker := time.NewTicker(max(n.watchdog/2, time.Millisecond))
@@ -36,14 +36,14 @@ func (n *notifier) Run(ctx context.Context) error {
 			return nil
 		case <-tick:
 			if n.alive() {
-				n.say("WATCHDOG=1")
+				n.send("WATCHDOG=1")
 			}
 		}
 	}
 }
 
-// notifySocket returns how to say something to the socket, nil if there is none.
-// A leading @ means the abstract namespace here as it does in package net.
+// notifySocket returns a function that sends to the socket, nil if there is none.
+// A leading @ means the abstract namespace, as in package net.
 func notifySocket(path string) func(state string) {
 	if path == "" {
 		return nil
@@ -53,7 +53,7 @@ func notifySocket(path string) func(state string) {
 		if err != nil {
 			return
 		}
-		defer conn.Close() // a datagram is sent or lost by now
+		defer conn.Close() // the datagram has been sent or lost
 		if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			return
 		}

@@ -23,11 +23,11 @@ const (
 	DefaultSpotPollInterval = 2 * time.Second
 )
 
-// Intervals shorter than this would keep the machine busy with itself.
+// minInterval keeps the agent from loading the machine.
 const minInterval = 50 * time.Millisecond
 
-// Options say who the agent is and where its server is. Zero fields mean the
-// default given here; a field without one is required.
+// Options configure an Agent. Zero fields mean the default given here; a field
+// without one is required.
 type Options struct {
 	InstanceID nstance.InstanceID // this machine's identity
 	Kind       nstance.Kind       // the template's kind; empty: the ID's own
@@ -36,13 +36,13 @@ type Options struct {
 	AgentAddrs        []string // host:port of the agent listeners; tried in turn
 
 	IdentityDir  string      // default DefaultDir/identity; nonce.jwt and ca.crt are read here
-	KeysDir      string      // default DefaultDir/keys; keys that certificates among the files are for
+	KeysDir      string      // default DefaultDir/keys; private keys of certificates among the files
 	RecvDir      string      // default DefaultDir/recv; files sent by the server
 	IdentityMode fs.FileMode // of files in IdentityDir, default 0600; the private key always has 0600
 	KeysMode     fs.FileMode // default 0640
 	RecvMode     fs.FileMode // default 0640
 
-	ReportInterval   time.Duration // default DefaultReportInterval; the server's own wish wins
+	ReportInterval   time.Duration // default DefaultReportInterval; the server's setting overrides it
 	SpotPollInterval time.Duration // default DefaultSpotPollInterval
 	Provider         string        // one of Providers; empty: found by probing
 	MetadataURL      string        // base URL of the metadata service; empty: the provider's own
@@ -53,19 +53,18 @@ type Options struct {
 
 	// Detector replaces the one found for Provider.
 	Detector nstance.SpotDetector
-	// Drain replaces DrainHook. It returns promptly when ctx ends, which is at
-	// the drain's deadline (it may have been tightened since) or when the
-	// drain is withdrawn.
+	// Drain replaces DrainHook. It returns promptly when ctx ends: at the drain's
+	// deadline (it may have been tightened since) or when the drain is withdrawn.
 	Drain func(ctx context.Context, d nstance.Drain) (nstance.Outcome, string)
-	// Dial replaces the way to a server's address, for tests and proxies.
+	// Dial replaces the connection to a server's address, for tests and proxies.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	// Now is the machine's own clock, by which notices are dated; nil: time.Now.
-	// What is sent of it are durations.
+	// Now is the machine's clock, for times in notices; nil: time.Now. Times are
+	// sent as durations.
 	Now func() time.Time
 
 	NotifySocket string        // systemd's notification socket; empty: none
-	Watchdog     time.Duration // how often systemd wants a sign of life; zero: never
+	Watchdog     time.Duration // systemd's watchdog interval; zero: none
 
 	Debug bool // for programs: log at debug level; New ignores it
 	Log   *slog.Logger
@@ -103,8 +102,8 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-// validate returns every mistake at once, so that they can be mended at once.
-// Each is Invalid and is named after its environment variable.
+// validate returns every mistake at once, so that all can be fixed at once. Each
+// is Invalid and is named after its environment variable.
 func (o *Options) validate() error {
 	return errors.Join(
 		o.validateIdentity(),
@@ -158,7 +157,7 @@ func validAddr(addr string) bool {
 }
 
 func validateMode(field string, mode fs.FileMode) error {
-	const remedy = "use an octal mode such as 0640: readable by its owner, closed to strangers, not executable"
+	const remedy = "use an octal mode such as 0640: readable by its owner, closed to other users, not executable"
 	if mode&^0o660 != 0 || mode&0o600 != 0o600 {
 		return nstance.FieldError(field, remedy, "mode %#o is not permitted", mode)
 	}
@@ -185,7 +184,7 @@ func validateURL(s string) error {
 		u.User == nil && u.RawQuery == "" && u.Fragment == "" {
 		return nil
 	}
-	return nstance.FieldError(envMetadataURL, "use a base URL such as http://169.254.169.254", "it is not the base of an HTTP URL")
+	return nstance.FieldError(envMetadataURL, "use a base URL such as http://169.254.169.254", "is not the base of an HTTP URL")
 }
 
 func validateHealthAddr(addr string) error {

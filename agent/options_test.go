@@ -103,7 +103,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"NSTANCE_REPORT_INTERVAL", "-1m", "positive"},
 		{"NSTANCE_REPORT_INTERVAL", "1ms", "shorter"},
 		{"NSTANCE_SPOT_POLL_INTERVAL", "soon", "such as 2s"},
-		{"NSTANCE_IDENTITY_MODE", "0644", "strangers"},
+		{"NSTANCE_IDENTITY_MODE", "0644", "other users"},
 		{"NSTANCE_IDENTITY_MODE", "rw-------", "octal"},
 		{"NSTANCE_KEYS_MODE", "0400", "owner"},
 		{"NSTANCE_RECV_MODE", "0750", "executable"},

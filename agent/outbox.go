@@ -15,52 +15,52 @@ const (
 	// maxResults bounds the drain results that wait for acknowledgement; only
 	// the latest generation matters to the server.
 	maxResults = 4
-	// maxNumbers bounds the numbers under which one message is remembered.
+	// maxNumbers bounds the message numbers remembered for one item.
 	maxNumbers = 8
 	// resendAfter is how long a message waits for its acknowledgement before
-	// it is sent again on the same stream. A stream loses nothing, but a
-	// server that could not make the message durable says nothing.
+	// it is sent again on the same stream. A stream loses nothing, but a server
+	// that could not make the message durable does not acknowledge it.
 	resendAfter = 5 * time.Second
-	// hookAfter is how long a doomed machine waits for its server before it
-	// empties itself.
-	hookAfter = 5 * time.Second
+	// fallbackAfter is how long a doomed machine waits for an acknowledgement
+	// before the agent runs the drain hook without a command.
+	fallbackAfter = 5 * time.Second
 )
 
-// An outbox is what the agent has to say until its server has said that it
-// knows: standing notices and drain results. It outlives sessions. It is plain
-// data with the present passed in, and not safe for concurrent use.
+// An outbox holds standing notices, and drain results until a server has
+// acknowledged them. It outlives sessions. It is plain data, takes the present as
+// an argument, and is not safe for concurrent use.
 type outbox struct {
-	number     uint64    // of the last message of this session
-	items      []*item   // what stands or is owed, oldest first
-	report     uint64    // number of the last report
-	reportAt   time.Time // when it was sent
-	lastReport time.Time // when the last acknowledged report was sent
+	number       uint64  // of the last message of this session
+	items        []*item // oldest first
+	reportNumber uint64  // of the last report
+	reportSentAt time.Time
+	lastReport   time.Time // when the last acknowledged report was sent
 }
 
 // An item is one message that must arrive: a notice or a drain result.
 type item struct {
-	notice  *nstance.Notice
-	result  *apiv1.DrainResult
-	seen    time.Time // first sight, of a notice
-	formAt  time.Time // when a notice got its present form
-	acked   bool      // in its present form
-	known   bool      // the server has acknowledged it in some form
-	hooked  bool      // the agent's own hook was called for it
-	numbers []uint64  // under which its present form was sent in this session
-	sentAt  time.Time
+	notice     *nstance.Notice
+	result     *apiv1.DrainResult
+	firstSeen  time.Time // of a notice
+	changedAt  time.Time // of a notice: since then it has its present content
+	acked      bool      // the present content
+	everAcked  bool      // this or an earlier content
+	hookCalled bool      // without a server's command
+	numbers    []uint64  // of the messages with the present content in this session
+	sentAt     time.Time
 }
 
-// begin starts a session: numbers start again, and what was not acknowledged
-// is owed at once.
+// begin starts a session: numbers start again, and every item without
+// acknowledgement is due at once.
 func (o *outbox) begin() {
-	o.number, o.report = 0, 0
+	o.number, o.reportNumber = 0, 0
 	for _, it := range o.items {
 		it.numbers, it.sentAt = nil, time.Time{}
 	}
 }
 
-// observe takes a notice from the detector and reports whether it is news. A
-// detector does not bring what is stale: nothing is judged here.
+// observe adds a notice of the detector and reports whether it is new or changed.
+// Detectors do not yield stale notices, so they are not checked for age here.
 func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 	if it := o.find(n.EventID); it != nil {
 		return it.update(n, now)
@@ -68,18 +68,18 @@ func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 	if !o.hasRoom() {
 		return false
 	}
-	o.items = append(o.items, &item{notice: &n, seen: now, formAt: now})
+	o.items = append(o.items, &item{notice: &n, firstSeen: now, changedAt: now})
 	return true
 }
 
-// update replaces a notice that changed. The instant of its detection stays:
-// an announcement is detected once.
+// update replaces a notice that changed. DetectedAt stays: an announcement is
+// detected once.
 func (it *item) update(n nstance.Notice, now time.Time) bool {
 	n.DetectedAt = it.notice.DetectedAt
 	if sameNotice(*it.notice, n) {
 		return false
 	}
-	it.notice, it.formAt, it.acked, it.numbers, it.sentAt = &n, now, false, nil, time.Time{}
+	it.notice, it.changedAt, it.acked, it.numbers, it.sentAt = &n, now, false, nil, time.Time{}
 	return true
 }
 
@@ -88,8 +88,8 @@ func sameNotice(a, b nstance.Notice) bool {
 		a.Deadline.Equal(b.Deadline) && a.NotBefore.Equal(b.NotBefore)
 }
 
-// hasRoom makes room for one more notice, if need be by dropping the oldest one
-// that dooms nothing.
+// hasRoom makes room for one more notice, if necessary by dropping the oldest one
+// that does not doom the machine.
 func (o *outbox) hasRoom() bool {
 	return o.count(isNotice) < maxNotices || o.drop(func(it *item) bool { return isNotice(it) && !it.dooms() })
 }
@@ -103,8 +103,8 @@ func (o *outbox) find(eventID string) *item {
 	return nil
 }
 
-// result owes the server the outcome of a drain. The same generation again is
-// sent again; of too many the oldest is forgotten.
+// result adds the result of a drain. The same generation is sent again; if there
+// are too many, the oldest is dropped.
 func (o *outbox) result(r *apiv1.DrainResult) {
 	o.items = slices.DeleteFunc(o.items, func(it *item) bool {
 		return it.result != nil && it.result.GetGeneration() == r.GetGeneration()
@@ -128,7 +128,8 @@ func (o *outbox) count(of func(*item) bool) int {
 	return n
 }
 
-// drop forgets the oldest item of one sort and reports whether there was one.
+// drop removes the oldest item for which of is true and reports whether there was
+// one.
 func (o *outbox) drop(of func(*item) bool) bool {
 	i := slices.IndexFunc(o.items, of)
 	if i < 0 {
@@ -138,8 +139,8 @@ func (o *outbox) drop(of func(*item) bool) bool {
 	return true
 }
 
-// next returns the next message that is due, or nil and how long nothing will
-// be due (zero: until something changes).
+// next returns the next message that is due, or nil and the time until the next
+// one is (zero: when something changes).
 func (o *outbox) next(now time.Time) (*apiv1.ConnectRequest, time.Duration) {
 	var wait time.Duration
 	for _, it := range o.items {
@@ -176,7 +177,7 @@ func (o *outbox) send(it *item, now time.Time) *apiv1.ConnectRequest {
 // sendReport numbers a report and adds every standing notice to it.
 func (o *outbox) sendReport(r nstance.Report, now time.Time) *apiv1.ConnectRequest {
 	o.number++
-	o.report, o.reportAt = o.number, now
+	o.reportNumber, o.reportSentAt = o.number, now
 	w := wire.Report(r)
 	for _, it := range o.standingItems() {
 		w.Notices = append(w.Notices, it.wire(now))
@@ -184,14 +185,16 @@ func (o *outbox) sendReport(r nstance.Report, now time.Time) *apiv1.ConnectReque
 	return &apiv1.ConnectRequest{Number: o.number, Message: &apiv1.ConnectRequest_Report{Report: w}}
 }
 
-// wire returns what is sent of a notice.
+// wire returns the wire form of a notice.
 func (it *item) wire(now time.Time) *apiv1.Notice { return wire.NoticeAt(*it.notice, it.clock(now)) }
 
-// clock returns the present by the clock that dated the notice: what has elapsed
-// since then, even if that clock was set meanwhile.
-func (it *item) clock(now time.Time) time.Time { return it.formAt.Round(0).Add(now.Sub(it.formAt)) }
+// clock returns the present by the clock of the notice's times. It adds the elapsed
+// time, so it is right even if the clock was set meanwhile.
+func (it *item) clock(now time.Time) time.Time {
+	return it.changedAt.Round(0).Add(now.Sub(it.changedAt))
+}
 
-// sendAnswer numbers a message that nobody acknowledges.
+// sendAnswer numbers a message that is not acknowledged.
 func (o *outbox) sendAnswer(m *apiv1.ConnectRequest) *apiv1.ConnectRequest {
 	o.number++
 	m.Number = o.number
@@ -227,17 +230,17 @@ func (o *outbox) standingItems() []*item {
 	return append(doom, other...)
 }
 
-// ack notes that a message had its effect. A withdrawn notice and a result are
-// over with that; a standing notice goes on standing.
+// ack records an acknowledgement. A withdrawn notice and a result are removed by
+// it; a standing notice stays.
 func (o *outbox) ack(number uint64) {
-	if number != 0 && number == o.report {
-		o.lastReport = o.reportAt
+	if number != 0 && number == o.reportNumber {
+		o.lastReport = o.reportSentAt
 	}
 	for i, it := range o.items {
 		if !slices.Contains(it.numbers, number) {
 			continue
 		}
-		it.acked, it.known = true, true
+		it.acked, it.everAcked = true, true
 		if it.result != nil || it.notice.Cancelled {
 			o.items = slices.Delete(o.items, i, i+1)
 		}
@@ -246,16 +249,16 @@ func (o *outbox) ack(number uint64) {
 }
 
 // overdue returns an item whose notice dooms the machine and that no server has
-// acknowledged in time, once; or else nil and how long until there may be one
-// (zero: until something changes).
+// acknowledged in time. Each item is returned once. Without such an item it
+// returns nil and the time until there may be one (zero: when something changes).
 func (o *outbox) overdue(now time.Time) (due *item, wait time.Duration) {
 	for _, it := range o.items {
-		if !it.dooms() || it.known || it.hooked {
+		if !it.dooms() || it.everAcked || it.hookCalled {
 			continue
 		}
-		left := it.seen.Add(hookAfter).Sub(now)
+		left := it.firstSeen.Add(fallbackAfter).Sub(now)
 		if left <= 0 {
-			it.hooked = true
+			it.hookCalled = true
 			return it, 0
 		}
 		if wait == 0 || left < wait {

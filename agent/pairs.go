@@ -14,9 +14,9 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-// load returns the identity in use, or NotFound. A pair that was complete but
-// not yet in use when the agent died is put to use first.
-func (v vault) load() (*identity, error) {
+// load returns the identity in use, or NotFound. A pair that was complete but not
+// yet in use when the agent crashed is put into use first.
+func (v identityDir) load() (*identity, error) {
 	n, err := v.version()
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (v vault) load() (*identity, error) {
 	return v.identity(n)
 }
 
-func (v vault) identity(n int) (*identity, error) {
+func (v identityDir) identity(n int) (*identity, error) {
 	pair, err := v.pair(n)
 	if err != nil {
 		return nil, err
@@ -42,21 +42,21 @@ func (v vault) identity(n int) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := v.home()
+	h, err := v.server()
 	if err != nil {
 		return nil, err
 	}
-	return &identity{home: h, pair: pair, roots: roots}, nil
+	return &identity{serverRef: h, pair: pair, roots: roots}, nil
 }
 
-func (v vault) pair(n int) (*tls.Certificate, error) {
+func (v identityDir) pair(n int) (*tls.Certificate, error) {
 	return pki.LoadPair(v.path(version(n), fileCert), v.path(version(n), fileKey))
 }
 
 // nextKey returns the key for the next certificate. It is the same one until
-// install has been called: the server answers the same key with the same
-// certificate, so a lost reply heals itself.
-func (v vault) nextKey() (ed25519.PrivateKey, error) {
+// install has been called: the server returns the same certificate for the same
+// key, so a request whose reply was lost can be repeated.
+func (v identityDir) nextKey() (ed25519.PrivateKey, error) {
 	n, err := v.version()
 	if err != nil {
 		return nil, err
@@ -73,9 +73,9 @@ func (v vault) nextKey() (ed25519.PrivateKey, error) {
 	return key, pki.SaveKey(path, key)
 }
 
-// install puts a certificate for nextKey to use. Whoever reads the directory
-// sees the old pair or the new one, whenever the agent dies.
-func (v vault) install(c nstance.Credential) error {
+// install puts a certificate for nextKey into use. Every reader of the directory
+// sees the old pair or the new one, even if the agent crashes.
+func (v identityDir) install(c nstance.Credential) error {
 	n, err := v.version()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (v vault) install(c nstance.Credential) error {
 	if err := v.write(v.path(version(n+1), fileRoots), pki.MarshalCertificates(roots...)); err != nil {
 		return err
 	}
-	// The certificate comes last: load takes a complete pair for one in use.
+	// The certificate is written last: load puts a complete pair into use.
 	if err := v.write(v.path(version(n+1), fileCert), pki.MarshalCertificates(c.Chain...)); err != nil {
 		return err
 	}
@@ -99,8 +99,8 @@ func (v vault) install(c nstance.Credential) error {
 	return v.use(n + 1)
 }
 
-// presentRoots are what was trusted so far.
-func (v vault) presentRoots(n int) ([][]byte, error) {
+// presentRoots returns the authorities trusted so far.
+func (v identityDir) presentRoots(n int) ([][]byte, error) {
 	path := v.path(fileCA)
 	if n > 0 {
 		path = v.path(version(n), fileRoots)
@@ -116,9 +116,9 @@ func (v vault) presentRoots(n int) ([][]byte, error) {
 	return ders, nil
 }
 
-// use swaps the link, keeps the well-known names and drops what is older than
-// the pair just replaced, which a reader may still have open.
-func (v vault) use(n int) error {
+// use switches the link, creates the well-known names and removes pairs older than
+// the one just replaced, which a reader may still have open.
+func (v identityDir) use(n int) error {
 	if err := v.link(version(n), linkCurrent); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (v vault) use(n int) error {
 	}
 	for old := n - 2; old > 0; old-- {
 		if _, err := os.Lstat(v.path(version(old))); err != nil {
-			return nil //nolint:nilerr // what is not there, and whatever is older, has been removed before
+			return nil //nolint:nilerr // this pair and all older ones have been removed before
 		}
 		if err := v.next(); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (v vault) use(n int) error {
 }
 
 // link makes name point at target, atomically.
-func (v vault) link(target, name string) error {
+func (v identityDir) link(target, name string) error {
 	if now, err := os.Readlink(v.path(name)); err == nil && now == target {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (v vault) link(target, name string) error {
 }
 
 // version returns the number of the pair in use, 0 for none.
-func (v vault) version() (int, error) {
+func (v identityDir) version() (int, error) {
 	target, err := os.Readlink(v.path(linkCurrent))
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -176,7 +176,7 @@ func (v vault) version() (int, error) {
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(target, "v"))
 	if err != nil || n < 1 || version(n) != target {
-		return 0, nstance.Errorf(nstance.Invalid, "%s points at %q, which no agent made", v.path(linkCurrent), target)
+		return 0, nstance.Errorf(nstance.Invalid, "%s points at %q, which is not a version directory: remove it", v.path(linkCurrent), target)
 	}
 	return n, nil
 }

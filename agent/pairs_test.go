@@ -18,20 +18,20 @@ import (
 
 const thisMachine = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
 
-// A mint issues certificates for a vault's next key.
+// A mint issues certificates for a identityDir's next key.
 type mint struct {
 	t         *testing.T
 	authority *registration.Authority
-	v         vault
+	v         identityDir
 }
 
 func newMint(t *testing.T) *mint {
 	t.Helper()
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	m := &mint{t, authority, vault{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
+	m := &mint{t, authority, identityDir{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o700))
-	require.NoError(t, m.v.settle(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
+	require.NoError(t, m.v.saveClaims(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
 	return m
 }
 
@@ -109,7 +109,7 @@ func TestPairs(t *testing.T) {
 		require.ErrorIs(t, m.v.install(good), nstance.Invalid, "it is for the former key")
 		require.Equal(t, good.Serial, m.serial())
 	})
-	t.Run("a link that no agent made is an error, not absence", func(t *testing.T) {
+	t.Run("a link to another name is an error, not absence", func(t *testing.T) {
 		m := newMint(t)
 		require.NoError(t, m.v.install(m.credential()))
 		require.NoError(t, m.v.link("elsewhere", linkCurrent))
@@ -135,7 +135,7 @@ func TestAccept(t *testing.T) {
 	} {
 		t.Run("refuses "+name, func(t *testing.T) {
 			m := newMint(t)
-			r := &registrant{id: thisMachine, vault: m.v}
+			r := &registrant{id: thisMachine, identityDir: m.v}
 			c := spoil(m, m.credential())
 			key, err := m.v.nextKey()
 			require.NoError(t, err)
@@ -209,11 +209,11 @@ func TestDyingWhileInstalling(t *testing.T) {
 
 func TestSpentNonce(t *testing.T) {
 	m := newMint(t)
-	require.False(t, m.v.spent("a"))
-	require.NoError(t, m.v.spend("a"))
-	require.True(t, m.v.spent("a"))
-	require.False(t, m.v.spent("b"))
-	data, err := os.ReadFile(m.v.path(fileSpent))
+	require.False(t, m.v.nonceUsed("a"))
+	require.NoError(t, m.v.markNonceUsed("a"))
+	require.True(t, m.v.nonceUsed("a"))
+	require.False(t, m.v.nonceUsed("b"))
+	data, err := os.ReadFile(m.v.path(fileUsedNonce))
 	require.NoError(t, err)
 	require.NotContains(t, string(data), "a\n", "it is a digest")
 }

@@ -30,14 +30,14 @@ func TestMakePrevious(t *testing.T) {
 	}
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	m := &mint{t, authority, vault{dir: previous, mode: 0o600}}
+	m := &mint{t, authority, identityDir{dir: previous, mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o755))
 	nonce := jwt(goodPayload)
 	require.NoError(t, m.v.write(m.v.path(fileNonce), []byte(nonce+"\n")))
 	require.NoError(t, m.v.write(m.v.path(fileCA), pki.MarshalCertificates(authority.Certificate())))
-	require.NoError(t, m.v.settle(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
+	require.NoError(t, m.v.saveClaims(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
 	require.NoError(t, m.v.install(m.credential()))
-	require.NoError(t, m.v.spend(nonce))
+	require.NoError(t, m.v.markNonceUsed(nonce))
 	require.NoError(t, m.v.install(m.credential()))
 	require.NoError(t, m.v.record("v1:sha256:77"))
 	_, err = m.v.nextKey()
@@ -46,19 +46,19 @@ func TestMakePrevious(t *testing.T) {
 }
 
 func TestPrevious(t *testing.T) {
-	v := vault{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}
+	v := identityDir{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}
 	require.NoError(t, os.CopyFS(v.dir, os.DirFS(previous)))
 	id, err := v.load()
 	require.NoError(t, err)
 	require.Equal(t, previousSerial, pki.SerialOf(id.pair.Leaf))
 	require.Equal(t, string(thisMachine), id.pair.Leaf.Subject.CommonName)
-	require.Equal(t, home{Cluster: "prod", Shard: "zone-a"}, id.home)
+	require.Equal(t, serverRef{Cluster: "prod", Shard: "zone-a"}, id.serverRef)
 	require.Equal(t, "v1:sha256:77", v.configHash())
 
 	token, c, err := v.nonce()
 	require.NoError(t, err)
 	require.Equal(t, thisMachine, c.Subject)
-	require.True(t, v.spent(token), "a certificate was had for it")
+	require.True(t, v.nonceUsed(token), "a certificate was had for it")
 	roots, err := v.registrationRoots()
 	require.NoError(t, err)
 	require.True(t, roots.Equal(id.roots))

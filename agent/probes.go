@@ -55,7 +55,7 @@ func readProbes(path string) ([]health.Probe, error) {
 	return probes, err
 }
 
-// readAtMost reads a file that is a plain one: another could have no end.
+// readAtMost reads a regular file: others, such as devices, may have no end.
 func readAtMost(path string, limit int64) ([]byte, error) {
 	const remedy = "name a file that the agent's user can read, or unset the variable"
 	info, err := os.Stat(path)
@@ -86,7 +86,7 @@ func decodeProbe(p *health.Probe, field string, v *hujson.Value) error {
 		m := &object.Members[i]
 		name := m.Name.Value.(hujson.Literal).String()
 		if at := field + "." + name; seen[name] {
-			errs = append(errs, nstance.FieldError(at, "write it once", "is there twice"))
+			errs = append(errs, nstance.FieldError(at, "write it once", "appears twice"))
 		} else {
 			errs = append(errs, setProbe(p, name, at, &m.Value))
 		}
@@ -113,7 +113,7 @@ func setProbe(p *health.Probe, name, field string, v *hujson.Value) error {
 	return nstance.FieldError(field, "use name, command, http, tcp, interval and timeout", "is unknown")
 }
 
-// decodeText refuses "", which would mean the same as leaving the field out.
+// decodeText refuses "", which has the same meaning as a missing field.
 func decodeText(dst *string, field string, v *hujson.Value) error {
 	if l, ok := v.Value.(hujson.Literal); ok && l.Kind() == '"' && l.String() != "" {
 		*dst = l.String()
@@ -122,7 +122,8 @@ func decodeText(dst *string, field string, v *hujson.Value) error {
 	return nstance.FieldError(field, "use a string that is not empty, or leave the field out", "is not a text")
 }
 
-// decodeArgv takes an array of strings: there is no shell that could split one.
+// decodeArgv accepts an array of strings only: there is no shell to split one
+// string.
 func decodeArgv(dst *[]string, field string, v *hujson.Value) error {
 	list, _ := v.Value.(*hujson.Array)
 	if list == nil || len(list.Elements) == 0 {

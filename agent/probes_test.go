@@ -55,8 +55,8 @@ func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
 		`[{"name": 5}]`:   {"probes[0].name: is not a text"},
 		`[{"name": "a"}]`: {"probes[0]: 0 are set", "exactly one of command, http and tcp"},
 		`[{"tcp": ":1"}]`: {"probes[0].name: has 0 bytes", "use 1 to 64 bytes"},
-		`[{"name": "a", "tcp": ":1"}, {"name": "a", "tcp": ":1"}]`:    {`probes[1].name: "a" is taken`},
-		`[{"name": "a", "tcp": ":1", "tcp": ":2"}]`:                   {"probes[0].tcp: is there twice"},
+		`[{"name": "a", "tcp": ":1"}, {"name": "a", "tcp": ":1"}]`:    {`probes[1].name: "a" is used twice`},
+		`[{"name": "a", "tcp": ":1", "tcp": ":2"}]`:                   {"probes[0].tcp: appears twice"},
 		`[{"name": "a", "tcp": ":1", "Timeout": "1s"}]`:               {"probes[0].Timeout: is unknown", "use name, command, http, tcp, interval and timeout"},
 		`[{"name": "a", "tcp": ":1", "timeout": 5}]`:                  {"probes[0].timeout: is not a positive duration", `such as "5s"`},
 		`[{"name": "a", "tcp": ":1", "timeout": "0s"}]`:               {"probes[0].timeout: is not a positive duration"},
@@ -114,6 +114,6 @@ func TestReportsDoNotWaitLongForProbes(t *testing.T) {
 	for range 3 {
 		probe := receive(t, v.up).GetReport().GetProbes()[0]
 		require.False(t, probe.GetOk())
-		require.Equal(t, "no outcome yet", probe.GetMessage())
+		require.Equal(t, "no result yet", probe.GetMessage())
 	}
 }

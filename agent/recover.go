@@ -21,14 +21,14 @@ import (
 // alertExpired is the TLS alert certificate_expired, RFC 8446 §6.2.
 const alertExpired = tls.AlertError(45)
 
-// calledExpired reports whether a server refused the certificate as expired. Of
-// the error of a handshake gRPC keeps the text only.
-func calledExpired(err error) bool {
+// isExpiredAlert reports whether a server refused the certificate as expired. gRPC
+// keeps only the text of a handshake error.
+func isExpiredAlert(err error) bool {
 	return err != nil && strings.Contains(err.Error(), alertExpired.Error())
 }
 
-// recover exchanges an expired identity for its successor and installs that. It
-// may be repeated at will: the key stays the same until it has succeeded.
+// recover exchanges an expired identity for its successor and installs it. It is
+// idempotent: the key stays the same until it has succeeded.
 func (r *registrant) recover(ctx context.Context, addr string, id *identity) error {
 	old, ok := id.pair.PrivateKey.(ed25519.PrivateKey)
 	if !ok {
@@ -44,15 +44,15 @@ func (r *registrant) recover(ctx context.Context, addr string, id *identity) err
 	if err != nil {
 		return err
 	}
-	// Installed, it would be recovered from at once, for ever.
+	// Installing an expired certificate would start the next recovery at once.
 	if !time.Now().Before(c.NotAfter) {
 		return nstance.Errorf(nstance.Invalid, "the new certificate expired at %v already: set the machine's clock", c.NotAfter)
 	}
 	return r.accept(key, c)
 }
 
-// possession proves, on whatever connection a call turns out to travel, that
-// the caller holds the key of its expired certificate.
+// possession proves, on the connection that gRPC chose for a call, that the caller
+// holds the key of its expired certificate.
 type possession struct {
 	key ed25519.PrivateKey
 	csr []byte
@@ -64,7 +64,7 @@ func (p possession) GetRequestMetadata(ctx context.Context, _ ...string) (map[st
 	call, _ := credentials.RequestInfoFromContext(ctx)
 	info, ok := call.AuthInfo.(credentials.TLSInfo)
 	if !ok {
-		return nil, errors.New("the connection's TLS state is not at hand")
+		return nil, errors.New("the connection has no TLS state")
 	}
 	binding, err := pki.ChannelBinding(info.State)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestRecovery(t *testing.T) {
 			require.NotEqual(t, first.id.Key, second.id.Key)
 			second.until(t, isReport)
 			synctest.Wait()
-			require.True(t, a.Status().Well())
+			require.True(t, a.Status().Healthy())
 			require.Equal(t, 1, s.count("register"))
 			require.Equal(t, 1, s.count("recover"))
 			require.Zero(t, s.alarms.Load())
@@ -112,7 +112,7 @@ func TestRecovery(t *testing.T) {
 			require.LessOrEqual(t, s.count("recover"), 22)
 		})
 	})
-	t.Run("a spent nonce is not presented", func(t *testing.T) {
+	t.Run("a used nonce is not presented", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			nonce := m.nonce(m.id, time.Hour)
 			asleep(t, s, m)

@@ -35,10 +35,10 @@ const (
 
 // A registrant obtains certificates for one instance.
 type registrant struct {
-	id    nstance.InstanceID
-	vault vault
-	pace  renewalPace
-	dial  func(ctx context.Context, addr string) (net.Conn, error)
+	id          nstance.InstanceID
+	identityDir identityDir
+	renewals    renewalSchedule
+	dial        func(ctx context.Context, addr string) (net.Conn, error)
 }
 
 // open prepares a connection, which is made when it is first used. The name
@@ -60,19 +60,19 @@ func (r *registrant) open(addr string, cfg *tls.Config) (*grpc.ClientConn, error
 	return conn, nil
 }
 
-// register exchanges the nonce for a first certificate and installs it. It may
-// be repeated at will: the key stays the same until it has succeeded. missing
-// says why there is no identity, for the case that the nonce is spent.
+// register exchanges the nonce for a first certificate and installs it. It is
+// idempotent: the key stays the same until it has succeeded. missing says why
+// there is no identity, for the error if the nonce has been used.
 func (r *registrant) register(ctx context.Context, addr string, missing error) error {
-	token, c, err := r.vault.nonce()
+	token, c, err := r.identityDir.nonce()
 	if err != nil {
 		return err
 	}
 	if c.Subject != r.id {
 		return nstance.FieldError(envInstanceID, "use the nonce and the ID of the same machine", "the nonce is for %s, not for %s", c.Subject, r.id)
 	}
-	if r.vault.spent(token) {
-		return fmt.Errorf("the nonce is spent, put a new one into %s: %w", r.vault.path(fileNonce), missing)
+	if r.identityDir.nonceUsed(token) {
+		return fmt.Errorf("the nonce has been used, put a new one into %s: %w", r.identityDir.path(fileNonce), missing)
 	}
 	key, csr, err := r.request()
 	if err != nil {
@@ -84,19 +84,19 @@ func (r *registrant) register(ctx context.Context, addr string, missing error) e
 	if err != nil {
 		return err
 	}
-	if err := r.vault.settle(c); err != nil {
+	if err := r.identityDir.saveClaims(c); err != nil {
 		return err
 	}
 	if err := r.accept(key, credential); err != nil {
 		return err
 	}
-	return r.vault.spend(token)
+	return r.identityDir.markNonceUsed(token)
 }
 
-// exchange asks the server that the nonce names, as far as user data's
-// authorities vouch for it.
+// exchange calls the server that the nonce names. The authorities in user data
+// must have signed its certificate.
 func (r *registrant) exchange(ctx context.Context, addr string, c claims, req *apiv1.RegisterAgentRequest) (nstance.Credential, error) {
-	roots, err := r.vault.registrationRoots()
+	roots, err := r.identityDir.registrationRoots()
 	if err != nil {
 		return nstance.Credential{}, err
 	}
@@ -109,7 +109,7 @@ func (r *registrant) call(ctx context.Context, addr string, cfg *tls.Config, req
 	if err != nil {
 		return nstance.Credential{}, err
 	}
-	defer conn.Close() // nothing is left to lose on it
+	defer conn.Close() // the call has ended: an error changes nothing
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, req, opts...)
@@ -119,8 +119,8 @@ func (r *registrant) call(ctx context.Context, addr string, cfg *tls.Config, req
 	return wire.CredentialOf(resp.GetCredential()), nil
 }
 
-// renew exchanges the certificate in use, which conn shows, for its successor
-// and installs that.
+// renew exchanges the certificate in use, with which conn authenticates, for its
+// successor and installs it.
 func (r *registrant) renew(ctx context.Context, conn grpc.ClientConnInterface) error {
 	key, csr, err := r.request()
 	if err != nil {
@@ -136,7 +136,7 @@ func (r *registrant) renew(ctx context.Context, conn grpc.ClientConnInterface) e
 }
 
 func (r *registrant) request() (key ed25519.PrivateKey, csr []byte, err error) {
-	if key, err = r.vault.nextKey(); err != nil {
+	if key, err = r.identityDir.nextKey(); err != nil {
 		return nil, nil, err
 	}
 	csr, err = pki.NewCSR(key, string(r.id))
@@ -156,22 +156,21 @@ func (r *registrant) accept(key ed25519.PrivateKey, c nstance.Credential) error 
 	if _, err := pki.Pair(key, chain...); err != nil {
 		return fmt.Errorf("the server sent an unusable certificate: %w", err)
 	}
-	who, err := pki.IdentityOf(chain[0])
+	certified, err := pki.IdentityOf(chain[0])
 	if err != nil {
 		return fmt.Errorf("the server sent an unusable certificate: %w", err)
 	}
-	if who.Subject != string(r.id) || who.Role != nstance.RoleAgent {
-		return nstance.Errorf(nstance.Internal, "the server sent a certificate for %s %q", who.Role, who.Subject)
+	if certified.Subject != string(r.id) || certified.Role != nstance.RoleAgent {
+		return nstance.Errorf(nstance.Internal, "the server sent a certificate for %s %q", certified.Role, certified.Subject)
 	}
-	if err := r.vault.install(c); err != nil {
+	if err := r.identityDir.install(c); err != nil {
 		return err
 	}
-	r.pace.receive()
+	r.renewals.recordReceived()
 	return nil
 }
 
-// hostname returns the machine's name, or "" where it has none: it is for
-// display.
+// hostname returns the machine's name for display, or "" if it has none.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -180,8 +179,8 @@ func hostname() string {
 	return name
 }
 
-// localAddresses returns what the machine believes its addresses to be. The
-// server believes the provider first.
+// localAddresses returns the addresses of the machine's interfaces. The server
+// prefers those that the provider reports.
 func localAddresses() []netip.Addr {
 	found, err := net.InterfaceAddrs()
 	if err != nil {

@@ -14,57 +14,58 @@ const (
 	clockSlack = time.Minute
 )
 
-// A renewalPace decides when the certificate in use is renewed. It outlives
-// sessions: a new session must not start the count of failures again. It goes by
-// the time since this process received the certificate, because the machine's
-// clock may be wrong by hours. It is safe for concurrent use.
-type renewalPace struct {
-	mu       sync.Mutex
-	received time.Time // zero: an earlier process did
-	earliest time.Time // of the next attempt
-	failures int       // in a row
+// A renewalSchedule decides when the certificate in use is renewed. It outlives
+// sessions: a new session must not start the count of failures again. It measures
+// from the time at which this process received the certificate, because the
+// machine's clock may be wrong by hours. It is safe for concurrent use.
+type renewalSchedule struct {
+	mu          sync.Mutex
+	receivedAt  time.Time // zero: by an earlier process
+	nextAttempt time.Time // not before
+	failures    int       // in a row
 }
 
-// due returns when id is to be renewed: after two thirds of its life, so that a
-// third of it is left for finding a server that answers.
-func (p *renewalPace) due(id *identity, now time.Time) time.Time {
+// due returns when id is renewed: after two thirds of its life, so that a third of
+// it is left for finding a server that answers.
+func (p *renewalSchedule) due(id *identity, now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	full := id.pair.Leaf.NotAfter.Sub(id.pair.Leaf.NotBefore)
 	wait := max(full*2/3-clockSlack, minRenewal)
 	switch {
-	case p.received.IsZero(): // the clock's word is all there is, but it cannot mean more than a whole life
+	case p.receivedAt.IsZero(): // use the clock, but never wait longer than two thirds of a life
 		wait = min(wait, id.pair.Leaf.NotBefore.Add(full*2/3).Sub(now))
 	default:
-		// A machine that was suspended has a monotonic clock that was, too.
-		wait -= max(now.Sub(p.received), now.Round(0).Sub(p.received.Round(0)))
+		// The monotonic clock stops while a machine is suspended.
+		wait -= max(now.Sub(p.receivedAt), now.Round(0).Sub(p.receivedAt.Round(0)))
 	}
-	return later(now.Add(wait), p.earliest)
+	return later(now.Add(wait), p.nextAttempt)
 }
 
-// receive notes that a certificate has been received and installed.
-func (p *renewalPace) receive() {
+// recordReceived records that a certificate has been received and installed.
+func (p *renewalSchedule) recordReceived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.received, p.earliest, p.failures = now, now.Add(minRenewal), 0
+	p.receivedAt, p.nextAttempt, p.failures = now, now.Add(minRenewal), 0
 }
 
-// fail notes a failed attempt and returns how long to wait before the next.
-func (p *renewalPace) fail() time.Duration {
+// recordFailure records a failed attempt and returns the wait before the next.
+func (p *renewalSchedule) recordFailure() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait := firstBackoff + backoff(p.failures, renewRetry)
 	p.failures++
-	p.earliest = time.Now().Add(wait)
+	p.nextAttempt = time.Now().Add(wait)
 	return wait
 }
 
-// hurried returns when a renewal that the server wants at that time takes place.
-func (p *renewalPace) hurried(at time.Time) time.Time {
+// requestedAt returns when a renewal that the server requests at that time takes
+// place.
+func (p *renewalSchedule) requestedAt(at time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return later(at, p.earliest)
+	return later(at, p.nextAttempt)
 }
 
 func later(a, b time.Time) time.Time {

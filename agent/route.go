@@ -13,16 +13,16 @@ const (
 	// longest wait doubles from then on, up to slowBackoff. The mean of all waits
 	// until then is 21 s, three times as long as a takeover.
 	shortOutage = 10
-	// slowBackoff is the longest wait in a long outage, and after a refusal that
-	// waiting does not mend. With full jitter an agent dials every 30 s on average,
-	// and 10,000 agents dial 333 times a second.
+	// slowBackoff is the longest wait in a long outage, and after a refusal. With
+	// full jitter an agent dials every 30 s on average, and 10,000 agents dial 333
+	// times a second.
 	slowBackoff = time.Minute
-	// settledAfter is how long a session must last to be called well: two
-	// servers that send agents to each other must not make them spin.
-	settledAfter = 5 * time.Second
-	// maxHops is how often an agent goes at once where it is sent to before it
-	// takes its time again.
-	maxHops = 3
+	// stableAfter is how long a session must last to reset the backoff: agents
+	// must not loop between two servers that redirect to each other.
+	stableAfter = 5 * time.Second
+	// maxRedirects is how many redirects in a row an agent follows at once; then
+	// it backs off.
+	maxRedirects = 3
 	// maxSuggested bounds the addresses a server may suggest.
 	maxSuggested = 8
 )
@@ -31,9 +31,9 @@ const (
 // agents which lost their server together do not come back together.
 func jitter(d time.Duration) time.Duration { return rand.N(max(d, 1)) }
 
-// early returns a duration that is at most a tenth shorter than d and never
-// longer: whoever waits for the agent counts in whole intervals.
-func early(d time.Duration) time.Duration { return d - rand.N(max(d/10, 1)) }
+// shortened returns a duration that is at most a tenth shorter than d and never
+// longer: the server counts missed reports in whole intervals.
+func shortened(d time.Duration) time.Duration { return d - rand.N(max(d/10, 1)) }
 
 // backoff returns how long to wait after a number of failures in a row.
 func backoff(failures int, limit time.Duration) time.Duration {
@@ -45,17 +45,17 @@ func backoff(failures int, limit time.Duration) time.Duration {
 type route struct {
 	addrs     []string // the configured ones, never empty
 	next      int
-	suggested []string // by a server that went away; tried first, once each
+	suggested []string // by a server that redirected the agent; tried first, once each
 	failures  int      // in a row
-	hops      int      // in a row, since a session was well
-	slow      bool     // the last failure was a refusal
-	atOnce    bool
+	redirects int      // in a row, since the last stable session
+	refused   bool     // the last failure was a refusal
+	skipWait  bool
 }
 
-// step returns the address to try and how long to wait before.
+// step returns the next address and how long to wait before.
 func (r *route) step() (addr string, wait time.Duration) {
 	wait = r.wait()
-	r.atOnce = false
+	r.skipWait = false
 	if len(r.suggested) > 0 {
 		addr, r.suggested = r.suggested[0], r.suggested[1:]
 		return addr, wait
@@ -67,9 +67,9 @@ func (r *route) step() (addr string, wait time.Duration) {
 
 func (r *route) wait() time.Duration {
 	switch {
-	case r.atOnce || r.failures == 0:
+	case r.skipWait || r.failures == 0:
 		return 0
-	case r.slow:
+	case r.refused:
 		return slowBackoff/2 + jitter(slowBackoff/2)
 	}
 	return jitter(outageBackoff(r.failures))
@@ -84,37 +84,37 @@ func outageBackoff(failures int) time.Duration {
 	return min(maxBackoff<<min(failures-shortOutage, 16), slowBackoff)
 }
 
-// failed notes the end of an attempt or of a session. A session that had been
-// well for a while starts the count again; a refusal makes the next wait long,
-// but only once every address has refused.
-func (r *route) failed(lived time.Duration, refused bool) {
-	if lived >= settledAfter {
-		r.failures, r.hops = 0, 0
+// recordFailure records the end of an attempt or of a session. A stable session
+// resets the count. After a refusal the next wait is long, but only once every
+// address has refused.
+func (r *route) recordFailure(session time.Duration, refused bool) {
+	if session >= stableAfter {
+		r.failures, r.redirects = 0, 0
 	}
 	r.failures++
-	r.slow = refused && r.failures >= len(r.addrs)
+	r.refused = refused && r.failures >= len(r.addrs)
 }
 
-// shorten ends a long outage: a server is there again, though not for this route,
-// or none was asked.
-func (r *route) shorten() { r.failures = min(r.failures, shortOutage) }
+// shortenBackoff returns from the backoff of a long outage to that of a short one:
+// a server of another route has answered, or no server was asked.
+func (r *route) shortenBackoff() { r.failures = min(r.failures, shortOutage) }
 
-// again makes the next attempt immediate, to the same address: the agent itself
-// ended a good session.
-func (r *route) again(addr string) {
+// reconnectNow makes the next attempt immediate, to the same address: the agent
+// itself ended a working session.
+func (r *route) reconnectNow(addr string) {
 	r.suggested = []string{addr}
-	r.failures, r.atOnce, r.slow = 0, true, false
+	r.failures, r.skipWait, r.refused = 0, true, false
 }
 
-// sent makes the next attempt immediate, first to the suggested addresses,
-// unless the agent has been sent around too often.
-func (r *route) sent(addrs []string, lived time.Duration) {
-	if lived >= settledAfter {
-		r.failures, r.hops = 0, 0
+// redirect makes the next attempt immediate, first to the suggested addresses,
+// unless there were too many redirects in a row.
+func (r *route) redirect(addrs []string, session time.Duration) {
+	if session >= stableAfter {
+		r.failures, r.redirects = 0, 0
 	}
 	r.failures++
-	r.hops++
-	r.slow, r.atOnce = false, r.hops <= maxHops
+	r.redirects++
+	r.refused, r.skipWait = false, r.redirects <= maxRedirects
 	r.suggested = nil
 	for _, addr := range addrs[:min(len(addrs), maxSuggested)] {
 		if validAddr(addr) && !slices.Contains(r.suggested, addr) {

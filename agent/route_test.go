@@ -17,10 +17,10 @@ func TestRoute(t *testing.T) {
 		addr, wait := r.step()
 		require.Equal(t, "a:1", addr)
 		require.Zero(t, wait)
-		r.failed(0, false)
+		r.recordFailure(0, false)
 		addr, _ = r.step()
 		require.Equal(t, "b:1", addr)
-		r.failed(0, false)
+		r.recordFailure(0, false)
 		addr, _ = r.step()
 		require.Equal(t, "a:1", addr)
 	})
@@ -29,7 +29,7 @@ func TestRoute(t *testing.T) {
 		for range 2000 {
 			r := newRoute("a:1")
 			for i := range least {
-				r.failed(0, false)
+				r.recordFailure(0, false)
 				_, wait := r.step()
 				least[i], most[i] = min(cmp.Or(least[i], time.Hour), wait), max(most[i], wait)
 			}
@@ -43,9 +43,9 @@ func TestRoute(t *testing.T) {
 	t.Run("a server that is back at the other port ends the long outage", func(t *testing.T) {
 		r := newRoute("a:1")
 		for range 100 {
-			r.failed(0, false)
+			r.recordFailure(0, false)
 		}
-		r.shorten()
+		r.shortenBackoff()
 		for range 100 {
 			require.LessOrEqual(t, r.wait(), maxBackoff)
 		}
@@ -53,55 +53,55 @@ func TestRoute(t *testing.T) {
 	t.Run("a session that lasted starts the count again", func(t *testing.T) {
 		r := newRoute("a:1")
 		for range 100 {
-			r.failed(0, false)
+			r.recordFailure(0, false)
 		}
-		r.failed(time.Minute, false)
+		r.recordFailure(time.Minute, false)
 		for range 100 {
 			require.Less(t, r.wait(), firstBackoff)
 		}
 	})
 	t.Run("a refusal by every address is repeated slowly", func(t *testing.T) {
 		r := newRoute("a:1", "b:1")
-		r.failed(0, true)
+		r.recordFailure(0, true)
 		require.LessOrEqual(t, r.wait(), maxBackoff, "the other one has not refused yet")
-		r.failed(0, true)
+		r.recordFailure(0, true)
 		require.GreaterOrEqual(t, r.wait(), slowBackoff/2)
 		require.LessOrEqual(t, r.wait(), slowBackoff)
-		r.failed(0, false)
+		r.recordFailure(0, false)
 		require.LessOrEqual(t, r.wait(), maxBackoff)
 	})
 	t.Run("go away means at once, to the suggested addresses first", func(t *testing.T) {
 		r := newRoute("a:1")
 		r.step()
-		r.sent([]string{"leader:1", "not an address", "leader:1", "other:1"}, time.Minute)
+		r.redirect([]string{"leader:1", "not an address", "leader:1", "other:1"}, time.Minute)
 		addr, wait := r.step()
 		require.Equal(t, "leader:1", addr)
 		require.Zero(t, wait)
-		r.failed(0, false)
+		r.recordFailure(0, false)
 		addr, _ = r.step()
 		require.Equal(t, "other:1", addr)
-		r.failed(0, false)
+		r.recordFailure(0, false)
 		addr, _ = r.step()
 		require.Equal(t, "a:1", addr)
 	})
 	t.Run("go away without address means at once, too", func(t *testing.T) {
 		r := newRoute("a:1", "b:1")
 		r.step()
-		r.sent(nil, time.Minute)
+		r.redirect(nil, time.Minute)
 		addr, wait := r.step()
 		require.Equal(t, "b:1", addr)
 		require.Zero(t, wait)
 	})
 	t.Run("servers that send agents to each other do not make them spin", func(t *testing.T) {
 		r := newRoute("a:1")
-		for range maxHops {
-			r.sent([]string{"b:1"}, 0)
+		for range maxRedirects {
+			r.redirect([]string{"b:1"}, 0)
 			_, wait := r.step()
 			require.Zero(t, wait)
 		}
 		waited := time.Duration(0)
 		for range 100 {
-			r.sent([]string{"b:1"}, 0)
+			r.redirect([]string{"b:1"}, 0)
 			_, wait := r.step()
 			waited += wait
 		}
@@ -113,20 +113,20 @@ func TestRoute(t *testing.T) {
 		for port := range 100 {
 			many = append(many, "h:"+time.Duration(port + 1).String()[:1])
 		}
-		r.sent(many, 0)
+		r.redirect(many, 0)
 		require.LessOrEqual(t, len(r.suggested), maxSuggested)
 	})
 	t.Run("after a renewal the same server at once", func(t *testing.T) {
 		r := newRoute("a:1", "b:1")
 		addr, _ := r.step()
-		r.again(addr)
+		r.reconnectNow(addr)
 		addr, wait := r.step()
 		require.Equal(t, "a:1", addr)
 		require.Zero(t, wait)
 	})
 	t.Run("a report is never later than its interval", func(t *testing.T) {
 		for range 1000 {
-			d := early(time.Minute)
+			d := shortened(time.Minute)
 			require.LessOrEqual(t, d, time.Minute)
 			require.Greater(t, d, 53*time.Second)
 		}
@@ -165,7 +165,7 @@ func TestFleetInALongOutage(t *testing.T) {
 			var queue dials
 			for range agents {
 				r := &route{addrs: []string{"a:1", "b:1"}}
-				r.failed(time.Hour, refusal) // a session that was well
+				r.recordFailure(time.Hour, refusal) // a session that was well
 				_, wait := r.step()
 				heap.Push(&queue, dial{wait, r})
 			}
@@ -173,7 +173,7 @@ func TestFleetInALongOutage(t *testing.T) {
 			for queue[0].at < end {
 				next, _ := heap.Pop(&queue).(dial)
 				counts[next.at/window]++
-				next.route.failed(0, refusal)
+				next.route.recordFailure(0, refusal)
 				_, wait := next.route.step()
 				heap.Push(&queue, dial{next.at + wait, next.route})
 			}

@@ -232,7 +232,7 @@ func TestOwnHook(t *testing.T) {
 	t.Run("without any server, too", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			h := m.hook()
-			m.o.AgentAddrs = []string{"nobody.test:8994"}
+			m.o.AgentAddrs = []string{"absent.test:8994"}
 			_, stop := m.start()
 			defer stop()
 			n := reclaimIn(2 * time.Minute)
@@ -422,17 +422,17 @@ func TestReconnect(t *testing.T) {
 			v.until(t, isGoodbye)
 		})
 	})
-	t.Run("if nobody is there, then back with jitter", func(t *testing.T) {
+	t.Run("without a listener the agent backs off with jitter", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
 			m.o.AgentAddrs = []string{addrA}
 			_, stop := m.start()
 			defer stop()
 			v := s.next()
 			after(time.Minute)
-			v.goAway("nobody.test:8994")
+			v.goAway("absent.test:8994")
 			next := s.next()
 			require.Equal(t, addrA, next.addr)
-			require.Contains(t, s.network.dials, "nobody.test:8994")
+			require.Contains(t, s.network.dials, "absent.test:8994")
 		})
 	})
 	t.Run("a standby's go away before any welcome is followed", func(t *testing.T) {
@@ -528,7 +528,7 @@ func TestShutdown(t *testing.T) {
 	t.Run("at any moment of registering and connecting", func(t *testing.T) {
 		for wait := range 20 {
 			inBubble(t, func(t *testing.T, s *shard, m *machine) {
-				m.o.AgentAddrs = []string{"nobody.test:8994", addrA}
+				m.o.AgentAddrs = []string{"absent.test:8994", addrA}
 				s.do(func() { s.lose["register"] = 2 })
 				_, stop := m.start()
 				after(time.Duration(wait) * 300 * time.Millisecond)

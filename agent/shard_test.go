@@ -381,7 +381,7 @@ type network struct {
 	listeners map[string]*bufconn.Listener
 	lines     []*line
 	dials     []string
-	down      bool // nobody is there
+	down      bool // nothing listens
 }
 
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {

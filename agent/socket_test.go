@@ -78,7 +78,7 @@ func TestOverRealSockets(t *testing.T) {
 	require.Equal(t, "READY=1", hear(t, systemd))
 	require.Equal(t, "WATCHDOG=1", hear(t, systemd))
 	// systemd reads on: its socket holds a few datagrams only, and the agent
-	// waits for nobody.
+	// does not wait for readers.
 	stopping := make(chan error, 1)
 	go func() { stopping <- hearUntil(systemd, "STOPPING=1") }()
 
@@ -108,7 +108,7 @@ func TestOverRealSockets(t *testing.T) {
 	require.NoError(t, receive(t, stopping))
 }
 
-// healthz asks once; code 0 means that nobody listens yet.
+// healthz asks once; code 0 means that nothing listens yet.
 func healthz(t *testing.T, addr string) (code int, s agent.Status) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + "/healthz")

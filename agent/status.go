@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Status is how the agent is, as GET /healthz says it.
+// A Status is the state of the agent, as in GET /healthz.
 type Status struct {
 	Registered bool             `json:"registered"`           // it holds a certificate that has not expired
 	Connected  bool             `json:"connected"`            // a server has welcomed it
@@ -21,22 +21,22 @@ type Status struct {
 	Error      string           `json:"error,omitempty"`      // why it is not registered or connected
 }
 
-// Well reports whether the agent is registered and connected.
-func (s Status) Well() bool { return s.Registered && s.Connected }
+// Healthy reports whether the agent is registered and connected.
+func (s Status) Healthy() bool { return s.Registered && s.Connected }
 
-// handler serves GET /healthz: 200 while all is well, 503 otherwise, with the
-// Status in either case. Servers that are away make every agent answer 503, so
-// it must not be what decides whether to restart one: that is the watchdog, which
-// is told of loops that make no progress and of nothing else.
+// handler serves GET /healthz: 200 while the agent is healthy, 503 otherwise, with
+// the Status in either case. While no server answers, every agent returns 503, so
+// it must not trigger a restart. The watchdog restarts an agent whose loops make
+// no progress, and for no other reason.
 func handler(status func() Status) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		s := status()
 		w.Header().Set("Content-Type", "application/json")
-		if !s.Well() {
+		if !s.Healthy() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(s) // the client went away, if it fails
+		_ = json.NewEncoder(w).Encode(s) // it fails only if the client has gone
 	})
 	return mux
 }

@@ -19,15 +19,15 @@ import (
 const (
 	// welcomeTimeout bounds the time from dialling to the server's welcome.
 	welcomeTimeout = 10 * time.Second
-	// talkBeat is how often the loop of a session runs even when nothing happens,
-	// and talkLimit how long one turn of it may take: a send waits for a server that
-	// does not read, and no longer than keepalive lets a silent one live.
-	talkBeat  = 5 * time.Second
-	talkLimit = 30 * time.Second
-	// goodbyeTimeout bounds the end of a session, goodbye and all.
-	goodbyeTimeout = time.Second
-	// maxHurry bounds the time that a server may give for renewing.
-	maxHurry = time.Hour
+	// turnInterval is how often the loop of a session runs even when nothing
+	// happens, and turnLimit how long one turn may take: a send blocks while the
+	// server does not read, until keepalive ends the connection.
+	turnInterval = 5 * time.Second
+	turnLimit    = 30 * time.Second
+	// closeGrace bounds the orderly end of a session.
+	closeGrace = time.Second
+	// maxRenewalWindow bounds the time that a server may give for renewing.
+	maxRenewalWindow = time.Hour
 )
 
 // errRenewed ends a session whose certificate has a successor.
@@ -36,39 +36,39 @@ var errRenewed = errors.New("certificate renewed")
 // A goAway ends a session because the server asked for it.
 type goAway struct{ addrs []string }
 
-func (*goAway) Error() string { return "server asked to go away" }
+func (*goAway) Error() string { return "server redirected the agent" }
 
-// A stream is one session with one server. It holds nothing worth keeping: any
-// failure ends it whole, and the next one starts from the mailbox.
+// A stream is one session with one server. It holds no state to keep: any failure
+// ends it, and the next one starts from the mailbox.
 type stream struct {
 	instance nstance.InstanceID
 	conn     grpc.ClientConnInterface
 	mail     *mailbox
 	drains   *drainer
-	files    *filer
+	files    *fileWorker
 	renew    func(ctx context.Context, conn grpc.ClientConnInterface) error
-	pace     *renewalPace
+	renewals *renewalSchedule
 	renewAt  time.Time                                // unless the server asks sooner
-	report   func(ctx context.Context) nstance.Report // without notices; as soon as ctx ends with what is known
-	interval time.Duration                            // between reports, unless the server says
+	report   func(ctx context.Context) nstance.Report // without notices; incomplete when ctx ends
+	interval time.Duration                            // between reports, unless the server sets it
 	welcomed func()                                   // called once, when the server has accepted the agent
-	pulse    *pulse
+	progress *progress
 	log      *slog.Logger
 
-	grpc    grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
-	life    context.Context            // of the session
-	answers chan *apiv1.ConnectRequest // of the filer
-	hello   chan *apiv1.Welcome
-	over    chan error    // why the session ends; the first reason counts
-	closed  chan struct{} // nothing more will be received
+	grpc      grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	life      context.Context            // of the session
+	answers   chan *apiv1.ConnectRequest // of the file worker
+	welcome   chan *apiv1.Welcome
+	endReason chan error    // the first one counts
+	closed    chan struct{} // nothing more will be received
 
-	hurry chan time.Duration // the server wants the certificate renewed within that time
+	renewWithin chan time.Duration // a request of the server
 }
 
-// run connects, talks until something ends the session, and returns what. It
-// returns nil only when ctx ended and the server has been told.
+// run connects, serves the session until it ends, and returns the reason. It
+// returns nil only when ctx ended and the server has been told so.
 func (s *stream) run(ctx context.Context) error {
-	// The stream outlives ctx by the time that a goodbye takes.
+	// The stream outlives ctx by closeGrace, for the goodbye.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -81,8 +81,8 @@ func (s *stream) run(ctx context.Context) error {
 	}
 	workers.Go(func() { s.keepCertificate(life) })
 	reports := make(chan nstance.Report)
-	workers.Go(func() { s.compose(life, reports) })
-	return s.talk(ctx, reports, func() { end(nil) })
+	workers.Go(func() { s.makeReports(life, reports) })
+	return s.sendLoop(ctx, reports, func() { end(nil) })
 }
 
 // connect returns once the server has welcomed the agent. Until then the end of
@@ -99,23 +99,23 @@ func (s *stream) connect(ctx, life context.Context, end context.CancelCauseFunc,
 		return wire.ErrorOf(err)
 	}
 	s.life, s.answers = life, make(chan *apiv1.ConnectRequest)
-	s.hello, s.over, s.closed = make(chan *apiv1.Welcome, 1), make(chan error, 1), make(chan struct{})
-	s.hurry = make(chan time.Duration, 1)
+	s.welcome, s.endReason, s.closed = make(chan *apiv1.Welcome, 1), make(chan error, 1), make(chan struct{})
+	s.renewWithin = make(chan time.Duration, 1)
 	workers.Go(s.receive)
 	select {
-	case err := <-s.over:
+	case err := <-s.endReason:
 		keep()
 		return err
-	case w := <-s.hello:
+	case w := <-s.welcome:
 		if !keep() {
 			return ctx.Err()
 		}
-		s.greet(w)
+		s.handleWelcome(w)
 		return nil
 	}
 }
 
-func (s *stream) greet(w *apiv1.Welcome) {
+func (s *stream) handleWelcome(w *apiv1.Welcome) {
 	if d := w.GetReportInterval().AsDuration(); d >= minInterval {
 		s.interval = d
 	}
@@ -124,15 +124,15 @@ func (s *stream) greet(w *apiv1.Welcome) {
 	s.welcomed()
 }
 
-// talk sends what there is to send, when it is due. Errors of sending are left
-// to receive, which learns the reason.
-func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp func()) error {
+// sendLoop sends messages when they are due. It ignores errors of sending: receive
+// gets the reason.
+func (s *stream) sendLoop(ctx context.Context, reports <-chan nstance.Report, hangUp func()) error {
 	resend := time.NewTimer(0)
 	defer resend.Stop()
-	beat := time.NewTicker(talkBeat)
-	defer beat.Stop()
+	turns := time.NewTicker(turnInterval)
+	defer turns.Stop()
 	for {
-		s.pulse.beat(talkLimit)
+		s.progress.heartbeat(turnLimit)
 		if wait := s.flush(); wait > 0 {
 			resend.Reset(wait)
 		} else {
@@ -140,11 +140,11 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 		}
 		select {
 		case <-ctx.Done():
-			s.leave("the agent is shutting down", hangUp)
+			s.closeSession("the agent is shutting down", hangUp)
 			return nil
-		case err := <-s.over:
+		case err := <-s.endReason:
 			if _, asked := errors.AsType[*goAway](err); asked || errors.Is(err, errRenewed) {
-				s.leave(err.Error(), hangUp)
+				s.closeSession(err.Error(), hangUp)
 			}
 			return err
 		case r := <-reports:
@@ -153,13 +153,13 @@ func (s *stream) talk(ctx context.Context, reports <-chan nstance.Report, hangUp
 			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendAnswer(m) })
 		case <-s.mail.changed:
 		case <-resend.C:
-		case <-beat.C:
+		case <-turns.C:
 		}
 	}
 }
 
-// flush sends everything that is due and returns when something may be again
-// (zero: not before something changes).
+// flush sends everything that is due and returns the time until the next message
+// may be due (zero: when something changes).
 func (s *stream) flush() (wait time.Duration) {
 	for {
 		var m *apiv1.ConnectRequest
@@ -177,18 +177,19 @@ func (s *stream) send(next func(*outbox) *apiv1.ConnectRequest) {
 	_ = s.grpc.Send(m)
 }
 
-// leave says goodbye and waits, not for long, until the server has hung up.
-func (s *stream) leave(reason string, hangUp func()) {
-	defer time.AfterFunc(goodbyeTimeout, hangUp).Stop()
+// closeSession sends the goodbye and waits up to closeGrace for the server to
+// close the stream.
+func (s *stream) closeSession(reason string, hangUp func()) {
+	defer time.AfterFunc(closeGrace, hangUp).Stop()
 	s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendGoodbye(reason) })
 	_ = s.grpc.CloseSend()
 	<-s.closed
 }
 
-// compose puts a report together at once and then every interval. It is apart
-// from talk because the first outcomes of probes take their time and a notice
-// must not wait for them.
-func (s *stream) compose(life context.Context, reports chan<- nstance.Report) {
+// makeReports makes a report at once and then every interval. It is separate from
+// sendLoop because the first results of probes may take long, and a notice must
+// not wait for them.
+func (s *stream) makeReports(life context.Context, reports chan<- nstance.Report) {
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -197,24 +198,24 @@ func (s *stream) compose(life context.Context, reports chan<- nstance.Report) {
 			return
 		case <-next.C:
 		}
-		next.Reset(early(s.interval))
+		next.Reset(shortened(s.interval))
 		select {
 		case <-life.Done():
 			return
-		case reports <- s.reportSoon(life):
+		case reports <- s.makeReport(life):
 		}
 	}
 }
 
-// reportSoon lets a report wait for what is still being found out, but not so
-// long that the server would miss it.
-func (s *stream) reportSoon(life context.Context) nstance.Report {
+// makeReport waits for the first results of probes, but at most half an interval,
+// so that the server does not miss the report.
+func (s *stream) makeReport(life context.Context) nstance.Report {
 	soon, done := context.WithTimeout(life, s.interval/2)
 	defer done()
 	return s.report(soon)
 }
 
-// receive takes what the server says until the stream ends.
+// receive handles the server's messages until the stream ends.
 func (s *stream) receive() {
 	defer close(s.closed)
 	for {
@@ -223,7 +224,7 @@ func (s *stream) receive() {
 			s.stop(receiveError(err))
 			return
 		}
-		s.take(m)
+		s.handleMessage(m)
 	}
 }
 
@@ -237,19 +238,19 @@ func receiveError(err error) error {
 // stop ends the session with a reason, unless there is one already.
 func (s *stream) stop(reason error) {
 	select {
-	case s.over <- reason:
+	case s.endReason <- reason:
 	default:
 	}
 }
 
-// take acts on one message. A kind that this agent does not know comes from a
-// newer server and is passed over.
-func (s *stream) take(whole *apiv1.ConnectResponse) {
+// handleMessage handles one message. An unknown kind comes from a newer server and
+// is ignored.
+func (s *stream) handleMessage(whole *apiv1.ConnectResponse) {
 	switch m := whole.GetMessage().(type) {
 	case *apiv1.ConnectResponse_Welcome:
 		select {
-		case s.hello <- m.Welcome:
-		default: // the second one says nothing new
+		case s.welcome <- m.Welcome:
+		default: // only the first one counts
 		}
 	case *apiv1.ConnectResponse_Acknowledgement:
 		s.mail.do(func(o *outbox) { o.ack(m.Acknowledgement.GetNumber()) })
@@ -259,13 +260,13 @@ func (s *stream) take(whole *apiv1.ConnectResponse) {
 		s.drains.cancel(m.DrainCancel.GetGeneration())
 	case *apiv1.ConnectResponse_Renewal:
 		select {
-		case s.hurry <- m.Renewal.GetWithin().AsDuration():
-		default: // asked already
+		case s.renewWithin <- m.Renewal.GetWithin().AsDuration():
+		default: // a request is pending already
 		}
 	case *apiv1.ConnectResponse_GoAway:
 		s.stop(&goAway{m.GoAway.GetAddresses()})
 	case *apiv1.ConnectResponse_FilesBegin, *apiv1.ConnectResponse_FileChunk, *apiv1.ConnectResponse_FilesCommit, *apiv1.ConnectResponse_FileKeysRequest:
-		s.files.hand(s.life, whole, s.answers)
+		s.files.enqueue(s.life, whole, s.answers)
 	}
 }
 
@@ -278,9 +279,9 @@ func (s *stream) drain(c *apiv1.DrainCommand) nstance.Drain {
 	}
 }
 
-// keepCertificate renews the certificate when it is time, or soon after the
-// server has asked for it, however often that takes, and ends the session so
-// that the next one shows the new certificate.
+// keepCertificate renews the certificate when it is due, or soon after a request
+// of the server, and repeats failed attempts. Then it ends the session, so that
+// the next one uses the new certificate.
 func (s *stream) keepCertificate(life context.Context) {
 	timer := time.NewTimer(time.Until(s.renewAt))
 	defer timer.Stop()
@@ -291,24 +292,24 @@ func (s *stream) keepCertificate(life context.Context) {
 			return
 		}
 		if life.Err() == nil {
-			s.log.Warn("certificate not renewed", "code", nstance.CodeOf(err), "err", err)
+			s.log.Warn("certificate not renewed, retrying", "code", nstance.CodeOf(err), "err", err)
 		}
-		timer.Reset(s.pace.fail())
+		timer.Reset(s.renewals.recordFailure())
 	}
 }
 
-// waitToRenew waits for the timer, which a request of the server brings forward
-// to a random moment in the time it gives: all machines are asked at once. It
-// returns false when the session is over.
+// waitToRenew waits for the timer. A request of the server resets it to a random
+// moment within the requested time, because the server asks all machines at once.
+// It returns false when the session has ended.
 func (s *stream) waitToRenew(life context.Context, timer *time.Timer) bool {
-	hurry := s.hurry
+	requests := s.renewWithin
 	for {
 		select {
 		case <-life.Done():
 			return false
-		case within := <-hurry:
-			hurry = nil // once is enough
-			if soon := s.pace.hurried(time.Now().Add(rand.N(min(max(within, 1), maxHurry)))); soon.Before(s.renewAt) {
+		case within := <-requests:
+			requests = nil // only the first request counts
+			if soon := s.renewals.requestedAt(time.Now().Add(rand.N(min(max(within, 1), maxRenewalWindow)))); soon.Before(s.renewAt) {
 				timer.Reset(time.Until(soon))
 			}
 		case <-timer.C:

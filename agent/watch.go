@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// watchAgain is the pause before a watch that ended by itself, which none
-	// should, is started again.
-	watchAgain = time.Second
-	// noService is the longest pause between looks for a metadata service.
-	noService = time.Minute
+	// watchRestartPause is the pause before a watch that ended by itself, which
+	// is a bug, is started again.
+	watchRestartPause = time.Second
+	// maxDetectBackoff is the longest pause between probes for a metadata service.
+	maxDetectBackoff = time.Minute
 )
 
-// watch looks for the cloud's notices, spot machine or not, until ctx ends.
+// watch watches for the cloud's notices, on spot machines and others, until ctx
+// ends.
 func (a *Agent) watch(ctx context.Context) error {
 	d := a.o.Detector
 	if d == nil {
@@ -31,43 +32,43 @@ func (a *Agent) watch(ctx context.Context) error {
 		due = p.Due
 	}
 	for {
-		a.notices.follow(due)
+		a.watchProgress.setDue(due)
 		for n, err := range d.Watch(ctx) {
-			a.notices.beat(attemptLimit)
-			a.watched(n, err)
-			a.notices.follow(due)
+			a.watchProgress.heartbeat(attemptLimit)
+			a.handleWatchItem(n, err)
+			a.watchProgress.setDue(due)
 		}
-		if !a.notices.sleep(ctx, watchAgain) {
+		if !a.watchProgress.sleep(ctx, watchRestartPause) {
 			return nil
 		}
-		a.o.Log.Error("detector gave up, watching again", "detector", fmt.Sprintf("%T", d))
+		a.o.Log.Error("watch of the metadata service ended without a reason, restarting it", "detector", fmt.Sprintf("%T", d))
 	}
 }
 
-func (a *Agent) watched(n nstance.Notice, err error) {
+func (a *Agent) handleWatchItem(n nstance.Notice, err error) {
 	if err != nil {
-		a.o.Log.Warn("metadata service", "code", nstance.CodeOf(err), "err", err)
+		a.o.Log.Warn("metadata service cannot be read: notices may be missed", "code", nstance.CodeOf(err), "err", err)
 		return
 	}
-	a.notice(n)
+	a.handleNotice(n)
 }
 
-func (a *Agent) notice(n nstance.Notice) {
+func (a *Agent) handleNotice(n nstance.Notice) {
 	n.EventID, n.Action, n.Source = clean(n.EventID), clean(n.Action), clean(n.Source)
 	if !a.mail.observe(n) {
 		return
 	}
-	a.o.Log.Warn("notice", "kind", n.Kind, "action", n.Action, "event_id", n.EventID, "deadline", n.Deadline, "cancelled", n.Cancelled)
+	a.o.Log.Warn("notice detected", "kind", n.Kind, "action", n.Action, "event_id", n.EventID, "deadline", n.Deadline, "cancelled", n.Cancelled)
 	if n.Cancelled {
 		a.drains.withdraw(n.EventID)
 	}
 }
 
-// detect finds the detector for this machine, however long that takes: the
-// network may not be up yet.
+// detect probes for the metadata service until one answers or ctx ends: the network
+// may not be up yet.
 func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		a.notices.beat(attemptLimit)
+		a.watchProgress.heartbeat(attemptLimit)
 		d, err := spot.Detect(ctx, &spot.DetectOptions{
 			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log, Now: a.o.Now},
 			Provider: a.o.Provider,
@@ -76,15 +77,15 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 			return d
 		}
 		if failures == 0 && ctx.Err() == nil {
-			a.o.Log.Warn("no metadata service yet: no warning of a reclaim", "code", nstance.CodeOf(err), "err", err)
+			a.o.Log.Warn("no metadata service answers: a reclaim comes without notice until one does", "code", nstance.CodeOf(err), "err", err)
 		}
-		a.notices.sleep(ctx, backoff(failures, noService))
+		a.watchProgress.sleep(ctx, backoff(failures, maxDetectBackoff))
 	}
 	return nil
 }
 
-// drainAlone empties the machine without a server's word.
-func (a *Agent) drainAlone(n nstance.Notice, left time.Duration) {
+// drainWithoutServer starts the drain hook without a server's command.
+func (a *Agent) drainWithoutServer(n nstance.Notice, left time.Duration) {
 	now := time.Now().UTC()
 	a.drains.fallback(nstance.Drain{
 		Instance: a.o.InstanceID, StartedAt: now, Deadline: now.Add(left), Executor: nstance.ExecutorAgent,
@@ -92,14 +93,14 @@ func (a *Agent) drainAlone(n nstance.Notice, left time.Duration) {
 	}, n.EventID)
 }
 
-// shortestWarning is what a notice without a deadline leaves, and one whose
-// deadline is past although the machine runs: no supported cloud gives less
+// shortestWarning is the assumed time left after a notice without a deadline, or
+// with a past deadline while the machine still runs. No supported cloud gives less
 // (GCP: Compute Engine documentation, "Preemption process").
 const shortestWarning = 30 * time.Second
 
-// timeAlone returns how long such a drain may take: a margin less than what the
-// cloud leaves, the same as the server's.
-func timeAlone(n nstance.Notice, now time.Time) time.Duration {
+// fallbackTime returns how long such a drain may take: the time until the deadline
+// minus a margin, computed as the server does.
+func fallbackTime(n nstance.Notice, now time.Time) time.Duration {
 	left := shortestWarning
 	if n.Deadline.After(now) {
 		left = n.Deadline.Sub(now)

@@ -125,7 +125,7 @@ func TestWatchdog(t *testing.T) {
 	})
 	t.Run("hears nothing of a notice that cannot be handled", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			release := m.stuckAt("notice")
+			release := m.stuckAt("notice detected")
 			p, stop := m.supervised()
 			defer stop()
 			defer release()

@@ -1,11 +1,11 @@
-// Package drain brings those who must empty a machine before its deletion
-// together with those who wait for it.
+// Package drain connects the executors that empty machines with the reconciler
+// that deletes them.
 //
-// A [Coordinator] holds the drains under way, tells watchers about them and
-// takes their acknowledgements. It decides nothing and makes nothing durable:
-// the reconciler records a drain before it starts it here, a new leader starts
-// the recorded ones again, and whoever empties machines then acknowledges
-// again. Package drain/hook is one way to empty a machine.
+// A [Coordinator] holds the drains under way, publishes them to watchers and
+// accepts acknowledgements. It decides nothing and makes nothing durable: the
+// reconciler records a drain before it starts it here, a new leader starts the
+// recorded drains again, and their executors acknowledge them again. Package
+// drain/hook is one way to empty a machine.
 package drain
 
 import (
@@ -30,18 +30,18 @@ type Options struct {
 	Log *slog.Logger
 
 	// Backlog is how many events are kept for watchers that resume or lag
-	// behind, and how many drains that are over are remembered so that a late
-	// Start cannot bring one back. Zero means 4096.
+	// behind, and how many ended drains are remembered so that a late Start
+	// cannot restart one. Zero means 4096.
 	Backlog int
 
-	// OnAck is called once for each acknowledgement that counts, and again
-	// with the standing one when its drain is started again, so that whoever
-	// lost it learns of it. It is called without a lock held and may call the
+	// OnAck is called once for each acknowledgement that counts, and again with
+	// the last one when its drain is started again, so that a caller that lost
+	// it receives it. It is called without a lock held and may call the
 	// Coordinator; it must not block.
 	OnAck func(nstance.Ack)
 
-	// OnExecutors is called when the first executor of a tenant (empty: of all
-	// of them) has come, and when the last has gone. It is called without a lock
+	// OnExecutors is called when the first executor of a tenant (empty: of every
+	// tenant) is added, and when the last is removed. It is called without a lock
 	// held and may call the Coordinator; it must not block.
 	OnExecutors func(nstance.TenantID)
 }
@@ -58,14 +58,14 @@ type Coordinator struct {
 	mu        sync.Mutex // also orders the feed against drains
 	drains    map[nstance.InstanceID]*entry
 	retired   retired
-	executors map[nstance.TenantID]int // operators, by the tenant whose drains they carry out; empty: every tenant's
+	executors map[nstance.TenantID]int // connected operators by tenant; empty: every tenant's
 }
 
-// An entry is one drain under way. What it holds is replaced, never changed in
-// place, because events share it.
+// An entry is one drain under way. Its values are replaced, never changed in
+// place, because events share them.
 type entry struct {
-	drain nstance.Drain
-	ack   *nstance.Ack // the latest that counted
+	drain   nstance.Drain
+	lastAck *nstance.Ack
 }
 
 var _ nstance.DrainCoordinator = (*Coordinator)(nil)
@@ -101,56 +101,57 @@ func New(opts *Options) *Coordinator {
 
 // Start announces a drain, or tightens it: within one generation the deadline
 // only comes earlier and voluntary only becomes involuntary, while causes and,
-// unless the drain is over, the executor are replaced by the latest. Watchers
-// hear of a repeated Start only if it changed something. A newer generation replaces an
+// unless the drain is over, the executor are replaced by the latest. A repeated
+// Start that changes nothing publishes nothing. A newer generation replaces an
 // older one that was neither cancelled nor ended. Fails with Conflict for a
-// generation older than the one announced, or one that is over, and with
+// generation older than the one announced, or one that has ended, and with
 // Invalid for a drain without instance, generation or deadline.
 func (c *Coordinator) Start(_ context.Context, d nstance.Drain) error {
-	d, err := admit(d)
+	d, err := validate(d)
 	if err != nil {
 		return err
 	}
-	told, standing, err := c.start(d)
-	c.record(told)
-	if standing != nil {
-		c.onAck(*standing)
+	published, lastAck, err := c.start(d)
+	c.logEvent(published)
+	if lastAck != nil {
+		c.onAck(*lastAck)
 	}
 	return err
 }
 
-func (c *Coordinator) start(d nstance.Drain) (told *nstance.DrainEvent, standing *nstance.Ack, err error) {
+func (c *Coordinator) start(d nstance.Drain) (published *nstance.DrainEvent, lastAck *nstance.Ack, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.drains[d.Instance]
 	switch {
 	case d.Generation <= c.retired.upTo[d.Instance]:
-		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s is over", d.Generation, d.Instance)
+		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s has ended", d.Generation, d.Instance)
 	case e != nil && d.Generation < e.drain.Generation:
-		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s gave way to drain %d", d.Generation, d.Instance, e.drain.Generation)
+		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s was replaced by drain %d", d.Generation, d.Instance, e.drain.Generation)
 	case e == nil || d.Generation > e.drain.Generation:
 		c.drains[d.Instance] = &entry{drain: d}
-		return c.tell(nstance.DrainRequested, d, nil), nil, nil
+		return c.publish(nstance.DrainRequested, d, nil), nil, nil
 	}
-	if e.ack != nil && final(*e.ack) {
-		d.Executor = e.drain.Executor // which has carried it out
+	if e.lastAck != nil && final(*e.lastAck) {
+		d.Executor = e.drain.Executor // it is done: no other executor takes over
 	}
 	if next, change := tighten(e.drain, d); change != "" {
 		e.drain = next
-		told = c.tell(change, next, nil)
+		published = c.publish(change, next, nil)
 	}
-	return told, e.ack, nil
+	return published, e.lastAck, nil
 }
 
-// admit returns d detached from its caller, or what is wrong with it.
-func admit(d nstance.Drain) (nstance.Drain, error) {
+// validate returns a copy of d that shares nothing with the caller, or an Invalid
+// error.
+func validate(d nstance.Drain) (nstance.Drain, error) {
 	switch {
 	case d.Instance == "":
 		return d, nstance.FieldError("instance_id", "name the instance", "is empty")
 	case d.Generation == 0:
 		return d, nstance.FieldError("generation", "count from one", "is zero")
 	case d.Deadline.IsZero():
-		return d, nstance.FieldError("deadline", "every drain has one", "is zero")
+		return d, nstance.FieldError("deadline", "set one: the machine is deleted then", "is zero")
 	}
 	switch d.Executor {
 	case "":
@@ -182,25 +183,24 @@ func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.Drain
 	return next, change
 }
 
-// Acknowledge takes note of an outcome. The first Drained, or the first Failed
-// with Delete, is final: it ends the wait, and anything said later about the
-// same drain is accepted and changes nothing. So are exact repeats of a Failed.
-// A message longer than 256 bytes is cut. Fails with NotFound when the instance
-// is not draining, Conflict for another generation, Denied when By is not the
-// drain's executor (nobody is, where that is none), and Invalid for an unknown
-// outcome.
+// Acknowledge records an outcome. The first Drained, or the first Failed with
+// Delete, is final: it ends the wait. Later acknowledgements of the same drain,
+// and repeats of a Failed, are accepted and change nothing. A message longer than
+// 256 bytes is cut. Fails with NotFound when the instance is not draining,
+// Conflict for another generation, Denied when By is not the drain's executor or
+// the drain has none, and Invalid for an unknown outcome.
 func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {
 	a.Message = clip(a.Message)
-	told, err := c.acknowledge(a)
-	c.record(told)
-	if told != nil {
+	published, err := c.acknowledge(a)
+	c.logEvent(published)
+	if published != nil {
 		c.onAck(a)
 	}
 	return err
 }
 
-// acknowledge returns what was told because of a, nil if it changes nothing.
-func (c *Coordinator) acknowledge(a nstance.Ack) (told *nstance.DrainEvent, err error) {
+// acknowledge returns the event published for a, nil if a changes nothing.
+func (c *Coordinator) acknowledge(a nstance.Ack) (published *nstance.DrainEvent, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.drains[a.Instance]
@@ -213,32 +213,31 @@ func (c *Coordinator) acknowledge(a nstance.Ack) (told *nstance.DrainEvent, err 
 		return nil, nstance.Errorf(nstance.Denied, "drain %d of %s is for %s to acknowledge, not %q", a.Generation, a.Instance, e.drain.Executor, a.By)
 	case a.Outcome != nstance.OutcomeDrained && a.Outcome != nstance.OutcomeFailed:
 		return nil, nstance.FieldError("outcome", "use drained or failed", "%q is not an outcome", a.Outcome)
-	case e.ack != nil && (final(*e.ack) || !final(a)):
+	case e.lastAck != nil && (final(*e.lastAck) || !final(a)):
 		return nil, nil
 	}
-	e.ack = &a
-	return c.tell(nstance.DrainAcknowledged, e.drain, &a), nil
+	e.lastAck = &a
+	return c.publish(nstance.DrainAcknowledged, e.drain, &a), nil
 }
 
-// final reports whether a lets the deletion go on.
+// final reports whether the deletion may go on after a.
 func final(a nstance.Ack) bool { return a.Outcome == nstance.OutcomeDrained || a.Delete }
 
 // Cancel withdraws a drain of this generation or an older one; its generation
-// cannot be started again. A newer one stands, and that is not an error: the
-// drain that was meant is no longer there.
+// cannot be started again. A newer drain is left alone, which is not an error.
 func (c *Coordinator) Cancel(_ context.Context, id nstance.InstanceID, generation uint64) error {
-	c.record(c.retire(id, generation, nstance.DrainCancelled))
+	c.logEvent(c.retire(id, generation, nstance.DrainCancelled))
 	return nil
 }
 
 // End says that the instance is being deleted: its drain is over, whatever its
 // outcome, and cannot be started again.
 func (c *Coordinator) End(_ context.Context, id nstance.InstanceID) error {
-	c.record(c.retire(id, math.MaxUint64, nstance.DrainEnded))
+	c.logEvent(c.retire(id, math.MaxUint64, nstance.DrainEnded))
 	return nil
 }
 
-// retire takes out the drain of id, unless there is none or it is newer than
+// retire removes the drain of id, unless there is none or it is newer than
 // the given generation.
 func (c *Coordinator) retire(id nstance.InstanceID, generation uint64, why nstance.DrainEventType) *nstance.DrainEvent {
 	c.mu.Lock()
@@ -249,18 +248,19 @@ func (c *Coordinator) retire(id nstance.InstanceID, generation uint64, why nstan
 	}
 	delete(c.drains, id)
 	c.retired.add(id, e.drain.Generation)
-	return c.tell(why, e.drain, nil)
+	return c.publish(why, e.drain, nil)
 }
 
-// tell publishes, under the lock, so that snapshots and events agree.
-func (c *Coordinator) tell(what nstance.DrainEventType, d nstance.Drain, a *nstance.Ack) *nstance.DrainEvent {
+// publish is called under the lock, so that snapshots and events agree.
+func (c *Coordinator) publish(what nstance.DrainEventType, d nstance.Drain, a *nstance.Ack) *nstance.DrainEvent {
 	e := nstance.DrainEvent{Type: what, Drain: d, Ack: a}
 	c.feed.Publish(e)
 	return &e
 }
 
-// record logs what was told, without the lock: a log may block. Nil is nothing.
-func (c *Coordinator) record(e *nstance.DrainEvent) {
+// logEvent is called without the lock, because a log may block. Nil logs
+// nothing.
+func (c *Coordinator) logEvent(e *nstance.DrainEvent) {
 	if e == nil {
 		return
 	}

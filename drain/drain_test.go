@@ -197,7 +197,7 @@ func TestStart(t *testing.T) {
 		of.Causes[0].Kind = "scribble"
 		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
 	})
-	t.Run("an absent executor is nobody", func(t *testing.T) {
+	t.Run("an absent executor is none", func(t *testing.T) {
 		d := aDrain(1)
 		d.Executor = ""
 		c, _ := started(t, d)
@@ -389,7 +389,7 @@ func TestEnd(t *testing.T) {
 	})
 }
 
-func TestWhatIsOverIsForgottenInTheEnd(t *testing.T) {
+func TestEndedDrainsAreForgottenEventually(t *testing.T) {
 	c := drain.New(&drain.Options{Backlog: 2})
 	for _, id := range []nstance.InstanceID{"a", "b", "c"} {
 		d := aDrain(1)

@@ -2,14 +2,14 @@ package drain
 
 import "github.com/nstance-go/nstance"
 
-// retired remembers which generations are over, for the latest of them only:
-// what it forgets could be started again by a call that was under way for
-// thousands of drains, and would end at its deadline like any other.
+// retired remembers the ended generations of the latest drains. An ended drain
+// that it has forgotten could be started again only by a Start that was under way
+// during thousands of other drains. Such a drain would end at its deadline.
 type retired struct {
-	limit int
-	upTo  map[nstance.InstanceID]uint64 // this generation and all before it
-	order []nstance.InstanceID          // a ring once it is full
-	next  int
+	limit      int
+	upTo       map[nstance.InstanceID]uint64 // the last ended generation
+	ring       []nstance.InstanceID
+	nextInRing int
 }
 
 func (r *retired) add(id nstance.InstanceID, generation uint64) {
@@ -20,11 +20,11 @@ func (r *retired) add(id nstance.InstanceID, generation uint64) {
 }
 
 func (r *retired) remember(id nstance.InstanceID) {
-	if len(r.order) < r.limit {
-		r.order = append(r.order, id)
+	if len(r.ring) < r.limit {
+		r.ring = append(r.ring, id)
 		return
 	}
-	delete(r.upTo, r.order[r.next])
-	r.order[r.next] = id
-	r.next = (r.next + 1) % r.limit
+	delete(r.upTo, r.ring[r.nextInRing])
+	r.ring[r.nextInRing] = id
+	r.nextInRing = (r.nextInRing + 1) % r.limit
 }

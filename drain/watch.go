@@ -13,10 +13,10 @@ import (
 
 // Watch yields the drains of a tenant, or of all if it is empty: one
 // DrainSnapshot each, earliest deadline first, then DrainSynced, then events in
-// order. With the number of an event that is still remembered it goes on after
-// that one instead. Snapshots carry no number, so that a watcher which breaks
-// off among them starts again. Acknowledged drains are in the snapshot until
-// they end; acknowledging one again is harmless.
+// order. With the number of an event that is still remembered it resumes after
+// that event instead. Snapshots carry no number: a watcher that ends within the
+// snapshot starts again. Acknowledged drains are in the snapshot until they end;
+// acknowledging one again is harmless.
 func (c *Coordinator) Watch(ctx context.Context, tenant nstance.TenantID, after nstance.Seq) iter.Seq2[nstance.DrainEvent, error] {
 	view := feed.View[nstance.DrainEvent]{Snapshot: c.snapshot}
 	if tenant != "" {
@@ -31,7 +31,7 @@ func (c *Coordinator) Watch(ctx context.Context, tenant nstance.TenantID, after 
 	}
 }
 
-// event returns an item as its receiver's own.
+// event returns a copy of an item that the receiver may change.
 func event(item feed.Item[nstance.DrainEvent]) nstance.DrainEvent {
 	e := item.Value
 	e.Seq = item.Seq
@@ -94,8 +94,8 @@ func (c *Coordinator) active() []nstance.Drain {
 	return all
 }
 
-// AddExecutor says that an operator carries out the tenant's drains, or those of
-// every tenant if that is empty, until remove is called. Executors are counted,
+// AddExecutor says that an operator executes the tenant's drains, or those of
+// every tenant if it is empty, until remove is called. Executors are counted,
 // so there may be several; remove may be called more than once.
 func (c *Coordinator) AddExecutor(tenant nstance.TenantID) (remove func()) {
 	c.countExecutors(tenant, 1)
@@ -104,17 +104,17 @@ func (c *Coordinator) AddExecutor(tenant nstance.TenantID) (remove func()) {
 
 func (c *Coordinator) countExecutors(tenant nstance.TenantID, by int) {
 	c.mu.Lock()
-	was := c.executors[tenant]
-	if c.executors[tenant] = was + by; was+by == 0 {
+	before := c.executors[tenant]
+	if c.executors[tenant] = before + by; before+by == 0 {
 		delete(c.executors, tenant)
 	}
 	c.mu.Unlock()
-	if was == 0 || was+by == 0 {
+	if before == 0 || before+by == 0 {
 		c.onExecutors(tenant)
 	}
 }
 
-// HasExecutor reports whether an operator carries out the tenant's drains now.
+// HasExecutor reports whether an operator executes the tenant's drains now.
 func (c *Coordinator) HasExecutor(tenant nstance.TenantID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -72,7 +72,7 @@ func TestWatch(t *testing.T) {
 			require.Equal(t, nstance.DrainSnapshot, told(t, c, at, 1)[0].Type)
 		})
 	})
-	t.Run("one that does not keep up ends with unavailable, and nobody waits for it", func(t *testing.T) {
+	t.Run("one that does not keep up ends with unavailable and delays no other", func(t *testing.T) {
 		c := drain.New(&drain.Options{Backlog: 4})
 		require.NoError(t, c.Start(t.Context(), aDrain(1)))
 		var end error

@@ -1,11 +1,10 @@
-// Package health tells how machines are: on the machine itself, and from the
-// signs of life that reach a server.
+// Package health measures machines and evaluates their health.
 //
-// On the machine a [Collector] measures what it uses and runs the probes that
-// its owner defined; both go into the agent's reports. At the server a [Policy]
-// judges the [Track] of each instance: whether it is in touch, whether the
-// provider must be asked, and when silence means that it is lost. That half is
-// pure: values in, verdicts out, no clock, no I/O, no lock.
+// On the machine a [Collector] measures CPU, memory and disk usage and runs the
+// user-defined probes; both go into the agent's reports. On the server a [Policy]
+// evaluates the [Track] of each instance: whether it reports in time, whether the
+// provider must be asked, and when it is unhealthy. The server half is pure:
+// values in, verdicts out, no clock, no I/O, no lock.
 package health
 
 import (
@@ -41,8 +40,8 @@ type CollectorOptions struct {
 	// Probes are run by Run, at most 32 of them, eight at the same time.
 	Probes []Probe
 
-	// Log is told when measuring begins to fail, and when it works again. Nil
-	// discards.
+	// Log receives a line when measuring begins to fail, and when it works
+	// again. Nil discards.
 	Log *slog.Logger
 }
 
@@ -51,7 +50,7 @@ type CollectorOptions struct {
 type Collector struct {
 	source   source
 	interval time.Duration
-	probes   []*probing
+	probes   []*probeState
 	client   *http.Client
 	log      *slog.Logger
 
@@ -94,22 +93,22 @@ func NewCollector(opts *CollectorOptions) (*Collector, error) {
 	}, nil
 }
 
-// Run takes a sample at once and then one each interval, and so it runs each
-// probe, until ctx ends; then it waits for the probes and returns nil. What
-// cannot be read is left out of the averages: trouble with one file is logged
-// once and never ends the collector.
+// Run takes a sample at once and then one each interval, and runs each probe at
+// its own interval, until ctx ends. Then it waits for the probes and returns
+// nil. Values that cannot be read are left out of the averages. The error is
+// logged once and does not end the collector.
 func (c *Collector) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	defer probes.Wait()
 	slots := make(chan struct{}, maxProbesAtOnce)
 	for _, p := range c.probes {
-		probes.Go(func() { c.repeat(ctx, p, slots) })
+		probes.Go(func() { c.repeatProbe(ctx, p, slots) })
 	}
 	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
-	trouble := ""
+	readError := ""
 	for {
-		trouble = c.sample(trouble)
+		readError = c.takeSample(readError)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -118,33 +117,33 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// sample adds a sample and returns what is wrong, which is logged if it differs
-// from what was wrong before.
-func (c *Collector) sample(before string) (trouble string) {
+// takeSample adds a sample and returns the read error, or "". An error that
+// differs from the previous one is logged.
+func (c *Collector) takeSample(previousError string) (readError string) {
 	s, err := c.source.read(time.Now())
 	if err != nil {
-		trouble = err.Error()
+		readError = err.Error()
 	}
-	c.add(s)
-	switch trouble {
-	case before:
+	c.addSample(s)
+	switch readError {
+	case previousError:
 	case "":
 		c.log.Info("machine usage can be read again")
 	default:
-		c.log.Warn("machine usage cannot be read", "err", err)
+		c.log.Warn("machine usage cannot be read: reports leave it out", "err", err)
 	}
-	return trouble
+	return readError
 }
 
-func (c *Collector) add(s sample) {
+func (c *Collector) addSample(s sample) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.samples = append(within(c.samples, s.at), s)
 }
 
 // Usage returns the averages over the last minute, or since Run began if that
-// is shorter. What is not known is zero: before the first sample, on systems
-// other than Linux, and for the processor before the second sample.
+// is shorter. Unknown values are zero: before the first sample, on systems other
+// than Linux, and for the processor before the second sample.
 func (c *Collector) Usage() nstance.Usage {
 	now := time.Now()
 	c.mu.Lock()

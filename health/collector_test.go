@@ -88,7 +88,7 @@ func TestUsage(t *testing.T) {
 			require.Equal(t, 30.0, c.Usage().CPUPercent)
 		})
 	})
-	t.Run("waiting for devices is rest, stolen time is work, guests count once", func(t *testing.T) {
+	t.Run("waiting for devices is idle, stolen time is busy, guests count once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProc(t)
 			p.write(t, "stat", "cpu 0 0 0 1 0 0 0 0 0 0\n")
@@ -227,7 +227,7 @@ func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestTroubleIsLoggedWhenItBeginsAndEnds(t *testing.T) {
+func TestReadErrorsAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		p := newProc(t)

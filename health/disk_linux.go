@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// diskUsage returns how full the file system at path is for an ordinary user,
-// in percent: blocks kept back for root count as neither used nor free.
+// diskUsage returns the used part of the file system at path in percent, as an
+// unprivileged user sees it: blocks reserved for root are neither used nor free.
 func diskUsage(path string) (float64, error) {
 	var fs syscall.Statfs_t
 	err := syscall.Statfs(path, &fs)

@@ -48,7 +48,7 @@ func (m *model) step(track *health.Track, op byte, now time.Time) {
 			m.asked, m.status = now, status
 		}
 	case 5:
-		track.Regrace(now)
+		track.RestartGrace(now)
 		m.sign(now)
 	case 6:
 		track.Registered(now)
@@ -96,7 +96,7 @@ func play(t *testing.T, p health.Policy, registered bool, script []byte) {
 }
 
 func (m *model) check(t *testing.T, p health.Policy, track health.Track, now time.Time) {
-	v, next := p.Judge(track, now)
+	v, next := p.Evaluate(track, now)
 	interval, limit := min(p.Interval, 365*24*time.Hour), p.Missed
 	if interval <= 0 {
 		interval = health.DefaultInterval
@@ -121,7 +121,7 @@ func (m *model) check(t *testing.T, p health.Policy, track health.Track, now tim
 		if !m.status.Dead() {
 			t.Fatalf("gone although the provider's last word was %q", m.status)
 		}
-	case health.Well:
+	case health.Healthy:
 		if m.reports == 0 {
 			t.Fatal("well without a report")
 		}
@@ -132,7 +132,7 @@ func (m *model) check(t *testing.T, p health.Policy, track health.Track, now tim
 // checkNext holds the promise that time alone changes nothing before next.
 func checkNext(t *testing.T, p health.Policy, track health.Track, now time.Time, v health.Verdict, next time.Time) {
 	if next.IsZero() {
-		if later, _ := p.Judge(track, now.AddDate(100, 0, 0)); later != v {
+		if later, _ := p.Evaluate(track, now.AddDate(100, 0, 0)); later != v {
 			t.Fatalf("%v became %v, which was said to be impossible", v, later)
 		}
 		return
@@ -144,7 +144,7 @@ func checkNext(t *testing.T, p health.Policy, track health.Track, now time.Time,
 		if then.Before(now) {
 			continue
 		}
-		if early, _ := p.Judge(track, then); early != v {
+		if early, _ := p.Evaluate(track, then); early != v {
 			t.Fatalf("%v became %v at %v, before %v", v, early, then, next)
 		}
 	}

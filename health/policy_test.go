@@ -28,7 +28,7 @@ func alive() health.Track {
 // want checks a verdict and when it may change, zero meaning never.
 func want(t *testing.T, track health.Track, seconds int, verdict health.Verdict, next int) {
 	t.Helper()
-	got, when := policy.Judge(track, at(seconds))
+	got, when := policy.Evaluate(track, at(seconds))
 	require.Equal(t, verdict.String(), got.String(), "after %d s", seconds)
 	if next == 0 {
 		require.Zero(t, when, "after %d s", seconds)
@@ -38,22 +38,22 @@ func want(t *testing.T, track health.Track, seconds int, verdict health.Verdict,
 }
 
 func TestInTouch(t *testing.T) {
-	t.Run("is well until a report is missed", func(t *testing.T) {
+	t.Run("is healthy until a report is missed", func(t *testing.T) {
 		track := alive()
-		want(t, track, 0, health.Well, 66)
-		want(t, track, 65, health.Well, 66)
+		want(t, track, 0, health.Healthy, 66)
+		want(t, track, 65, health.Healthy, 66)
 	})
 	t.Run("each report counts from its arrival", func(t *testing.T) {
 		track := alive()
 		track.Reported(at(63))
-		want(t, track, 63, health.Well, 129)
+		want(t, track, 63, health.Healthy, 129)
 	})
-	t.Run("a report brings back the silent", func(t *testing.T) {
+	t.Run("a report ends the silence", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(70), nstance.StatusRunning)
 		want(t, track, 200, health.Unhealthy, 0)
 		track.Reported(at(200))
-		want(t, track, 200, health.Well, 266)
+		want(t, track, 200, health.Healthy, 266)
 	})
 }
 
@@ -61,13 +61,13 @@ func TestBrokenStream(t *testing.T) {
 	t.Run("asks at once", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
-		want(t, track, 10, health.Ask, 66)
+		want(t, track, 10, health.AskProvider, 66)
 	})
 	t.Run("an answer to an earlier question does not settle it", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Answered(at(9), nstance.StatusRunning)
-		want(t, track, 11, health.Ask, 66)
+		want(t, track, 11, health.AskProvider, 66)
 	})
 	t.Run("running: waits for the reports", func(t *testing.T) {
 		track := alive()
@@ -80,37 +80,37 @@ func TestBrokenStream(t *testing.T) {
 		track.Disconnected(at(10), false)
 		track.Answered(at(11), nstance.StatusUnknown)
 		track.Answered(at(11), "")
-		want(t, track, 12, health.Ask, 66)
+		want(t, track, 12, health.AskProvider, 66)
 	})
 	t.Run("a new stream settles it", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Connected(at(11))
-		want(t, track, 12, health.Well, 66)
+		want(t, track, 12, health.Healthy, 66)
 	})
 	t.Run("a report settles it too", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Reported(at(11))
-		want(t, track, 12, health.Well, 77)
+		want(t, track, 12, health.Healthy, 77)
 	})
-	t.Run("of a stream that another one has replaced is nothing", func(t *testing.T) {
+	t.Run("of a replaced stream changes nothing", func(t *testing.T) {
 		track := alive()
 		track.Reported(at(12))
 		track.Disconnected(at(11), false)
-		want(t, track, 12, health.Well, 78)
+		want(t, track, 12, health.Healthy, 78)
 	})
 	t.Run("is not undone by what came before it", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Connected(at(9))
 		track.Reported(at(9))
-		want(t, track, 12, health.Ask, 75)
+		want(t, track, 12, health.AskProvider, 75)
 	})
 }
 
-func TestGoodbye(t *testing.T) {
-	t.Run("is no alarm", func(t *testing.T) {
+func TestCleanDisconnect(t *testing.T) {
+	t.Run("asks no provider at once", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), true)
 		want(t, track, 10, health.Waiting, 66)
@@ -118,7 +118,7 @@ func TestGoodbye(t *testing.T) {
 	t.Run("the silence after it counts", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), true)
-		want(t, track, 66, health.Ask, 126)
+		want(t, track, 66, health.AskProvider, 126)
 		track.Answered(at(67), nstance.StatusRunning)
 		want(t, track, 67, health.Silent, 126)
 		want(t, track, 186, health.Unhealthy, 0)
@@ -128,31 +128,31 @@ func TestGoodbye(t *testing.T) {
 			track := alive()
 			track.Disconnected(at(10), clean)
 			track.Disconnected(at(11), !clean)
-			want(t, track, 12, health.Ask, 66)
+			want(t, track, 12, health.AskProvider, 66)
 		}
 	})
 }
 
 func TestSilence(t *testing.T) {
 	t.Run("one missed report asks", func(t *testing.T) {
-		want(t, alive(), 66, health.Ask, 126)
+		want(t, alive(), 66, health.AskProvider, 126)
 	})
 	t.Run("answered: silent until the next one is missed", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(66), nstance.StatusRunning)
 		want(t, track, 67, health.Silent, 126)
-		want(t, track, 126, health.Ask, 186)
+		want(t, track, 126, health.AskProvider, 186)
 	})
 	t.Run("an answer from before it was noticed does not count", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(65), nstance.StatusRunning)
-		want(t, track, 66, health.Ask, 126)
-		want(t, track, 186, health.Ask, 246)
+		want(t, track, 66, health.AskProvider, 126)
+		want(t, track, 186, health.AskProvider, 246)
 	})
 	t.Run("three missed and running is unhealthy", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(70), nstance.StatusRunning)
-		want(t, track, 185, health.Ask, 186)
+		want(t, track, 185, health.AskProvider, 186)
 		want(t, track, 186, health.Unhealthy, 0)
 		want(t, track, 9999, health.Unhealthy, 0)
 	})
@@ -165,14 +165,14 @@ func TestSilence(t *testing.T) {
 	t.Run("without an answer there is no verdict, however long", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
-		want(t, track, 186, health.Ask, 246)
-		want(t, track, 100_000, health.Ask, 100_026)
+		want(t, track, 186, health.AskProvider, 246)
+		want(t, track, 100_000, health.AskProvider, 100_026)
 	})
 	t.Run("only the last answer counts", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(70), nstance.StatusRunning)
 		track.Answered(at(130), nstance.StatusPending)
-		want(t, track, 186, health.Ask, 246)
+		want(t, track, 186, health.AskProvider, 246)
 		track.Answered(at(190), nstance.StatusPending)
 		want(t, track, 190, health.Silent, 246)
 		track.Answered(at(191), nstance.StatusRunning)
@@ -215,7 +215,7 @@ func TestGone(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopping)
 		track.Reported(at(6))
-		want(t, track, 6, health.Ask, 72)
+		want(t, track, 6, health.AskProvider, 72)
 		track.Answered(at(7), nstance.StatusStopping)
 		want(t, track, 7, health.Gone, 0)
 	})
@@ -223,12 +223,12 @@ func TestGone(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopped)
 		track.Answered(at(6), nstance.StatusRunning)
-		want(t, track, 6, health.Well, 66)
+		want(t, track, 6, health.Healthy, 66)
 	})
 	t.Run("stands through a pause of the server", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopped)
-		track.Regrace(at(6))
+		track.RestartGrace(at(6))
 		want(t, track, 6, health.Gone, 0)
 	})
 }
@@ -239,7 +239,7 @@ func TestGrace(t *testing.T) {
 		want(t, track, 0, health.Waiting, 66)
 		want(t, track, 65, health.Waiting, 66)
 	})
-	t.Run("connecting alone does not make it well", func(t *testing.T) {
+	t.Run("connecting alone does not make it healthy", func(t *testing.T) {
 		track := policy.Begin(noon, true)
 		track.Connected(at(1))
 		want(t, track, 2, health.Waiting, 66)
@@ -248,15 +248,15 @@ func TestGrace(t *testing.T) {
 		track := policy.Begin(noon, true)
 		track.Connected(at(1))
 		track.Disconnected(at(2), false)
-		want(t, track, 2, health.Ask, 66)
+		want(t, track, 2, health.AskProvider, 66)
 	})
-	t.Run("who never reported has a deadline like any other", func(t *testing.T) {
+	t.Run("an instance that never reported has a deadline like any other", func(t *testing.T) {
 		track := policy.Begin(noon, true)
-		want(t, track, 66, health.Ask, 126)
+		want(t, track, 66, health.AskProvider, 126)
 		track.Answered(at(67), nstance.StatusRunning)
 		want(t, track, 186, health.Unhealthy, 0)
 	})
-	t.Run("who has not registered has its deadline elsewhere", func(t *testing.T) {
+	t.Run("an instance that has not registered misses no report", func(t *testing.T) {
 		track := policy.Begin(noon, false)
 		want(t, track, 100_000, health.Waiting, 0)
 		require.Zero(t, policy.Misses(track, at(100_000)))
@@ -270,34 +270,34 @@ func TestGrace(t *testing.T) {
 			register(&track, at(100))
 			register(&track, at(120))
 			want(t, track, 121, health.Waiting, 166)
-			want(t, track, 166, health.Ask, 226)
+			want(t, track, 166, health.AskProvider, 226)
 		}
 	})
 }
 
-func TestRegrace(t *testing.T) {
-	t.Run("gives a whole interval to everybody", func(t *testing.T) {
+func TestRestartGrace(t *testing.T) {
+	t.Run("gives a whole interval", func(t *testing.T) {
 		track := alive()
-		track.Regrace(at(600))
-		want(t, track, 600, health.Well, 666)
-		want(t, track, 666, health.Ask, 726)
+		track.RestartGrace(at(600))
+		want(t, track, 600, health.Healthy, 666)
+		want(t, track, 666, health.AskProvider, 726)
 		track.Answered(at(667), nstance.StatusRunning)
-		want(t, track, 785, health.Ask, 786)
+		want(t, track, 785, health.AskProvider, 786)
 		want(t, track, 786, health.Unhealthy, 0)
 	})
 	t.Run("answers from before do not count", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Answered(at(70), nstance.StatusRunning)
-		track.Regrace(at(600))
-		want(t, track, 600, health.Ask, 666)
-		want(t, track, 786, health.Ask, 846)
+		track.RestartGrace(at(600))
+		want(t, track, 600, health.AskProvider, 666)
+		want(t, track, 786, health.AskProvider, 846)
 	})
 	t.Run("never shortens", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Answered(at(10), nstance.StatusRunning)
-		track.Regrace(at(-100))
+		track.RestartGrace(at(-100))
 		want(t, track, 10, health.Waiting, 66)
 	})
 }
@@ -305,38 +305,38 @@ func TestRegrace(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	var p health.Policy
 	track := p.Begin(noon, true)
-	_, next := p.Judge(track, noon)
+	_, next := p.Evaluate(track, noon)
 	require.Equal(t, at(66), next, "60 s and a tenth")
 	track.Answered(at(70), nstance.StatusRunning)
-	v, _ := p.Judge(track, at(186))
+	v, _ := p.Evaluate(track, at(186))
 	require.Equal(t, health.Unhealthy, v)
 
-	_, next = health.Policy{Jitter: -1}.Judge(track, noon)
+	_, next = health.Policy{Jitter: -1}.Evaluate(track, noon)
 	require.Equal(t, at(60), next)
 }
 
-func TestAClockFarOffDecidesNothing(t *testing.T) {
-	v, next := policy.Judge(alive(), noon.AddDate(-1000, 0, 0))
-	require.Equal(t, health.Well, v)
+func TestAWrongClockMissesNoReport(t *testing.T) {
+	v, next := policy.Evaluate(alive(), noon.AddDate(-1000, 0, 0))
+	require.Equal(t, health.Healthy, v)
 	require.Equal(t, at(66), next)
 }
 
-func TestZeroTrackDecidesNothing(t *testing.T) {
-	v, next := health.Policy{}.Judge(health.Track{}, noon)
+func TestZeroTrackIsWaiting(t *testing.T) {
+	v, next := health.Policy{}.Evaluate(health.Track{}, noon)
 	require.Equal(t, health.Waiting, v)
 	require.Zero(t, next)
 }
 
 func TestVerdictsHaveNames(t *testing.T) {
 	for v, name := range map[health.Verdict]string{
-		health.Waiting: "waiting", health.Well: "well", health.Ask: "ask",
+		health.Waiting: "waiting", health.Healthy: "healthy", health.AskProvider: "ask provider",
 		health.Silent: "silent", health.Unhealthy: "unhealthy", health.Gone: "gone", -1: "invalid", 6: "invalid",
 	} {
 		require.Equal(t, name, v.String())
 	}
 }
 
-func TestNothingIsAllocated(t *testing.T) {
+func TestTrackAllocatesNothing(t *testing.T) {
 	track := alive()
 	now := noon
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -344,7 +344,7 @@ func TestNothingIsAllocated(t *testing.T) {
 		track.Reported(now)
 		track.Disconnected(now, false)
 		track.Answered(now, nstance.StatusRunning)
-		policy.Judge(track, now)
+		policy.Evaluate(track, now)
 		policy.Misses(track, now)
 	}))
 }
@@ -357,14 +357,14 @@ func BenchmarkReported(b *testing.B) {
 	}
 }
 
-func BenchmarkJudge(b *testing.B) {
-	for name, seconds := range map[string]int{"well": 30, "silent": 70, "unhealthy": 999} {
+func BenchmarkEvaluate(b *testing.B) {
+	for name, seconds := range map[string]int{"healthy": 30, "silent": 70, "unhealthy": 999} {
 		b.Run(name, func(b *testing.B) {
 			track := alive()
 			track.Answered(at(66), nstance.StatusRunning)
 			b.ReportAllocs()
 			for b.Loop() {
-				policy.Judge(track, at(seconds))
+				policy.Evaluate(track, at(seconds))
 			}
 		})
 	}

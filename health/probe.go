@@ -32,44 +32,44 @@ const (
 // TCP is set.
 type Probe struct {
 	Name     string        // at most 64 bytes, unique
-	Command  []string      // good if it exits with status zero; run without a shell, and killed with all it started when its time is up
-	HTTP     string        // URL; good if GET answers with a status from 200 to 399, redirects not followed, proxies not used
-	TCP      string        // host:port; good if it accepts a connection
+	Command  []string      // passes with exit status zero; run without a shell; killed with its process group at the timeout
+	HTTP     string        // URL; passes if GET answers with a status from 200 to 399; redirects are not followed, proxies not used
+	TCP      string        // host:port; passes if it accepts a connection
 	Interval time.Duration // from one start to the next, from a second to an hour; zero means 15 seconds
 	Timeout  time.Duration // at most a minute; zero means five seconds
 }
 
-// A probing is a probe with its last outcome.
-type probing struct {
+// A probeState is a probe with its last result.
+type probeState struct {
 	Probe
-	first chan struct{} // closed with the first outcome
+	hasResult chan struct{} // closed with the first result
 
-	mu   sync.Mutex
-	last nstance.ProbeResult
+	mu         sync.Mutex
+	lastResult nstance.ProbeResult
 }
 
-// Probes returns the last outcome of every probe, in the order of
-// CollectorOptions.Probes. Run gets them, at its own pace: what takes its time
-// holds up nobody. Probes waits only for those without any outcome yet, and no
-// longer than ctx lasts; they are not good then. The message of a probe that is
-// not good says why, in at most 256 bytes.
+// Probes returns the last result of every probe, in the order of
+// CollectorOptions.Probes. Run executes the probes, so a slow probe does not
+// delay Probes, except before its first result: Probes waits for that until ctx
+// ends, and reports a probe without result as failed. The message of a failed
+// probe says why, in at most 256 bytes.
 func (c *Collector) Probes(ctx context.Context) []nstance.ProbeResult {
 	results := make([]nstance.ProbeResult, 0, len(c.probes))
 	for _, p := range c.probes {
 		select {
-		case <-p.first:
+		case <-p.hasResult:
 		case <-ctx.Done():
 		}
 		p.mu.Lock()
-		results = append(results, p.last)
+		results = append(results, p.lastResult)
 		p.mu.Unlock()
 	}
 	return results
 }
 
-// repeat runs one probe, and again after its interval, until ctx ends. Of all
-// probes some run at the same time: slots says how many.
-func (c *Collector) repeat(ctx context.Context, p *probing, slots chan struct{}) {
+// repeatProbe runs one probe at its interval until ctx ends. The capacity of
+// slots bounds how many probes run at the same time.
+func (c *Collector) repeatProbe(ctx context.Context, p *probeState, slots chan struct{}) {
 	tick := time.NewTicker(p.Interval)
 	defer tick.Stop()
 	for {
@@ -78,12 +78,12 @@ func (c *Collector) repeat(ctx context.Context, p *probing, slots chan struct{})
 			return
 		case slots <- struct{}{}:
 		}
-		r := c.probe(ctx, p.Probe)
+		r := c.runProbe(ctx, p.Probe)
 		<-slots
 		if ctx.Err() != nil {
-			return // it was called off, which says nothing about the machine
+			return // cancelled: the result says nothing about the machine
 		}
-		p.found(r)
+		p.setResult(r)
 		select {
 		case <-ctx.Done():
 			return
@@ -92,18 +92,18 @@ func (c *Collector) repeat(ctx context.Context, p *probing, slots chan struct{})
 	}
 }
 
-func (p *probing) found(r nstance.ProbeResult) {
+func (p *probeState) setResult(r nstance.ProbeResult) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = r
+	p.lastResult = r
 	select {
-	case <-p.first:
+	case <-p.hasResult:
 	default:
-		close(p.first)
+		close(p.hasResult)
 	}
 }
 
-func (c *Collector) probe(ctx context.Context, p Probe) nstance.ProbeResult {
+func (c *Collector) runProbe(ctx context.Context, p Probe) nstance.ProbeResult {
 	bounded, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	var err error
@@ -132,7 +132,8 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// probeClient asks anew each time, as a user would, and only who was named.
+// probeClient opens a new connection for each request, as a user would, and
+// follows no redirect to another host.
 func probeClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
@@ -155,17 +156,17 @@ func (c *Collector) get(ctx context.Context, address string) error {
 	if resp.StatusCode >= 200 && resp.StatusCode < 400 {
 		return nil
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage/2)) // of interest only as far as it came
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxMessage/2)) // after an error, the part that was read is enough
 	return fmt.Errorf("%s: %s", resp.Status, body)
 }
 
 // checkProbes returns the probes with their defaults filled in.
-func checkProbes(probes []Probe) ([]*probing, error) {
+func checkProbes(probes []Probe) ([]*probeState, error) {
 	if len(probes) > maxProbes {
 		return nil, nstance.FieldError("probes", "use at most 32", "%d are too many", len(probes))
 	}
 	names := map[string]bool{}
-	all := make([]*probing, 0, len(probes))
+	all := make([]*probeState, 0, len(probes))
 	for i, p := range probes {
 		field := fmt.Sprintf("probes[%d]", i)
 		p.Timeout, p.Interval = cmp.Or(p.Timeout, defaultTimeout), cmp.Or(p.Interval, defaultPause)
@@ -173,12 +174,12 @@ func checkProbes(probes []Probe) ([]*probing, error) {
 			return nil, err
 		}
 		if names[p.Name] {
-			return nil, nstance.FieldError(field+".name", "give each probe its own", "%q is taken", p.Name)
+			return nil, nstance.FieldError(field+".name", "give each probe its own name", "%q is used twice", p.Name)
 		}
 		names[p.Name] = true
 		p.Command = slices.Clone(p.Command)
-		none := nstance.ProbeResult{Name: p.Name, Message: "no outcome yet"}
-		all = append(all, &probing{Probe: p, first: make(chan struct{}), last: none})
+		noResult := nstance.ProbeResult{Name: p.Name, Message: "no result yet"}
+		all = append(all, &probeState{Probe: p, hasResult: make(chan struct{}), lastResult: noResult})
 	}
 	return all, nil
 }
@@ -220,7 +221,7 @@ func checkAddress(field, address string) error {
 func checkURL(field, address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nstance.FieldError(field+".http", "use a URL such as http://127.0.0.1:8080/healthz", "%q is not one", address)
+		return nstance.FieldError(field+".http", "use a URL such as http://127.0.0.1:8080/healthz", "%q is not a URL", address)
 	}
 	return nil
 }

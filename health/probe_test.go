@@ -108,7 +108,7 @@ func (p pipe) requireClosed(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.file.SetReadDeadline(time.Now().Add(10*time.Second)))
 	said, err := io.ReadAll(p.file)
-	require.NoError(t, err, "somebody is still alive")
+	require.NoError(t, err, "a process is still alive")
 	require.Equal(t, "alive\n", string(said))
 }
 
@@ -163,12 +163,12 @@ func TestTCPProbe(t *testing.T) {
 	require.Contains(t, r.Message, "refused")
 }
 
-func TestProbesCalledOff(t *testing.T) {
+func TestCancelledProbes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	mark := filepath.Join(t.TempDir(), "ran")
 	r := probe(ctx, t, health.Probe{Command: []string{"/usr/bin/touch", mark}})
-	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no outcome yet"}, r)
+	require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no result yet"}, r)
 	require.NoFileExists(t, mark)
 }
 
@@ -186,7 +186,7 @@ func TestResultsComeInOrder(t *testing.T) {
 	}
 }
 
-func TestWithoutProbesThereIsNothingToSay(t *testing.T) {
+func TestWithoutProbesThereAreNoResults(t *testing.T) {
 	c, err := health.NewCollector(nil)
 	require.NoError(t, err)
 	require.Empty(t, c.Probes(t.Context()))
@@ -216,7 +216,7 @@ func TestProbesAreRepeated(t *testing.T) {
 			require.Equal(t, 6, begun())
 		})
 	})
-	t.Run("one that takes its time holds up nobody, and its last outcome stands", func(t *testing.T) {
+	t.Run("a slow one delays no other, and its last result stays", func(t *testing.T) {
 		mark := filepath.Join(t.TempDir(), "slow")
 		begun := mark + "-begun"
 		c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
@@ -228,7 +228,7 @@ func TestProbesAreRepeated(t *testing.T) {
 		background(t.Context(), t, c)
 		now, cancel := context.WithCancel(t.Context())
 		cancel()
-		none := nstance.ProbeResult{Name: "never", Message: "no outcome yet"}
+		none := nstance.ProbeResult{Name: "never", Message: "no result yet"}
 		well := []nstance.ProbeResult{{Name: "slow", OK: true}, none}
 		require.Eventually(t, func() bool { return slices.Equal(well, c.Probes(now)) }, 20*time.Second, 10*time.Millisecond)
 		require.NoError(t, os.WriteFile(mark, nil, 0o600))
@@ -265,7 +265,7 @@ func TestProbesAreChecked(t *testing.T) {
 		"no URL":           {[]health.Probe{{Name: "a", HTTP: "localhost:80/x"}}, "probes[0].http"},
 		"no host":          {[]health.Probe{{Name: "a", HTTP: "http:///x"}}, "probes[0].http"},
 		"another scheme":   {[]health.Probe{{Name: "a", HTTP: "file:///etc/passwd"}}, "probes[0].http"},
-		"too patient":      {[]health.Probe{{Name: "a", TCP: ":80", Timeout: time.Hour}}, "probes[0].timeout"},
+		"long timeout":     {[]health.Probe{{Name: "a", TCP: ":80", Timeout: time.Hour}}, "probes[0].timeout"},
 		"negative timeout": {[]health.Probe{{Name: "a", TCP: ":80", Timeout: -1}}, "probes[0].timeout"},
 		"too often":        {[]health.Probe{{Name: "a", TCP: ":80", Interval: time.Millisecond}}, "probes[0].interval"},
 		"too seldom":       {[]health.Probe{{Name: "a", TCP: ":80", Interval: 2 * time.Hour}}, "probes[0].interval"},

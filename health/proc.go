@@ -14,34 +14,34 @@ import (
 	"time"
 )
 
-// maxProc is how much of a file under /proc is read: what is looked for stands
+// maxProcBytes is how much of a file under /proc is read: the values needed are
 // near the top.
-const maxProc = 8 << 10
+const maxProcBytes = 8 << 10
 
 // A source is where samples come from. The files are described in the Linux
 // manual pages proc_stat(5), proc_meminfo(5) and proc_loadavg(5).
 type source struct{ proc, disk string }
 
-// read returns what could be read, and what could not as one error.
+// read returns the values that could be read, and the errors of the others.
 func (s source) read(now time.Time) (sample, error) {
 	r := sample{at: now, memory: math.NaN(), disk: math.NaN(), load: math.NaN()}
 	var errs [4]error
-	errs[0] = s.file("stat", func(b []byte) (err error) { r.cpu, err = parseStat(b); return })
-	errs[1] = s.file("meminfo", func(b []byte) (err error) { r.memory, err = parseMeminfo(b); return })
-	errs[2] = s.file("loadavg", func(b []byte) (err error) { r.load, err = parseLoadavg(b); return })
+	errs[0] = s.parseFile("stat", func(b []byte) (err error) { r.cpu, err = parseStat(b); return })
+	errs[1] = s.parseFile("meminfo", func(b []byte) (err error) { r.memory, err = parseMeminfo(b); return })
+	errs[2] = s.parseFile("loadavg", func(b []byte) (err error) { r.load, err = parseLoadavg(b); return })
 	if r.disk, errs[3] = diskUsage(s.disk); errs[3] != nil {
 		errs[3] = fmt.Errorf("usage of %s: %w", s.disk, errs[3])
 	}
 	return r, errors.Join(errs[:]...)
 }
 
-func (s source) file(name string, parse func([]byte) error) error {
+func (s source) parseFile(name string, parse func([]byte) error) error {
 	f, err := os.Open(filepath.Join(s.proc, name))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxProc))
+	b, err := io.ReadAll(io.LimitReader(f, maxProcBytes))
 	if err != nil {
 		return err
 	}
@@ -52,8 +52,8 @@ func (s source) file(name string, parse func([]byte) error) error {
 }
 
 // parseStat reads the line of all processors: user, nice, system, idle, iowait,
-// irq, softirq, steal. Idle and iowait are rest; what follows is contained in
-// user and nice. Steal counts as work: it is time that was not to be had.
+// irq, softirq, steal. Idle and iowait are idle time. The fields after steal are
+// contained in user and nice. Steal counts as busy: the machine could not use it.
 func parseStat(b []byte) (ticks, error) {
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	fields := strings.Fields(string(line))

@@ -7,7 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A sample is one reading of the machine. NaN stands for what could not be read.
+// A sample is one reading of the machine. NaN is a value that could not be read.
 type sample struct {
 	at                 time.Time
 	cpu                ticks
@@ -35,9 +35,9 @@ func average(samples []sample) nstance.Usage {
 	}
 }
 
-// busy returns the processors' share of work between the first and the last
-// sample that know it. The counters may stand still within a tick, and some of
-// them may run backwards for a moment; neither is work.
+// busy returns the processors' usage in percent between the first and the last
+// sample that have it. Counters may not change within a tick, and some may run
+// backwards briefly: both count as 0 %.
 func busy(samples []sample) float64 {
 	var first, last ticks
 	for _, s := range samples {
@@ -68,7 +68,7 @@ func mean(samples []sample, of func(sample) float64) float64 {
 	return sum / float64(n)
 }
 
-// percent returns how much of whole part is, from 0 to 100, or NaN of nothing.
+// percent returns part of whole in percent, from 0 to 100, or NaN if whole is 0.
 func percent(part, whole float64) float64 {
 	if whole <= 0 {
 		return math.NaN()

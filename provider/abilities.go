@@ -11,6 +11,7 @@ import (
 
 // The operations of abilities, as Options.Observe names them.
 const (
+	opAccount       = "account"
 	opResolveImage  = "resolve_image"
 	opFreeAddresses = "free_addresses"
 	opTypeArchs     = "type_archs"
@@ -20,9 +21,9 @@ const (
 	opConsole       = "console_output"
 )
 
-// Abilities are what a provider can do for the reconciler beside its own
-// methods. What it cannot do is nil.
+// Abilities are the optional interfaces of a provider. A missing ability is nil.
 type Abilities struct {
+	Account   nstance.AccountNamer
 	Images    nstance.ImageResolver
 	Subnets   nstance.SubnetCounter
 	Types     nstance.TypeLister
@@ -38,6 +39,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 		return c.Abilities()
 	}
 	var a Abilities
+	a.Account, _ = p.(nstance.AccountNamer)
 	a.Images, _ = p.(nstance.ImageResolver)
 	a.Subnets, _ = p.(nstance.SubnetCounter)
 	a.Types, _ = p.(nstance.TypeLister)
@@ -49,11 +51,14 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 
 // Abilities returns the abilities of the provider behind c. Each call takes one
 // of the client's slots, ends within its timeout, has its error classified and
-// is observed. What only reads is repeated when it was throttled; joining and
-// leaving a load balancer is one call, or none. A watch for notices lasts, so it
-// takes no slot and has no limit; its errors get a code.
+// is observed. Reads are repeated when they are throttled; joining and leaving a
+// load balancer makes at most one call. A watch for notices does not end, so it
+// takes no slot and has no timeout; its errors get a code.
 func (c *Client) Abilities() Abilities {
 	a := AbilitiesOf(c.p)
+	if a.Account != nil {
+		a.Account = boundAccount{c, a.Account}
+	}
 	if a.Images != nil {
 		a.Images = boundImages{c, a.Images}
 	}
@@ -73,6 +78,21 @@ func (c *Client) Abilities() Abilities {
 		a.Notices = classifiedNotices{a.Notices}
 	}
 	return a
+}
+
+type boundAccount struct {
+	c *Client
+	p nstance.AccountNamer
+}
+
+func (b boundAccount) Account(ctx context.Context) (string, error) {
+	return read(ctx, b.c, opAccount, func(ctx context.Context) (string, error) {
+		name, err := b.p.Account(ctx)
+		if err == nil && name == "" {
+			err = nstance.Errorf(nstance.Internal, "the provider answered with no account")
+		}
+		return name, err
+	})
 }
 
 type boundImages struct {
@@ -162,19 +182,19 @@ func (w classifiedNotices) WatchNotices(ctx context.Context, owner nstance.Owner
 	}
 }
 
-// read makes a call that changes nothing, and repeats it as the options say.
+// read makes a read-only call, and repeats it as often as the options permit.
 func read[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
 	for try := 0; ; try++ {
 		v, err := once(ctx, c, op, call)
-		if err == nil || !c.again(ctx, op, err, try) {
+		if err == nil || !c.waitToRepeat(ctx, op, err, try) {
 			return v, err
 		}
 	}
 }
 
-// once makes one call, or none. Its error says which, and has a code.
+// once makes at most one call. Its error names the operation and has a code.
 func once[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()

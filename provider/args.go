@@ -18,16 +18,16 @@ import (
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
-// Managed names arguments that the system sets itself, and for each what to use
-// instead. They are refused with that as the remedy, not as unknown.
+// Managed maps arguments that the system sets itself to the remedy in the error
+// that refuses them.
 type Managed map[string]string
 
 // DecodeArgs decodes a spec's provider-specific arguments into the struct that
 // into points to, strictly: an argument that the struct does not have, a wrong
-// type, or anything but one JSON object is Invalid, and the error names the
-// argument by its path and what was probably meant. An argument that is silently
-// ignored is worse than one refused: a misspelt spot option buys at on-demand
-// prices. Absent args leave into alone.
+// type, or anything but one JSON object is Invalid. The error names the path of the
+// argument and suggests the nearest name. Unknown arguments are not ignored,
+// because a misspelt spot option would buy at on-demand prices. Empty args do not
+// change into.
 func DecodeArgs[T any](args json.RawMessage, into *T, managed ...Managed) error {
 	return decodeArgs(args, reflect.ValueOf(into), managed)
 }
@@ -73,13 +73,13 @@ func strict(b []byte, into any) error {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the object")
+		return errors.New("there is more after the object")
 	}
 	return nil
 }
 
-// findWrong returns what keeps raw from being decoded into a t, by its path:
-// encoding/json does not always say which argument it was.
+// findWrong returns an error that names the path of the argument which cannot be
+// decoded into t: encoding/json does not always name it.
 func findWrong(raw json.RawMessage, t reflect.Type, path string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -89,7 +89,7 @@ func findWrong(raw json.RawMessage, t reflect.Type, path string) error {
 	if err == nil {
 		return nil
 	}
-	if _, own := value.Interface().(json.Unmarshaler); !own {
+	if _, custom := value.Interface().(json.Unmarshaler); !custom {
 		if err := findWrongPart(raw, t, path); err != nil {
 			return err
 		}

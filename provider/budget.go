@@ -5,37 +5,37 @@ import (
 	"time"
 )
 
-// A budget is a token bucket for creates whose rate follows the cloud's
-// answers: each Throttled empties it and halves the rate, quiet doubles it
-// again until the configured rate is reached.
+// A budget is a token bucket for creates whose rate adapts to the cloud's answers:
+// each Throttled empties it and halves the rate; without Throttled the rate
+// doubles until it is the configured one again.
 type budget struct {
-	mu      sync.Mutex
-	full    float64 // configured rate, tokens a second
-	burst   float64
-	rate    float64 // present rate, full/minShare..full
-	tokens  float64
-	at      time.Time // up to when tokens have been counted
-	changed time.Time // when rate last changed or a halving was last deserved
+	mu             sync.Mutex
+	configuredRate float64 // tokens a second
+	burst          float64
+	rate           float64 // present rate, from configuredRate/maxSlowdown to configuredRate
+	tokens         float64
+	filledUntil    time.Time
+	rateChangedAt  time.Time
 }
 
 const (
-	// recovery is how long the cloud must stay quiet before the rate doubles.
+	// recovery is how long creates must not be throttled before the rate doubles.
 	recovery = 10 * time.Second
-	// sameStorm is how long Throttled answers belong to one event: calls that
-	// were in flight together are refused together.
-	sameStorm = time.Second
-	// longestWait is the longest that anybody is told to wait before asking again.
-	longestWait = 24 * time.Hour
-	// minShare keeps a floor under the rate: full/64.
-	minShare = 64
+	// throttleWindow is how long Throttled answers count as one event: calls that
+	// were in flight together are throttled together.
+	throttleWindow = time.Second
+	// maxWait is the longest wait that reserve returns.
+	maxWait = 24 * time.Hour
+	// maxSlowdown bounds how far the rate falls: to 1/64 of the configured one.
+	maxSlowdown = 64
 )
 
 func newBudget(rate float64, burst int) *budget {
-	return &budget{full: rate, rate: rate, burst: float64(burst), tokens: float64(burst)}
+	return &budget{configuredRate: rate, rate: rate, burst: float64(burst), tokens: float64(burst)}
 }
 
-// reserve takes one token if that leaves as many as given for others, or says
-// when there may be so many.
+// reserve takes one token if at least others tokens remain, or returns when there
+// may be as many.
 func (b *budget) reserve(now time.Time, others int) (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,46 +56,46 @@ func (b *budget) next(now time.Time) time.Time {
 	return b.due(now, 1)
 }
 
-// due returns when n tokens have come in, those that there are counted, if
-// nothing else happens. It needs the lock.
+// due returns when the bucket holds n tokens, if none is taken. The caller holds
+// the lock.
 func (b *budget) due(now time.Time, n int) time.Time {
 	missing := float64(n) - b.tokens
 	if missing <= 0 {
 		return now
 	}
-	wait := min(missing/b.rate, longestWait.Seconds())
+	wait := min(missing/b.rate, maxWait.Seconds())
 	return now.Add(max(time.Duration(wait*float64(time.Second)), time.Millisecond))
 }
 
-// slow takes note of one Throttled answer and reports whether the rate fell.
-func (b *budget) slow(now time.Time) (rate float64, fell bool) {
+// recordThrottled records one Throttled answer and reports whether the rate fell.
+func (b *budget) recordThrottled(now time.Time) (rate float64, fell bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.advance(now)
 	b.tokens = 0
-	if fell = b.changed.IsZero() || b.rate == b.full || now.Sub(b.changed) >= sameStorm; fell {
-		b.rate = max(b.rate/2, b.full/minShare)
-		b.changed = now
+	if fell = b.rateChangedAt.IsZero() || b.rate == b.configuredRate || now.Sub(b.rateChangedAt) >= throttleWindow; fell {
+		b.rate = max(b.rate/2, b.configuredRate/maxSlowdown)
+		b.rateChangedAt = now
 	}
 	return b.rate, fell
 }
 
-// advance counts the tokens that came in since the last call. A clock that went
-// backwards adds none.
+// advance adds the tokens since the last call and raises the rate if it is due. A
+// clock that went backwards adds none.
 func (b *budget) advance(now time.Time) {
-	for b.rate < b.full && now.Sub(b.changed) >= recovery {
-		b.changed = b.changed.Add(recovery)
-		b.fill(b.changed)
-		b.rate = min(b.rate*2, b.full)
+	for b.rate < b.configuredRate && now.Sub(b.rateChangedAt) >= recovery {
+		b.rateChangedAt = b.rateChangedAt.Add(recovery)
+		b.fill(b.rateChangedAt)
+		b.rate = min(b.rate*2, b.configuredRate)
 	}
 	b.fill(now)
 }
 
 func (b *budget) fill(until time.Time) {
-	if !b.at.IsZero() && until.After(b.at) {
-		b.tokens = min(b.burst, b.tokens+until.Sub(b.at).Seconds()*b.rate)
+	if !b.filledUntil.IsZero() && until.After(b.filledUntil) {
+		b.tokens = min(b.burst, b.tokens+until.Sub(b.filledUntil).Seconds()*b.rate)
 	}
-	if until.After(b.at) {
-		b.at = until
+	if until.After(b.filledUntil) {
+		b.filledUntil = until
 	}
 }

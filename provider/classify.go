@@ -23,7 +23,7 @@ func codeOf(err error) nstance.Code {
 	return ""
 }
 
-// expired reports whether err is what an ended context leaves behind.
+// expired reports whether err is the error of an ended context.
 func expired(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -39,24 +39,23 @@ func classify(err error) error {
 	return nstance.Errorf(nstance.Internal, "the provider did not classify this error: %w", err)
 }
 
-// classifyCreate does the same for Create, where an answer that did not come in
-// time leaves open whether there is a machine now. A definite answer that came
-// late stays definite. NotFound would be read as the proof of absence further
-// up, which no create can give.
+// classifyCreate does the same for Create: without an answer in time it is unknown
+// whether the machine exists. A definite answer that came late stays definite.
+// NotFound becomes Internal, because callers take it as proof of absence.
 func classifyCreate(ctx context.Context, err error) error {
 	code := codeOf(err)
 	late := ctx.Err() != nil && (code == nstance.Unavailable || code == nstance.Internal)
 	switch {
 	case late, code == "" && (ctx.Err() != nil || expired(err)):
-		return nstance.Errorf(nstance.Ambiguous, "no answer in time, a machine may exist: %w", err)
+		return nstance.Errorf(nstance.Ambiguous, "no answer in time, the machine may exist: %w", err)
 	case code == nstance.NotFound:
 		return nstance.Errorf(nstance.Internal, "the provider refused a create as not found: %w", err)
 	}
 	return classify(err)
 }
 
-// classifyList does the same for List. That something the listing needs was not
-// found says nothing about machines.
+// classifyList does the same for List. NotFound becomes Internal: it is about a
+// resource that the listing needs and says nothing about machines.
 func classifyList(err error) error {
 	if codeOf(err) == nstance.NotFound {
 		return nstance.Errorf(nstance.Internal, "the provider answered a list with not found: %w", err)

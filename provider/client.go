@@ -26,7 +26,8 @@ type Client struct {
 	o      Options
 	slots  chan struct{}
 	budget *budget
-	limit  atomic.Int64 // of one call, a time.Duration; the timeout
+
+	callTimeout atomic.Int64 // a time.Duration
 }
 
 var _ nstance.Provider = (*Client)(nil)
@@ -42,34 +43,32 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}
-	c.limit.Store(int64(opt.Timeout))
+	c.callTimeout.Store(int64(opt.Timeout))
 	return c, nil
 }
 
-// Provider returns the provider behind c. What it can do beside its own methods
-// is in Abilities.
+// Provider returns the provider behind c. Its abilities are in Abilities.
 func (c *Client) Provider() nstance.Provider { return c.p }
 
-// Reserve takes one create from the budget, before an ID and a nonce are made
-// for it, provided that as many are left as others may claim before. When there
-// are not so many, retryAt says when to ask again: by then they have come in,
-// whether the others took theirs or not. The rate halves when creates are
-// answered with Throttled and comes back while they are not. It does not block.
+// Reserve takes one create from the budget, provided that at least others creates
+// remain for requests that come first. Otherwise retryAt says when the budget will
+// be large enough if none is taken. The rate halves when creates are throttled and
+// recovers while they are not. It does not block.
 func (c *Client) Reserve(now time.Time, others int) (ok bool, retryAt time.Time) {
 	return c.budget.reserve(now, others)
 }
 
-// CallTimeout bounds each call that begins now, as Options.Timeout does.
+// CallTimeout returns the timeout of each call that begins now.
 func (c *Client) CallTimeout() time.Duration { return c.timeout() }
 
-// Next returns when Reserve may grant a create to somebody who comes before all
-// others. That is now if there is one. It does not block.
+// Next returns when Reserve can grant a create to the first request in the queue,
+// which may be now. It does not block.
 func (c *Client) Next(now time.Time) time.Time { return c.budget.next(now) }
 
-// Create implements [nstance.Provider]. It makes exactly one call, or none:
-// a spec that cannot work is refused as Invalid, and a ctx that ends while
-// waiting for a free slot is Unavailable. Once the call was made and its time
-// ran out without a definite answer, the error is Ambiguous.
+// Create implements [nstance.Provider]. It makes at most one call. A spec that
+// cannot work is refused as Invalid, and a ctx that ends while waiting for a free
+// slot is Unavailable: no call is made. A call without a definite answer in time
+// is Ambiguous.
 func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	if err := ValidateSpec(spec, c.o.MaxUserData); err != nil {
 		return nstance.Machine{}, err
@@ -95,8 +94,8 @@ func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	return m, about(opCreate, spec.ID, err)
 }
 
-// Get implements [nstance.Provider], and repeats a throttled or unanswered
-// call as the options say.
+// Get implements [nstance.Provider], and repeats a throttled or unanswered call as
+// often as the options permit.
 func (c *Client) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
 		return nstance.Machine{}, err
@@ -105,7 +104,7 @@ func (c *Client) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 	defer cancel()
 	for try := 0; ; try++ {
 		m, err := c.get(ctx, id)
-		if err == nil || !c.again(ctx, opGet, err, try) {
+		if err == nil || !c.waitToRepeat(ctx, opGet, err, try) {
 			return m, about(opGet, id, err)
 		}
 	}
@@ -128,7 +127,7 @@ func (c *Client) get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 	return m, err
 }
 
-// Delete implements [nstance.Provider] with exactly one call, or none.
+// Delete implements [nstance.Provider] with at most one call.
 func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
 	if _, err := nstance.ParseInstanceID(string(m.ID)); err != nil {
 		return err
@@ -170,21 +169,21 @@ func (c *Client) observe(op string, err error, d time.Duration) {
 }
 
 func (c *Client) slowDown() {
-	if rate, fell := c.budget.slow(time.Now()); fell {
-		c.o.Log.Warn("creates are throttled, rate lowered", "per_second", rate)
+	if rate, fell := c.budget.recordThrottled(time.Now()); fell {
+		c.o.Log.Warn("the cloud throttles creates: create rate halved, it recovers by itself", "per_second", rate)
 	}
 }
 
-// The waits between repeats of a read: doubling, with full jitter, so that
-// many readers that were refused together do not come back together.
+// The waits between repeats of a read: doubling, with full jitter, so that calls
+// that were throttled together are not repeated together.
 const (
 	firstBackoff = 200 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 )
 
-// again waits and reports whether a read that ended with err should be
+// waitToRepeat waits and reports whether a read that ended with err should be
 // repeated.
-func (c *Client) again(ctx context.Context, op string, err error, try int) bool {
+func (c *Client) waitToRepeat(ctx context.Context, op string, err error, try int) bool {
 	if try >= c.o.Retries || !errors.Is(err, nstance.Throttled) && !errors.Is(err, nstance.Unavailable) {
 		return false
 	}
@@ -194,12 +193,12 @@ func (c *Client) again(ctx context.Context, op string, err error, try int) bool 
 	case <-ctx.Done():
 		return false
 	case <-wait.C:
-		c.o.Log.Debug("read is repeated", "op", op, "code", nstance.CodeOf(err), "err", err)
+		c.o.Log.Debug("repeating read", "op", op, "code", nstance.CodeOf(err), "err", err)
 		return true
 	}
 }
 
-// about says which call failed. The code stays.
+// about adds the operation and the instance to err. The code stays.
 func about(op string, id nstance.InstanceID, err error) error {
 	if err == nil {
 		return nil

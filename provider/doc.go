@@ -1,19 +1,17 @@
-// Package provider holds what every cloud needs and none should write again.
+// Package provider holds the parts that all cloud providers share.
 //
-// A [Client] stands in front of any [nstance.Provider]. It refuses specs that
-// no cloud could serve, bounds every call in time and all calls in number,
-// gives every error a code, repeats reads that were throttled, reports each
-// call to a metrics hook, and keeps the budget that paces creates. It never
-// repeats a create or a delete: whether those should happen again is the
-// reconciler's decision, made from durable records.
+// A [Client] wraps any [nstance.Provider]. It refuses specs that no cloud accepts,
+// bounds the time of every call and the number of calls in flight, gives every
+// error a code, repeats reads that were throttled, reports each call to a metrics
+// hook, and limits the rate of creates. It never repeats a create or a delete: the
+// reconciler decides that from durable records.
 //
-// What only some clouds can do, such as resolving image names or changing load
-// balancers, are [Abilities]: small interfaces that a provider may have too.
+// Optional features, such as resolving image names or changing load balancers, are
+// [Abilities]: small interfaces that a provider may implement too.
 //
-// Those who write a provider use [ValidateSpec], [DecodeArgs] and
-// [Fingerprint], and check the result with provider/providertest.
+// A provider uses [ValidateSpec], [DecodeArgs] and [Fingerprint], and is tested
+// with provider/providertest.
 //
-// The packages below are providers themselves: provider/simcloud is a cloud in
-// memory, for tests and simulations; provider/local makes machines out of child
-// processes.
+// The packages below are providers: provider/simcloud is a cloud in memory, for
+// tests and simulations; in provider/local machines are child processes.
 package provider

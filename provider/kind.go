@@ -11,12 +11,11 @@ import (
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
-// A Kind is one kind of provider, as a composition offers it: what a
-// configuration may say of it, checked without asking the cloud, and how it is
-// opened. Each provider's package has a function Kind that returns its own; a
-// program that embeds the server adds more of its own names the same way.
+// A Kind describes one kind of provider to a composition: its settings, how to
+// check them offline, and how to open it. Each provider's package has a function
+// Kind; a program that embeds the server can add kinds of its own.
 type Kind struct {
-	// Name is what shard.provider.kind says.
+	// Name is the value of shard.provider.kind.
 	Name string
 
 	// Options and Args are pointers to zero values of the structs that options
@@ -24,44 +23,43 @@ type Kind struct {
 	// the same for load_balancers.<name>.args; nil: there are none.
 	Options, Args, BalancerArgs any
 
-	// Check refuses settings that Open would refuse, as far as that shows
-	// offline.
+	// Check refuses settings that Open would refuse, as far as that can be
+	// checked offline.
 	Check func(Settings) error
 
-	// CheckSpec refuses what Create would refuse, as far as that shows offline.
-	// What only a running shard knows, such as addresses, is filled in with
-	// samples.
+	// CheckSpec refuses specs that Create would refuse, as far as that can be
+	// checked offline. Values that only a running shard has, such as addresses,
+	// are samples.
 	CheckSpec func(Settings, nstance.MachineSpec) error
 
-	// Open returns the provider and what closes it. It asks no question that a
-	// missing permission could fail.
+	// Open returns the provider and the function that closes it. It makes no
+	// call that could fail for a missing permission.
 	Open func(context.Context, Settings) (p nstance.Provider, end func() error, err error)
 
-	// What the provider can do beside its own methods, known offline.
+	// The abilities of the provider, known offline.
 	Images, Balancers, Address, Spot bool
 	Park                             []nstance.ParkMode
 
-	// FreeTypes says that instance types choose nothing: any name will do.
+	// FreeTypes says that the provider ignores instance types: any name is valid.
 	FreeTypes bool
 
-	// Consistency is how long the cloud may not know its own new machine.
+	// Consistency is how long the cloud may answer NotFound about a new machine.
 	Consistency time.Duration
 
 	// MaxUserData in bytes; 0 means no limit.
 	MaxUserData int
 
-	// SampleImage is the ID of an image as the cloud spells it, for checks of
-	// specs whose image is looked for by name. Empty: any text will do.
+	// SampleImage is an image ID in the cloud's spelling, for checks of specs
+	// whose image is found by name. Empty: any text is valid.
 	SampleImage string
 
-	// Rate and Burst are what the cloud permits of creates in an account that
-	// has asked for nothing more; the default of shard.create_rate. 0: the
-	// default of [Options].
+	// Rate and Burst are the cloud's default limits of creates in an account, and
+	// the default of shard.create_rate. 0: the default of [Options].
 	Rate  float64
 	Burst int
 }
 
-// Settings are what a configuration says of its provider.
+// Settings are the provider's part of a configuration.
 type Settings struct {
 	Region  string
 	Zone    string

@@ -9,10 +9,10 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// List implements [nstance.Provider]. The time and the slot that it uses are
-// the provider's: while the caller looks at a machine, neither is held. A
-// machine that is not the owner's ends the sequence with Internal, and so does
-// a sequence that stopped because ctx ended: neither is a whole listing.
+// List implements [nstance.Provider]. While the caller handles a machine, no slot
+// is held and the timeout does not run. A machine of another owner ends the
+// sequence with Internal, the end of ctx ends it with Unavailable: the listing is
+// incomplete.
 func (c *Client) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		if err := validateFilter(owner); err != nil {
@@ -25,7 +25,7 @@ func (c *Client) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstanc
 			if err == nil {
 				return
 			}
-			if l.seen > 0 || !c.again(ctx, opList, err, try) {
+			if l.yielded > 0 || !c.waitToRepeat(ctx, opList, err, try) {
 				yield(nstance.Machine{}, fmt.Errorf("list machines of %s: %w", owner.Shard, err))
 				return
 			}
@@ -35,38 +35,38 @@ func (c *Client) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstanc
 
 // A listing is one call of the provider's List.
 type listing struct {
-	c      *Client
-	owner  nstance.Owner
-	yield  func(nstance.Machine, error) bool
-	seen   int           // machines passed on
-	worked time.Duration // the provider's share of the time
-	since  time.Time     // when the provider last got to work; zero while the caller has a machine
-	limit  time.Duration // of a wait for the next machine
-	idle   *time.Timer   // ends such a wait
+	c            *Client
+	owner        nstance.Owner
+	yield        func(nstance.Machine, error) bool
+	yielded      int           // machines
+	providerTime time.Duration // without the time of the caller
+	resumedAt    time.Time     // zero while the caller handles a machine
+	waitLimit    time.Duration // for the next machine
+	waitTimer    *time.Timer
 }
 
-// run passes on what the provider lists. Nil means that the listing is whole,
-// or that the caller has had enough.
+// run yields the machines that the provider lists. Nil means that the listing is
+// complete, or that the caller has stopped.
 func (l *listing) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l.limit = l.c.timeout()
-	timeout := nstance.Errorf(nstance.Unavailable, "no further machine within %s", l.limit)
-	l.idle = time.AfterFunc(l.limit, func() { cancel(timeout) })
+	l.waitLimit = l.c.timeout()
+	timeout := nstance.Errorf(nstance.Unavailable, "no further machine within %s", l.waitLimit)
+	l.waitTimer = time.AfterFunc(l.waitLimit, func() { cancel(timeout) })
 	if err := l.resume(ctx); err != nil {
-		l.idle.Stop()
+		l.waitTimer.Stop()
 		return err
 	}
 	defer func() {
 		l.pause()
-		l.c.observe(opList, err, l.worked)
+		l.c.observe(opList, err, l.providerTime)
 	}()
 	for m, err := range l.c.p.List(ctx, l.owner) {
 		if err := l.check(m, err); err != nil {
 			return err
 		}
 		l.pause()
-		l.seen++
+		l.yielded++
 		if !l.yield(m, nil) {
 			return nil
 		}
@@ -75,29 +75,29 @@ func (l *listing) run(ctx context.Context) (err error) {
 		}
 	}
 	if ctx.Err() != nil {
-		return nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", context.Cause(ctx))
+		return nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// resume takes a slot and starts the clocks.
+// resume acquires a slot and starts the clocks.
 func (l *listing) resume(ctx context.Context) error {
 	if err := l.c.acquire(ctx); err != nil {
 		return err
 	}
-	l.since = time.Now()
-	l.idle.Reset(l.limit)
+	l.resumedAt = time.Now()
+	l.waitTimer.Reset(l.waitLimit)
 	return nil
 }
 
-// pause gives the slot back and stops the clocks, unless they stand already.
+// pause releases the slot and stops the clocks, unless they have stopped already.
 func (l *listing) pause() {
-	if l.since.IsZero() {
+	if l.resumedAt.IsZero() {
 		return
 	}
-	l.idle.Stop()
-	l.worked += time.Since(l.since)
-	l.since = time.Time{}
+	l.waitTimer.Stop()
+	l.providerTime += time.Since(l.resumedAt)
+	l.resumedAt = time.Time{}
 	l.c.release()
 }
 

@@ -32,15 +32,15 @@ type Options struct {
 	// Burst is how many creates Reserve grants at once after a pause. 1000.
 	Burst int
 
-	// Observe is told of each call to the provider when it ends, repeats
-	// included: op is create, get, list, delete or the name of an ability's
-	// call such as join_balancer, code is "" for success, d
-	// is the time the provider took. It may be called concurrently and must
-	// not block. Nil means nobody watches.
+	// Observe is called for each call to the provider when it ends, repeats
+	// included: op is create, get, list, delete or the name of an ability's call
+	// such as join_balancer, code is "" for success, d is the time the provider
+	// took. It may be called concurrently and must not block. Nil means no
+	// observer.
 	Observe func(op string, code nstance.Code, d time.Duration)
 
-	// Log is told what a caller does not see: repeats of reads and a lowered
-	// create rate. Nil discards.
+	// Log receives repeats of reads and a lowered create rate, which a caller
+	// does not see. Nil discards.
 	Log *slog.Logger
 }
 

@@ -16,8 +16,8 @@ import (
 // characters (AWS, "Ensuring idempotency in Amazon EC2 API requests").
 const maxToken = 64
 
-// ValidateSpec returns nil, or an Invalid error that names the field of spec
-// which no cloud could serve. maxUserData is in bytes; 0 means no limit.
+// ValidateSpec returns nil, or an Invalid error that names the field of spec which
+// no cloud accepts. maxUserData is in bytes; 0 means no limit.
 func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 	if _, err := nstance.ParseInstanceID(string(spec.ID)); err != nil {
 		return err
@@ -48,7 +48,7 @@ func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 	return validateArgs(spec.Args)
 }
 
-// validateOwner refuses marks that would fit more than one owner's machines.
+// validateOwner refuses marks that match the machines of several owners.
 func validateOwner(o nstance.Owner) error {
 	if o.Tenant == "" {
 		return nstance.FieldError("owner.tenant", "mark every machine with its tenant", "is empty")
@@ -111,11 +111,11 @@ func validateArgs(args json.RawMessage) error {
 }
 
 // Fingerprint returns a digest of the whole spec, the same in every process and
-// version. A provider that keeps it beside its machine can tell a repeated
+// version. A provider that stores it with its machine can distinguish a repeated
 // create from one with other parameters under the same ID. Key order and white
-// space of Args do not count.
+// space of Args do not matter.
 func Fingerprint(spec nstance.MachineSpec) string {
-	p := printed(spec)
+	p := specWithoutZeros(spec)
 	p.Args = canonical(spec.Args)
 	p.CreatedAt = spec.CreatedAt.UTC()
 	b, err := json.Marshal(p)
@@ -126,10 +126,10 @@ func Fingerprint(spec nstance.MachineSpec) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// printed is a MachineSpec whose zero fields do not show, so that a field added
-// later leaves old digests alone. The conversion stops compiling when a field
-// is missing here.
-type printed struct {
+// specWithoutZeros is a MachineSpec that omits zero fields in JSON, so that a field
+// added later does not change old digests. The conversion does not compile when a
+// field is missing here.
+type specWithoutZeros struct {
 	ID           nstance.InstanceID `json:",omitzero"`
 	Owner        nstance.Owner      `json:",omitzero"`
 	Group        nstance.GroupID    `json:",omitzero"`

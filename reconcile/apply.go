@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // apply puts a decision into the shard's state and hands its steps to the
 // lanes, all before the lock is released: the next plan sees chosen instances
 // as pending and leaving members as leaving. It returns when to look again.
-func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
+func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) time.Time {
 	w := &draw{was: g.owed, holds: d.Holds}
 	for i, a := range d.Actions {
-		if a.Kind != Create {
+		if a.Kind != plan.Create {
 			r.applyTo(r.members[a.ID], a, now)
 		} else if !r.draw(g, w, d.Actions[i:], now) {
 			break // what remains is planned again
@@ -37,12 +38,12 @@ func (r *Reconciler) apply(g *group, d Decision, now time.Time) time.Time {
 	r.sayHolds(g, r.openHolds(g, g.holds), now)
 	r.noteStanding(g, now)
 	next := earliest(w.next, r.reassignDrains(g, now))
-	r.resume(g, now)
+	r.resume(g, c, now)
 	return next
 }
 
 // choose makes a pending member, which counts from now on.
-func (r *Reconciler) choose(g *group, a Action, now time.Time) (*member, error) {
+func (r *Reconciler) choose(g *group, a plan.Action, now time.Time) (*member, error) {
 	def := g.spec.Definition
 	rec := storage.Instance{
 		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
@@ -69,23 +70,23 @@ func (r *Reconciler) choose(g *group, a Action, now time.Time) (*member, error) 
 }
 
 // applyTo puts an action on a present member into the state.
-func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
+func (r *Reconciler) applyTo(m *member, a plan.Action, now time.Time) {
 	if m == nil {
 		return
 	}
 	switch a.Kind {
-	case StartDrain:
+	case plan.StartDrain:
 		m.state, m.step = nstance.Draining, stepDrain
 		m.drain, m.drainBy = r.newDrain(m, a, now), a.Deadline
 		m.drainOver, m.formerExecutor, m.operatorGoneAt = false, "", time.Time{}
 		r.sayWhy(m, a)
-	case Tighten:
+	case plan.Tighten:
 		d := *m.drain
 		d.Deadline, d.Causes, d.Voluntary = a.Deadline.UTC(), a.Causes, a.Voluntary
 		m.drain, m.drainBy, m.step = &d, a.Deadline, stepDrain
-	case CancelDrain:
+	case plan.CancelDrain:
 		m.state, m.step, m.drain, m.drainBy, m.drainOver = nstance.Booting, stepCancel, nil, time.Time{}, false
-	case Delete:
+	case plan.Delete:
 		if m.state == nstance.Deleting {
 			return // the step goes on by itself
 		}
@@ -96,9 +97,9 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 			r.say(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
 		}
 		m.state, m.step, m.why = nstance.Deleting, stepDelete, a.Causes
-	case Create: // has no member yet
+	case plan.Create: // has no member yet
 	}
-	if m.state.Leaving() && !causesVoluntary(a.Causes) {
+	if m.state.Leaving() && !plan.AllVoluntary(a.Causes) {
 		r.returned(m, false)
 	}
 	m.retryAt, m.attempts = time.Time{}, 0
@@ -106,7 +107,7 @@ func (r *Reconciler) applyTo(m *member, a Action, now time.Time) {
 	r.rebalance(m.group)
 }
 
-func (r *Reconciler) newDrain(m *member, a Action, now time.Time) *nstance.Drain {
+func (r *Reconciler) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain {
 	return &nstance.Drain{
 		Instance: m.id, Group: m.group.key, ProviderID: m.machine.ProviderID,
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
@@ -116,7 +117,7 @@ func (r *Reconciler) newDrain(m *member, a Action, now time.Time) *nstance.Drain
 
 // sayWhy journals the causes that were found by looking rather than told, and
 // counts creations that came to nothing.
-func (r *Reconciler) sayWhy(m *member, a Action) {
+func (r *Reconciler) sayWhy(m *member, a plan.Action) {
 	for _, c := range a.Causes {
 		switch c.Kind {
 		case nstance.CauseUnhealthy:
@@ -135,20 +136,25 @@ func (r *Reconciler) halt(g *group) {
 		return
 	}
 	g.history.HaltedHash, g.history.HaltedAt = g.hash, r.opts.Now().UTC()
-	g.history.HaltReason = because(fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures), g.history.LastFailure)
+	g.history.HaltReason = fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures)
+	if why := g.history.LastFailure; why != "" {
+		g.history.HaltReason += "; the latest: " + why
+	}
 	r.sayGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	r.saveSoon()
 }
 
-// resume hands every step that is owed and due to a lane.
-func (r *Reconciler) resume(g *group, now time.Time) {
-	excess, frozen := g.excess(), r.freezeOf(g) != nil
+// resume hands every step that is owed and due to a lane. While a new leader
+// settles, surplus members stay, but an intent among them, such as one that a
+// former leader wrote late, need not become a machine first.
+func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
+	surplus, frozen := c.Surplus(), r.freezeOf(g) != nil
 	for _, m := range g.members {
 		if frozen && m.step == stepCreate {
 			continue
 		}
-		if (excess > 0 || !g.desired) && r.inherited(m) && !r.lapsed(m, now) { // without wants all of them are too many
-			excess--
+		if (surplus > 0 || !g.desired) && r.inherited(m) && !r.lapsed(m, now) { // without a definition all are surplus
+			surplus--
 			continue
 		}
 		if m.step != stepNone && !m.running && (m.step != stepCreate || !m.unpaid || !m.durable) && !m.retryAt.After(now) && r.permitted(m, now) {
@@ -163,7 +169,7 @@ func (r *Reconciler) inherited(m *member) bool {
 	return m.step == stepCreate && !m.rec.OnDemand && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
 }
 
-// lapsed reports whether m, an intent for a group that nobody describes, is on
+// lapsed reports whether m, an intent for a group without a definition, is on
 // its way out as of now: by the time when its machine must have registered no
 // plan has found it unwanted, since none is made for such a group.
 func (r *Reconciler) lapsed(m *member, now time.Time) bool {
@@ -171,33 +177,8 @@ func (r *Reconciler) lapsed(m *member, now time.Time) bool {
 	if m.group.desired || by.IsZero() || now.Before(by) || !r.clockRight() {
 		return false
 	}
-	r.applyTo(m, Action{Kind: Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "nobody has wanted it in time"}}}, now)
+	r.applyTo(m, plan.Action{Kind: plan.Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "its group had no definition until its registration timeout"}}}, now)
 	return true
-}
-
-// excess is how many members the group has beyond its wants. While a new leader
-// settles they stay, but an intent among them, such as one that a former leader
-// wrote late, need not become a machine first. It looks at the members as they
-// were for the last view.
-func (g *group) excess() int {
-	if !g.desired {
-		return 0
-	}
-	size, stale, counted := g.spec.Size, 0, 0
-	if g.removing {
-		size = 0
-	}
-	for i := range g.buffer {
-		m := &g.buffer[i]
-		if m.OnDemand || m.State.Leaving() || m.State == nstance.Failed || m.Gone || m.Requested != nil || memberNoticed(m) {
-			continue
-		}
-		counted++
-		if m.Hash != "" && m.Hash != g.hash {
-			stale++
-		}
-	}
-	return counted - size - min(stale, g.spec.Rollout.MaxSurge.Of(size))
 }
 
 func (r *Reconciler) submit(m *member) {
@@ -213,7 +194,7 @@ func (r *Reconciler) submit(m *member) {
 func voluntary(m *member) bool {
 	switch m.step {
 	case stepCreate:
-		return m.rec.Reason != string(ReasonReplace)
+		return m.rec.Reason != string(plan.ReasonReplace)
 	case stepDrain:
 		return m.drain.Voluntary
 	case stepDelete:

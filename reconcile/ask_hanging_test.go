@@ -167,7 +167,7 @@ func TestLateAnswerUndoesNothing(t *testing.T) {
 		require.NoError(t, w.cloud.Stop(id, nstance.StatusStopped))
 		m, err := w.cloud.Get(w.ctx, id)
 		require.NoError(t, err)
-		w.r.Observe(nstance.Seen{Machine: m})
+		w.r.Observe(nstance.MachineSeen{Machine: m})
 		for range 10 {
 			w.passes(5 * time.Second)
 			v, err := w.r.Instance(id)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // Kinds of what needs attention, beside the kinds of holds.
@@ -38,13 +39,13 @@ type Attention struct {
 
 // passingHolds end by themselves within moments, or show as a group that is
 // short.
-var passingHolds = []string{HoldSettling, HoldBudget}
+var passingHolds = []string{plan.HoldSettling, plan.HoldBudget}
 
 // HoldKinds returns the kinds of holds that need attention, sorted.
 func HoldKinds() []string {
 	return []string{
-		HoldBackoff, HoldBreaker, HoldCapacity, HoldClock, HoldDefinition, HoldFrozen, HoldHalted, HoldPaused, HoldRolledBack,
-		HoldUnhealthyCap, HoldUnreadable, HoldUnresolved,
+		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
+		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldUnresolved,
 	}
 }
 
@@ -107,9 +108,9 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
-		everywhere := h.Kind == HoldFrozen && r.frozen != nil || h.Kind == HoldClock
+		everywhere := h.Kind == plan.HoldFrozen && r.frozen != nil || h.Kind == plan.HoldClock
 		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
-			out = append(out, entry(h.Kind, h.Reason, h.remedy(g.key.Group), h.Since, h.Until))
+			out = append(out, entry(h.Kind, h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
 		}
 	}
 	return out
@@ -129,28 +130,28 @@ func shortOf(v GroupView) string {
 	return why
 }
 
-// remedy says what ends a hold of a group.
-func (h Hold) remedy(group nstance.GroupID) string {
-	switch name := string(group); h.Kind {
-	case HoldHalted:
+// holdRemedy says what ends a hold of a group.
+func holdRemedy(kind string, group nstance.GroupID) string {
+	switch name := string(group); kind {
+	case plan.HoldHalted:
 		return "configure a definition that works, then nstance-admin group resume " + name + "; or nstance-admin group rollback " + name
-	case HoldPaused:
+	case plan.HoldPaused:
 		return "nstance-admin group resume " + name
-	case HoldFrozen:
+	case plan.HoldFrozen:
 		return "nstance-admin thaw group " + name
-	case HoldRolledBack:
+	case plan.HoldRolledBack:
 		return "configure a definition that works; or nstance-admin group rollback --undo " + name
-	case HoldBackoff:
+	case plan.HoldBackoff:
 		return "nstance-admin events --group " + name + " shows why creations fail"
-	case HoldCapacity:
+	case plan.HoldCapacity:
 		return "permit more instance types or subnets, or wait"
-	case HoldUnreadable:
+	case plan.HoldUnreadable:
 		return "nstance-admin record show, then nstance-admin record repair"
-	case HoldDefinition, HoldUnresolved:
+	case plan.HoldDefinition, plan.HoldUnresolved:
 		return "configure what the reason names"
-	case HoldBreaker:
+	case plan.HoldBreaker:
 		return "look at the network between the machines and this server; nstance-admin instance delete replaces single ones"
-	case HoldUnhealthyCap:
+	case plan.HoldUnhealthyCap:
 		return "nstance-admin instance list --group " + name
 	}
 	return ""
@@ -168,13 +169,13 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	}
 	if f := r.frozen; f != nil {
 		out = append(out, Attention{
-			Kind: HoldFrozen, Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
-			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), orNothing(f.Reason)),
+			Kind: plan.HoldFrozen, Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
+			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
 		})
 	}
 	if r.clock.why != "" {
 		out = append(out, Attention{
-			Kind: HoldClock, Subject: "shard", Since: r.clock.since, Remedy: "set the clock of this server right",
+			Kind: plan.HoldClock, Subject: "shard", Since: r.clock.since, Remedy: "set the clock of this server right",
 			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.why),
 		})
 	}

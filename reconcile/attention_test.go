@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // attention returns what needs attention for one reason.
@@ -47,7 +48,7 @@ func TestAttention(t *testing.T) {
 			require.Equal(t, "2 of 3 members are ready, 1 gone", short[0].Why)
 			require.False(t, short[0].Since.Before(diedAt))
 			require.Less(t, short[0].Since.Sub(diedAt), 10*time.Minute)
-			frozen := w.attention(reconcile.HoldFrozen)
+			frozen := w.attention(plan.HoldFrozen)
 			require.Len(t, frozen, 1)
 			require.Equal(t, frozenAt, frozen[0].Since)
 			require.Contains(t, frozen[0].Why, "audit")
@@ -66,7 +67,7 @@ func TestAttention(t *testing.T) {
 			w.mu.Unlock()
 			w.want(redefined(2, "bad"))
 			w.passes(3 * time.Hour)
-			halted := w.attention(reconcile.HoldHalted)
+			halted := w.attention(plan.HoldHalted)
 			require.Len(t, halted, 1)
 			require.Contains(t, halted[0].Remedy, "nstance-admin group resume web")
 			require.Equal(t, nstance.GroupID("web"), halted[0].Group)
@@ -80,7 +81,7 @@ func TestAttention(t *testing.T) {
 			w.passes(5 * time.Minute)
 			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
 			w.passes(10 * time.Minute)
-			frozen := w.attention(reconcile.HoldFrozen)
+			frozen := w.attention(plan.HoldFrozen)
 			require.Len(t, frozen, 1)
 			require.Equal(t, "shard", frozen[0].Subject)
 			require.Empty(t, frozen[0].Tenant)

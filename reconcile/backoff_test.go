@@ -9,7 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // times returns when events of a type happened.
@@ -81,14 +81,14 @@ func TestBadImageOfANewGroup(t *testing.T) {
 	t.Run("the next leader waits as long", func(t *testing.T) {
 		play(t, 1, func(t *testing.T, w *world, g nstance.Group) {
 			w.passes(30 * time.Minute)
-			for !w.holds(reconcile.HoldBackoff) || time.Until(w.hold(reconcile.HoldBackoff).Until) < 4*time.Minute {
+			for !w.holds(plan.HoldBackoff) || time.Until(w.hold(plan.HoldBackoff).Until) < 4*time.Minute {
 				w.passes(5 * time.Second)
 			}
-			until := w.hold(reconcile.HoldBackoff).Until
+			until := w.hold(plan.HoldBackoff).Until
 			made := w.cloud.Count(simcloud.OpCreate)
 			w.succeeds(g)
-			require.True(t, until.Equal(w.hold(reconcile.HoldBackoff).Until))
-			require.Contains(t, w.hold(reconcile.HoldBackoff).Reason, "; the latest: ", "and why")
+			require.True(t, until.Equal(w.hold(plan.HoldBackoff).Until))
+			require.Contains(t, w.hold(plan.HoldBackoff).Reason, "; the latest: ", "and why")
 			w.passes(time.Until(until) - time.Second)
 			require.Equal(t, made, w.cloud.Count(simcloud.OpCreate))
 			w.passes(2 * time.Second)

@@ -1,263 +1,162 @@
 package reconcile
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/balance"
 )
 
-const (
-	// gather is how long changes are collected before load balancers are
-	// called, so that a storm is a few batches.
-	gather = 100 * time.Millisecond
-	// firstRebalance and lastRebalance are the waits before another attempt at
-	// a load balancer that failed.
-	firstRebalance = time.Second
-	lastRebalance  = time.Minute
-	// balancersAtOnce is how many load balancers are worked at.
-	balancersAtOnce = 8
-)
+// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
+// machine, once nothing else delays it.
+const withdrawTimeout = 30 * time.Second
 
-// balanceLoads keeps the members of load balancers as they should be until ctx
-// ends, each load balancer by itself: one that does not answer delays no other.
-func (r *Reconciler) balanceLoads(ctx context.Context) {
-	can := r.provider.Abilities().Balancers
-	if can == nil {
-		return
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, balancersAtOnce)
-	next := time.Hour
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-r.balancers.wake:
-			sleep(ctx, gather)
-		case <-time.After(next):
+// balancedMembers is what load balancers are compared with: the members of the
+// shard.
+type balancedMembers struct{ r *Reconciler }
+
+// Members implements [balance.Source].
+func (s balancedMembers) Members(t balance.Target, all bool) (out []balance.Member) {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	for _, g := range s.r.groups {
+		if !all && !g.concerns(t) {
+			continue
 		}
-		var due []*balancer
-		due, next = r.dueBalancers()
-		for _, b := range due {
-			wg.Go(func() {
-				select {
-				case slots <- struct{}{}:
-					r.settle(ctx, can, b)
-					<-slots
-				case <-ctx.Done():
-				}
-			})
+		for _, m := range g.members {
+			if m.machine.ProviderID != "" {
+				out = append(out, balance.Member{Machine: m.machine, Membership: s.r.membership(m, t), Frozen: s.r.freezeOf(g) != nil})
+			}
+		}
+	}
+	return out
+}
+
+// Withdrawn implements [balance.Source]: deletions that waited for it go on.
+func (s balancedMembers) Withdrawn(machines []nstance.Machine) {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	for _, mach := range machines {
+		if m := s.r.members[mach.ID]; m != nil && m.step == stepDelete && !m.running {
+			m.retryAt = time.Time{}
+			s.r.queue.add(m.group.key, true)
 		}
 	}
 }
 
-// dueBalancers takes those that are to be worked at now, and says how long the
-// others can wait.
-func (r *Reconciler) dueBalancers() (due []*balancer, next time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	next = time.Hour
-	if !r.loaded { // begin looks at all of them
-		return nil, next
-	}
-	for name, b := range r.balancers.by {
-		switch wait := b.retryAt.Sub(now); {
-		case b.busy:
-		case !b.retired.IsZero() && now.Sub(b.retired) > retireWithin && !r.detained(b):
-			r.log.Warn("machines may be left in a load balancer that is not configured any more", "load_balancer", b.lb.ID, "err", b.trouble)
-			delete(r.balancers.by, name)
-		case !b.dirty:
-		case wait > 0:
-			next = min(next, wait)
-		default:
-			b.busy = true
-			due = append(due, b)
-		}
-	}
-	return due, next
-}
+// Suspect implements [balance.Source].
+func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.asks.add(id) }
 
-// settle brings one load balancer up to date, or notes what stands in the way.
-func (r *Reconciler) settle(ctx context.Context, can nstance.Balancer, b *balancer) {
-	var err error
-	for again := true; again && err == nil && ctx.Err() == nil; {
-		again, err = r.settleOnce(ctx, can, b)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b.busy = false
+// membership says where m belongs with regard to t. It joins with its first good
+// report and leaves when its removal begins or it is preserved; in between a bad
+// report changes nothing, for load balancers have health checks of their own. A
+// member that has not reported yet stays as it is, and a freeze adds no member and
+// withdraws only those that leave.
+func (r *Reconciler) membership(m *member, t balance.Target) balance.Membership {
 	switch {
-	case ctx.Err() != nil:
-	case err != nil:
-		r.putOff(b, err)
-	default:
-		b.attempts, b.retryAt, b.trouble = 0, time.Time{}, nil
-		r.retire(b)
+	case m.state.Leaving(), m.gone, m.preserve != nil:
+		return balance.Out
+	case r.freezeOf(m.group) != nil:
+		return balance.Unchanged
+	case m.knowsBalancers() && !m.names(t), t.Removed:
+		return balance.Out
+	case m.names(t) && m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero():
+		return balance.In
 	}
-	r.balancers.signal() // for what has become dirty meanwhile, and the time of the next attempt
+	return balance.Unchanged
 }
 
-// putOff notes why b is not up to date, and when to try again. It needs the
-// lock.
-func (r *Reconciler) putOff(b *balancer, err error) {
+// rebalance has the load balancers compared that g names: one of its members may
+// have to join or leave.
+func (r *Reconciler) rebalance(g *group) { r.balance.Mark(g.concerns) }
+
+// rewire has those load balancers compared that g joins or leaves when it names
+// these ones. It is called before it does, and needs the lock.
+func (r *Reconciler) rewire(g *group, names []string) {
+	undecided := !g.desired && len(g.members) > 0 // its members stayed as they were so far
+	r.balance.MarkAll(func(t balance.Target) bool {
+		return undecided || slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name) != slices.Contains(names, t.Name)
+	})
+}
+
+// names reports whether the members of g belong into t. A rollback makes no
+// difference: this is about machines that run.
+func (g *group) names(t balance.Target) bool {
+	return g.desired && !t.Removed && slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name)
+}
+
+// concerns reports whether members of g may have to join or leave t.
+func (g *group) concerns(t balance.Target) bool {
+	return g.names(t) || !g.desired || g.ownBalancers[t.Name] > 0
+}
+
+// countBalancers keeps count of the load balancers that members name themselves.
+func (g *group) countBalancers(m *member, by int) {
+	for _, name := range m.rec.LoadBalancers {
+		if g.ownBalancers == nil {
+			g.ownBalancers = map[string]int{}
+		}
+		if g.ownBalancers[name] += by; g.ownBalancers[name] == 0 {
+			delete(g.ownBalancers, name)
+		}
+	}
+}
+
+// names reports whether m belongs into t: by its own request if that says so,
+// else as a member of its group.
+func (m *member) names(t balance.Target) bool {
+	if own := m.rec.LoadBalancers; len(own) > 0 {
+		return !t.Removed && slices.Contains(own, t.Name)
+	}
+	return m.group.names(t)
+}
+
+// knowsBalancers reports whether it is known which load balancers m names.
+func (m *member) knowsBalancers() bool { return m.group.desired || len(m.rec.LoadBalancers) > 0 }
+
+// balancersLeft reports whether m may be deleted as far as load balancers go: none
+// sends traffic to it any more, or withdrawTimeout has passed.
+func (r *Reconciler) balancersLeft(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	if id := m.machine.ProviderID; id != "" && !m.gone && r.provider.Abilities().Balancers != nil {
+		names = r.balance.Attached(id, m.registered())
+	}
 	now := r.opts.Now()
-	if b.trouble == nil {
-		b.since = now
+	switch {
+	case m.withdrawalOver || len(names) == 0:
+		m.withdrawalOver = true
+		return true
+	case m.withdrawBy.IsZero():
+		m.withdrawBy = now.Add(withdrawTimeout)
+		r.rebalance(m.group)
+		return false
+	case now.Before(m.withdrawBy):
+		return false
 	}
-	if b.trouble == nil || b.trouble.Error() != err.Error() {
-		r.log.Warn("load balancer not up to date, will be tried again", "load_balancer", b.lb.Name, "code", nstance.CodeOf(err), "err", err)
-	}
-	b.trouble, b.dirty, b.whole = err, true, true
-	b.retryAt = now.Add(min(firstRebalance<<min(b.attempts, 6), lastRebalance))
-	b.attempts++
+	m.withdrawalOver = true
+	r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
+	r.balance.WithdrawDeleted(m.machine, names)
+	return true
 }
 
-// retire forgets a load balancer that is not configured any more, once nobody is
-// left in it. It needs the lock.
-func (r *Reconciler) retire(b *balancer) {
-	if b.retired.IsZero() || r.detained(b) {
-		return
+// balancerAttention lists the load balancers that are not up to date.
+func (r *Reconciler) balancerAttention() (out []Attention) {
+	for _, f := range r.balance.Failures() {
+		out = append(out, Attention{
+			Kind: AttentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
+			Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", f.Name, f.Since.UTC().Format(time.RFC3339), f.Err),
+		})
 	}
-	for name, o := range r.balancers.by {
-		if o == b {
-			delete(r.balancers.by, name)
-		}
+	if names := r.balance.Names(); len(names) > 0 && r.provider.Abilities().Balancers == nil {
+		out = append(out, Attention{
+			Kind: AttentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
+			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(names, ", "),
+		})
 	}
-}
-
-// settleOnce lists b's members if they are not known, and makes one round of
-// changes. It reports whether there was another change meanwhile.
-func (r *Reconciler) settleOnce(ctx context.Context, can nstance.Balancer, b *balancer) (again bool, err error) {
-	missing, err := r.listBalancer(ctx, can, b)
-	if err != nil {
-		return false, err
-	}
-	s := r.begun(b)
-	if missing != nil {
-		s.join = nil
-	}
-	err = errors.Join(
-		r.inBatches(s.leave, func(some []nstance.Machine) error {
-			err := can.LeaveBalancer(ctx, b.lb, some)
-			r.shifted(b, some, false, err)
-			return err
-		}),
-		r.inBatches(s.join, func(some []nstance.Machine) error {
-			err := can.JoinBalancer(ctx, b.lb, some)
-			r.shifted(b, some, true, err)
-			return err
-		}))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b.joining = nil
-	if b.retired.IsZero() {
-		err = errors.Join(missing, err)
-	}
-	return b.dirty, err
-}
-
-// listBalancer asks who is in b, if that is not known well enough. One that
-// does not exist has no members, which is told apart from an error: nobody has
-// to be withdrawn from it.
-func (r *Reconciler) listBalancer(ctx context.Context, can nstance.Balancer, b *balancer) (missing, err error) {
-	r.mu.Lock()
-	known := b.members != nil && !b.relist
-	r.mu.Unlock()
-	if known {
-		return nil, nil
-	}
-	ids, err := can.BalancerMembers(ctx, b.lb)
-	if errors.Is(err, nstance.NotFound) {
-		missing, err = err, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b.relist = missing != nil // it may be made
-	b.members = make(map[string]bool, len(ids))
-	for _, id := range ids {
-		b.members[id] = true
-	}
-	return missing, nil
-}
-
-// begun takes what is to be done. Whoever is about to join counts as a member
-// until the answer is there.
-func (r *Reconciler) begun(b *balancer) shift {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.shift(b)
-	b.dirty, b.whole = false, false
-	b.joining = map[string]bool{}
-	for _, m := range s.join {
-		b.joining[m.ProviderID] = true
-	}
-	return s
-}
-
-// shifted takes the end of one call. After an error the list is to be read
-// again; until then whoever may have joined counts as a member.
-func (r *Reconciler) shifted(b *balancer, machines []nstance.Machine, in bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b.relist = b.relist || err != nil
-	if err != nil && !in {
-		return
-	}
-	for _, m := range machines {
-		if in {
-			b.members[m.ProviderID] = true
-		} else {
-			delete(b.members, m.ProviderID)
-			delete(b.left, m.ProviderID)
-		}
-	}
-	if !in {
-		r.letGo(machines)
-	}
-}
-
-// inBatches makes calls about some machines each. A batch that is refused for
-// one of them is taken apart, so that it keeps none of the others.
-func (r *Reconciler) inBatches(machines []nstance.Machine, call func([]nstance.Machine) error) error {
-	var first error
-	for some := range slices.Chunk(machines, nstance.MaxBalancerBatch) {
-		if err := r.opts.Check(); err != nil {
-			return err
-		}
-		err := call(some)
-		if len(some) > 1 && (errors.Is(err, nstance.NotFound) || errors.Is(err, nstance.Invalid)) {
-			err = r.oneByOne(some, call)
-		}
-		if err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// oneByOne makes a call for each machine, and asks the provider how those are
-// that it refuses.
-func (r *Reconciler) oneByOne(machines []nstance.Machine, call func([]nstance.Machine) error) error {
-	var first error
-	for i, m := range machines {
-		if err := r.opts.Check(); err != nil {
-			return err
-		}
-		err := call(machines[i : i+1])
-		if errors.Is(err, nstance.NotFound) {
-			r.asks.add(m.ID)
-		}
-		if err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
+	return out
 }

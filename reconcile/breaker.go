@@ -18,18 +18,11 @@ const minBreaker = 2
 // the cause is more likely between them and this server than in each of them.
 // Empty: they are. It needs the lock.
 func (r *Reconciler) breaker(g *group, now time.Time) string {
-	why := r.outage(g, now)
-	switch {
+	switch why := r.outage(g, now); {
 	case why != "":
-		g.calm = time.Time{}
 		return why
-	case !g.tripped:
-		return ""
-	case g.calm.IsZero(): // it is over: they come back one after another
-		g.calm = now.Add(r.health.Interval + r.health.Jitter)
-	}
-	if now.Before(g.calm) {
-		return "members that fell silent together have time to be heard of again"
+	case g.breakerTripped && (g.breakerHoldUntil.IsZero() || now.Before(g.breakerHoldUntil)):
+		return "members that fell silent together have time to report again"
 	}
 	return ""
 }
@@ -89,17 +82,23 @@ func (r *Reconciler) silence(members iter.Seq[*member], now time.Time) (silent, 
 // heardOf returns when m last reported in this term, which began at began.
 func (m *member) heardOf(began time.Time) time.Time {
 	if m.reportAt.IsZero() {
-		return laterOf(began, m.rec.RegisteredAt)
+		return latest(began, m.rec.RegisteredAt)
 	}
 	return m.reportAt
 }
 
-// sayBroken raises an alarm when the breaker begins to hold a group.
-func (r *Reconciler) sayBroken(g *group, why string) {
-	if why != "" && !g.tripped {
+// recordBreaker raises an alarm when the breaker begins to hold a group. When what
+// tripped it is over, it holds for another interval: the members report again one
+// after another.
+func (r *Reconciler) recordBreaker(g *group, why string, now time.Time) {
+	if why != "" && !g.breakerTripped {
 		r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
 	}
-	if g.tripped = why != ""; !g.tripped {
-		g.calm = time.Time{}
+	g.breakerTripped = why != ""
+	switch {
+	case why == "" || r.outage(g, now) != "":
+		g.breakerHoldUntil = time.Time{}
+	case g.breakerHoldUntil.IsZero():
+		g.breakerHoldUntil = now.Add(r.health.Interval + r.health.Jitter)
 	}
 }

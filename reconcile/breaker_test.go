@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // hush makes agents say nothing any more, though their machines run.
@@ -87,7 +88,7 @@ func TestBreaker(t *testing.T) {
 	}
 	t.Run("a few that fall silent are replaced", func(t *testing.T) {
 		play(t, 10, 2, func(t *testing.T, w *world, ids []nstance.InstanceID) {
-			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.False(t, w.holds(plan.HoldBreaker))
 			for _, id := range ids {
 				require.NotContains(t, w.ready(), id)
 			}
@@ -96,7 +97,7 @@ func TestBreaker(t *testing.T) {
 	})
 	t.Run("many at once are not, and that is said", func(t *testing.T) {
 		play(t, 10, 3, func(t *testing.T, w *world, ids []nstance.InstanceID) {
-			require.True(t, w.holds(reconcile.HoldBreaker))
+			require.True(t, w.holds(plan.HoldBreaker))
 			require.Zero(t, w.count(nstance.EventUnhealthy, ""))
 			require.Len(t, w.cloud.Machines(), 10)
 			said := w.first(nstance.EventAlarm, func(e nstance.Event) bool { return strings.Contains(e.Reason, "fell silent") })
@@ -108,7 +109,7 @@ func TestBreaker(t *testing.T) {
 		play(t, 10, 5, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.speak(ids...)
 			w.passes(5 * time.Minute)
-			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.False(t, w.holds(plan.HoldBreaker))
 			require.Len(t, w.ready(), 10)
 			require.Len(t, w.cloud.Machines(), 10)
 		})
@@ -117,7 +118,7 @@ func TestBreaker(t *testing.T) {
 		play(t, 10, 5, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.speak(ids[:3]...)
 			w.passes(20 * time.Minute)
-			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.False(t, w.holds(plan.HoldBreaker))
 			require.Subset(t, w.ready(), ids[:3])
 			for _, id := range ids[3:] {
 				require.NotContains(t, w.ready(), id)
@@ -133,16 +134,16 @@ func TestBreaker(t *testing.T) {
 				}
 				w.passes(time.Second)
 			}
-			require.True(t, w.holds(reconcile.HoldBreaker), "the others have time to come back")
+			require.True(t, w.holds(plan.HoldBreaker), "the others have time to come back")
 			w.speak(ids[:2]...)
 			w.passes(20 * time.Minute)
-			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.False(t, w.holds(plan.HoldBreaker))
 			require.ElementsMatch(t, ids, w.ready())
 		})
 	})
 	t.Run("the majority of a small group", func(t *testing.T) {
 		play(t, 3, 2, func(t *testing.T, w *world, _ []nstance.InstanceID) {
-			require.True(t, w.holds(reconcile.HoldBreaker))
+			require.True(t, w.holds(plan.HoldBreaker))
 			require.Len(t, w.cloud.Machines(), 3)
 		})
 	})
@@ -170,20 +171,8 @@ func TestBreakerSpread(t *testing.T) {
 			w.hush(id)
 			w.passes(15 * time.Minute)
 			require.NotContains(t, w.ready(), id)
-			require.False(t, w.holds(reconcile.HoldBreaker))
+			require.False(t, w.holds(plan.HoldBreaker))
 		}
 		require.Len(t, w.ready(), 10)
 	})
-}
-
-// TestPlanBreaker: a held member counts, so nothing takes its place.
-func TestPlanBreaker(t *testing.T) {
-	v := planView(t, "r r r", func(v *reconcile.View) { v.Members[0].Unhealthy, v.Members[0].Silent = true, true })
-	d := reconcile.Plan(v, planNow)
-	require.Len(t, d.Actions, 2, "drained and replaced")
-	v.Breaker = "the network"
-	d = reconcile.Plan(v, planNow)
-	require.Empty(t, d.Actions)
-	require.Equal(t, reconcile.HoldBreaker, d.Holds[0].Kind)
-	require.Equal(t, "the network", d.Holds[0].Reason)
 }

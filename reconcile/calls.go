@@ -19,6 +19,7 @@ type machineCalls struct {
 	throttled  bool      // the last create was refused for the rate alone: the next one takes from the create budget again
 
 	deleteAccepted bool // the provider has found the machine and ends it
+	removed        bool // the provider has nothing left of the machine, which leaves the record
 }
 
 // mayHaveMachine reports whether a call may have made the machine.
@@ -90,6 +91,7 @@ func (r *Reconciler) retryTime(m *member, step stepKind) time.Time {
 func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, err error) {
 	r.mu.Lock()
 	expected, repeatFrom := m.mayHaveMachine(), r.repeatFrom(m)
+	another := relaunched(m.rec) && r.opts.Now().Before(r.absentFrom(m))
 	r.mu.Unlock()
 	if !expected {
 		return false, nil
@@ -100,8 +102,8 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 		return true, r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
 		return false, keepTrying(err)
-	case nstance.LossCauseOf(err) != "":
-		r.lostBeforeKnown(m, nstance.LossCauseOf(err))
+	case nstance.LossCauseOf(err) != "" && !another:
+		r.lostBeforeKnown(m, nstance.LossCauseOf(err), false)
 		return true, nil
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain

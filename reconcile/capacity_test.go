@@ -11,7 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // small is the pool that wanted groups are made from.
@@ -57,14 +57,14 @@ func TestSoldOutShardCostsAHandfulOfCalls(t *testing.T) {
 				w.lead(wanted(size))
 				require.LessOrEqual(t, w.callsAMinute(1), 10, "from the first minute on")
 				require.LessOrEqual(t, w.callsAMinute(10), 3)
-				require.True(t, w.holds(reconcile.HoldCapacity), "and it says why: %+v", w.group().Holds)
+				require.True(t, w.holds(plan.HoldCapacity), "and it says why: %+v", w.group().Holds)
 				require.Empty(t, w.cloud.Machines())
 				require.Zero(t, w.count(nstance.EventRolloutHalted, ""), "it is no fault of the image")
 
 				c.open(w)
 				w.passes(70 * time.Second)
 				require.Len(t, w.cloud.Machines(), size, "what returns is used within a minute")
-				require.False(t, w.holds(reconcile.HoldCapacity))
+				require.False(t, w.holds(plan.HoldCapacity))
 			})
 		})
 	}
@@ -209,6 +209,18 @@ func TestSubnets(t *testing.T) {
 			w.passes(2 * time.Minute)
 			w.agrees(6)
 			require.Equal(t, map[string]int{"a": 2, "b": 4}, w.perSubnet())
+			require.Zero(t, w.count(nstance.EventCreateFailed, ""), "none was sent where there was no room")
+		})
+	})
+	t.Run("a full one is asked after one that was just reclaimed", func(t *testing.T) {
+		spread(t, map[string]int{"a": 0, "b": 0, "c": 9}, func(t *testing.T, w *world, g nstance.Group) {
+			g.Size = 2
+			w.lead(g)
+			w.passes(2 * time.Minute)
+			require.NoError(t, w.cloud.Reclaim(w.ready()[0], 30*time.Second))
+			w.passes(2 * time.Minute)
+			w.agrees(2)
+			require.Equal(t, map[string]int{"c": 2}, w.perSubnet())
 			require.Zero(t, w.count(nstance.EventCreateFailed, ""), "none was sent where there was no room")
 		})
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -165,5 +166,5 @@ func (r *Reconciler) ClockRight() bool {
 func (r *Reconciler) ClockHold() (HoldView, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return HoldView{Hold: Hold{Kind: HoldClock, Reason: r.clock.why}, Since: r.clock.since}, r.clock.why != ""
+	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.why}, Since: r.clock.since}, r.clock.why != ""
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -186,7 +187,7 @@ func TestClockIsSaid(t *testing.T) {
 		set := time.Now()
 		c.storage.Store(int64(-time.Hour))
 		w.passes(time.Minute)
-		h := w.hold(reconcile.HoldClock)
+		h := w.hold(plan.HoldClock)
 		require.Equal(t, "this server's clock is 1h0m0s ahead of storage's: set it right, by NTP", h.Reason)
 		require.WithinRange(t, h.Since, set, set.Add(5*time.Second))
 		require.Zero(t, h.Until)
@@ -199,7 +200,7 @@ func TestClockIsSaid(t *testing.T) {
 		require.True(t, strings.HasPrefix(said.Reason, h.Reason), said.Reason)
 		require.Empty(t, said.Group)
 		w.passes(time.Hour)
-		require.Equal(t, h.Since, w.hold(reconcile.HoldClock).Since, "it is still the same")
+		require.Equal(t, h.Since, w.hold(plan.HoldClock).Since, "it is still the same")
 		require.Equal(t, 1, w.count(nstance.EventClockWrong, ""), "once")
 		c.storage.Store(0)
 		w.passes(40 * time.Second)
@@ -396,7 +397,7 @@ func TestClockHolds(t *testing.T) {
 			w.passes(time.Second)
 			c.stepped.Store(int64(time.Hour))
 			w.passes(time.Minute)
-			r.Observe(nstance.Seen{Machine: w.machine(id)})
+			r.Observe(nstance.MachineSeen{Machine: w.machine(id)})
 			w.passes(time.Second)
 			v, err := r.Instance(id)
 			require.NoError(t, err)
@@ -429,7 +430,7 @@ func TestClockHolds(t *testing.T) {
 			w.passes(time.Minute)
 			p, ok := w.plan(wanted(5))
 			require.True(t, ok)
-			require.Equal(t, reconcile.HoldClock, p.Holds[0].Kind)
+			require.Equal(t, plan.HoldClock, p.Holds[0].Kind)
 		})
 	})
 }
@@ -470,7 +471,7 @@ func TestClockOfAnotherLeader(t *testing.T) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Denied, Times: -1})
 		w.want(wanted(4))
 		w.passes(20 * time.Minute)
-		require.True(t, w.holds(reconcile.HoldBackoff))
+		require.True(t, w.holds(plan.HoldBackoff))
 		w.depose()
 		w.cloud.Heal()
 		c.stepped.Store(0)
@@ -486,4 +487,34 @@ func (w *world) machine(id nstance.InstanceID) nstance.Machine {
 	m, err := w.cloud.Get(w.ctx, id)
 	require.NoError(w.t, err)
 	return m
+}
+
+// TestNoticeOfALeaderWithAWrongClock: a deadline that was recorded by a clock that
+// is behind is in the past for the next leader. That the machine runs then does not
+// show that the cloud has not followed its notice up.
+func TestNoticeOfALeaderWithAWrongClock(t *testing.T) {
+	c := &clocks{undated: true}
+	c.stepped.Store(int64(-3 * time.Hour))
+	clocked(t, 2, c, func(t *testing.T, w *world) {
+		id := w.ready()[0]
+		r, _ := w.leader()
+		require.NoError(t, r.Freeze(t.Context(), web, "the notice is only recorded"))
+		n := nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: "e", DetectedAt: c.now(), Deadline: c.now().Add(2 * time.Minute)}
+		r.Observe(nstance.Noticed{ID: id, Notice: n})
+		w.passes(time.Second)
+		recorded := func() []nstance.Notice {
+			r, _ := w.leader()
+			v, err := r.Instance(id)
+			require.NoError(t, err)
+			return v.Record.Notices
+		}
+		require.Len(t, recorded(), 1)
+		w.depose()
+		c.stepped.Store(0)
+		w.lead(wanted(2))
+		w.passes(time.Minute)
+		require.Len(t, recorded(), 1)
+		w.passes(20 * time.Minute)
+		require.Empty(t, recorded(), "the machine still runs ten minutes into the term")
+	})
 }

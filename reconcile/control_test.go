@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -82,7 +83,7 @@ func TestPause(t *testing.T) {
 
 		w.succeeds(redefined(3, "v2"))
 		require.True(t, w.group().Paused)
-		h := w.hold(reconcile.HoldPaused)
+		h := w.hold(plan.HoldPaused)
 		require.Contains(t, h.Reason, "the new image is odd")
 		require.Equal(t, at, h.Since)
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
@@ -104,9 +105,9 @@ func TestResumeEndsAHalt(t *testing.T) {
 		w.serves(3, time.Hour)
 		require.NotEmpty(t, w.group().Halted)
 		require.NotZero(t, w.group().Failures)
-		halted := w.hold(reconcile.HoldHalted)
+		halted := w.hold(plan.HoldHalted)
 		w.succeeds(redefined(3, "v2"))
-		require.Equal(t, halted, w.hold(reconcile.HoldHalted), "with its beginning and its reason")
+		require.Equal(t, halted, w.hold(plan.HoldHalted), "with its beginning and its reason")
 
 		w.fails("") // whatever was wrong with the registry is repaired
 		require.NoError(t, w.r.Resume(t.Context(), web, eve))
@@ -155,7 +156,7 @@ func TestRollback(t *testing.T) {
 				require.True(t, w.group().RolledBack, "the new leader knows")
 				require.Equal(t, map[string]int{"v1": 3}, w.told())
 				require.Equal(t, 1, w.count(nstance.EventRolledBack, ""))
-				w.hold(reconcile.HoldRolledBack)
+				w.hold(plan.HoldRolledBack)
 				w.agrees(3)
 
 				larger := redefined(4, "v2")
@@ -230,7 +231,7 @@ func TestRollback(t *testing.T) {
 			w.passes(30 * time.Minute)
 			require.Equal(t, before, begun(), "nothing is planned")
 			require.Contains(t, w.r.Problems()[0], "rolled back to definition")
-			w.hold(reconcile.HoldDefinition)
+			w.hold(plan.HoldDefinition)
 			require.NoError(t, w.r.UndoRollback(t.Context(), web, eve))
 			w.serves(3, 30*time.Minute)
 			require.Equal(t, map[string]int{"v2": 3}, w.told())

@@ -34,14 +34,7 @@ func ec2Site(h testcloud.Hypervisor) *site {
 	return &site{
 		cloud: cloud,
 		provider: func(url string, client *http.Client) nstance.Provider {
-			k := ec2.DefaultCredential
-			p, err := aws.New(sdk.Config{
-				Region: "us-east-1", HTTPClient: client, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, ""),
-			}, &aws.Options{Endpoint: url, ELBEndpoint: url})
-			if err != nil {
-				panic(err)
-			}
-			return p
+			return openEC2(url, client, ec2.DefaultCredential)
 		},
 		shape: func(s *nstance.MachineSpec) {
 			s.Image, s.InstanceType, s.Subnet = catalog.Images[0].ID, "m5.large", catalog.Subnets[0].ID
@@ -56,9 +49,19 @@ func ec2Site(h testcloud.Hypervisor) *site {
 				panic(err)
 			}
 			action := form.Get("Action")
-			return action, !strings.HasPrefix(action, "Describe")
+			return action, !strings.HasPrefix(action, "Describe") && !strings.HasPrefix(action, "Get")
 		},
 	}
+}
+
+func openEC2(url string, client *http.Client, k ec2.Credential) nstance.Provider {
+	p, err := aws.New(sdk.Config{
+		Region: "us-east-1", HTTPClient: client, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, ""),
+	}, &aws.Options{Endpoint: url, ELBEndpoint: url, STSEndpoint: url})
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 func TestServersCrashOnEC2(t *testing.T) { crashOnTheWire(t, ec2Site) }

@@ -25,7 +25,6 @@ func gceSite(h testcloud.Hypervisor) *site {
 	})
 	return &site{
 		cloud: gceCloud{cloud},
-		lacks: []string{"sold out for an instance on demand"}, // it is accepted and lost, and a lost instance is not ordered again
 		provider: func(url string, client *http.Client) nstance.Provider {
 			p, err := gcp.New(context.Background(), "us-central1-a", &gcp.Options{Project: "test-project", Endpoint: url, HTTP: client})
 			if err != nil {

@@ -174,6 +174,9 @@ func toldOn(t *testing.T, y story, aim label, with strike, replace func(*world))
 		y.tell(c)
 		c.settle(y, with)
 		c.judge(y, with)
+		if o, ok := w.outside.(interface{ leftovers() []string }); ok {
+			require.Empty(t, o.leftovers(), "what belongs to a machine goes with it")
+		}
 	})
 	return s
 }

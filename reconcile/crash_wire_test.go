@@ -179,6 +179,24 @@ func (o *wired) Machines() []nstance.Machine {
 	return out
 }
 
+// leftovers returns what the cloud still keeps of machines that are gone, where
+// it can tell that: interfaces and disks, each as its kind and a name that begins
+// with the instance ID.
+func (o *wired) leftovers() (out []string) {
+	c, ok := o.site.cloud.(interface{ Left() []string })
+	if !ok {
+		return nil
+	}
+	machines := o.Machines()
+	for _, thing := range c.Left() {
+		_, name, _ := strings.Cut(thing, " ")
+		if !slices.ContainsFunc(machines, func(m nstance.Machine) bool { return strings.HasPrefix(name, string(m.ID)) }) {
+			out = append(out, thing)
+		}
+	}
+	return out
+}
+
 func (o *wired) Existed(id nstance.InstanceID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,6 +225,14 @@ func (o *wired) Balanced(string) []string {
 	members, err := o.BalancerMembers(o.w.ctx, nstance.LoadBalancer{})
 	require.NoError(o.w.t, err)
 	return members
+}
+
+// Account is that of the provider, if it has one.
+func (o *wired) Account(ctx context.Context) (string, error) {
+	if namer, ok := o.provider.(nstance.AccountNamer); ok {
+		return namer.Account(ctx)
+	}
+	return "nameless", nil
 }
 
 func (o *wired) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -280,18 +281,18 @@ func TestLastGoodDefinitionThatCannotBeRead(t *testing.T) {
 		require.Len(t, kept, 1)
 		w.lead(redefined(3, "v2"))
 		w.passes(2 * time.Minute)
-		require.False(t, w.holds(reconcile.HoldDefinition), "nothing needs it")
+		require.False(t, w.holds(plan.HoldDefinition), "nothing needs it")
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
 		w.passes(30 * time.Second)
-		h := w.hold(reconcile.HoldDefinition)
+		h := w.hold(plan.HoldDefinition)
 		require.Contains(t, h.Reason, "the last good definition")
 		require.Contains(t, h.Reason, "resume the rollout")
-		require.Len(t, w.held(web, reconcile.HoldDefinition), 1)
+		require.Len(t, w.held(web, plan.HoldDefinition), 1)
 
 		_, err := w.store.PutIfAbsent(t.Context(), kept[0].Key, kept[0].Data)
 		require.NoError(t, err)
 		w.passes(3 * time.Minute)
-		require.False(t, w.holds(reconcile.HoldDefinition))
+		require.False(t, w.holds(plan.HoldDefinition))
 		require.Equal(t, map[string]int{"v1": 3}, w.told())
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // A draw is what one pass over a group takes from the budgets for creates, and
@@ -15,25 +16,20 @@ type draw struct {
 	seen   int    // creates for losses so far
 	losses int    // creates for losses that wait for the create budget
 	others int    // other creates that do
-	holds  []Hold
+	holds  []plan.Hold
 	next   time.Time // when to look again
 }
 
 // hold notes what is being waited for, once.
-func (w *draw) hold(h Hold) {
+func (w *draw) hold(h plan.Hold) {
 	w.next = earliest(w.next, h.Until)
-	if !slices.ContainsFunc(w.holds, func(o Hold) bool { return o.Kind == h.Kind && o.Reason == h.Reason }) {
+	if !slices.ContainsFunc(w.holds, func(o plan.Hold) bool { return o.Kind == h.Kind && o.Reason == h.Reason }) {
 		w.holds = append(w.holds, h)
 	}
 }
 
-// sudden reports whether a create answers a loss that nobody chose. A creation
-// that came to nothing is none: a definition that never works would go before
-// everybody else's for good.
-func (a Action) sudden() bool { return a.Reason == ReasonReplace && !a.Failure }
-
-func (a Action) claim(key nstance.GroupKey) claim {
-	if a.sudden() {
+func claimOf(a plan.Action, key nstance.GroupKey) claim {
+	if a.ReplacesLoss() {
 		return claim{key, claimLoss}
 	}
 	return claim{key, claimSize}
@@ -42,15 +38,15 @@ func (a Action) claim(key nstance.GroupKey) claim {
 // draw makes a member of the first of some creates, if the budgets permit, and
 // reports whether the next may be tried. The create budget is asked last, and
 // has nothing for the others either once it refuses one.
-func (r *Reconciler) draw(g *group, w *draw, rest []Action, now time.Time) bool {
+func (r *Reconciler) draw(g *group, w *draw, rest []plan.Action, now time.Time) bool {
 	a := rest[0]
-	leave, budget := r.launchable(g, inMarket(g.spec.Definition, a.Market), a.Reason == ReasonReplace && !w.barred(), now)
+	leave, budget := r.launchable(g, inMarket(g.spec.Definition, a.Market), a.Reason == plan.ReasonReplace && !w.barred(), now)
 	if !leave.ok {
 		w.hold(launchHold(leave))
 		w.owe(a, true)
 		return true
 	}
-	if h := r.take(a.claim(g.key), 0, now); h != nil {
+	if h := r.take(claimOf(a, g.key), 0, now); h != nil {
 		budget.returned(leave)
 		w.hold(*h)
 		w.wait(rest)
@@ -59,7 +55,7 @@ func (r *Reconciler) draw(g *group, w *draw, rest []Action, now time.Time) bool 
 	m, err := r.choose(g, a, now)
 	if err != nil {
 		budget.returned(leave)
-		w.hold(Hold{Kind: HoldDefinition, Reason: err.Error()})
+		w.hold(plan.Hold{Kind: plan.HoldDefinition, Reason: err.Error()})
 		return false
 	}
 	m.launch, m.probe = budget, leave.probe
@@ -68,12 +64,12 @@ func (r *Reconciler) draw(g *group, w *draw, rest []Action, now time.Time) bool 
 }
 
 // wait has all creates among some actions wait for the create budget.
-func (w *draw) wait(rest []Action) {
+func (w *draw) wait(rest []plan.Action) {
 	for _, a := range rest {
 		switch {
-		case a.Kind != Create:
+		case a.Kind != plan.Create:
 			continue
-		case a.sudden():
+		case a.ReplacesLoss():
 			w.losses++
 		default:
 			w.others++
@@ -83,8 +79,8 @@ func (w *draw) wait(rest []Action) {
 }
 
 // count notes that a create is dealt with.
-func (w *draw) count(a Action) {
-	if a.sudden() {
+func (w *draw) count(a plan.Action) {
+	if a.ReplacesLoss() {
 		w.seen++
 	}
 }
@@ -94,8 +90,8 @@ func (w *draw) count(a Action) {
 func (w *draw) barred() bool { return w.seen < w.was.barred }
 
 // owe remembers the loss that a create answers, since it has to wait.
-func (w *draw) owe(a Action, barred bool) {
-	if a.sudden() && a.Replaces != "" {
+func (w *draw) owe(a plan.Action, barred bool) {
+	if a.ReplacesLoss() && a.Replaces != "" {
 		w.owed.ids = append(w.owed.ids, a.Replaces)
 		if barred {
 			w.owed.barred = len(w.owed.ids)

@@ -1,14 +1,19 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile/balance"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -79,71 +84,102 @@ func settled(r *Reconciler) (planned []nstance.GroupKey) {
 		r.queue.done(key)
 		planned = append(planned, key)
 	}
-	for _, b := range r.balancers.by {
-		b.dirty, b.whole = false, false
-	}
 	return planned
 }
 
-// touched returns the load balancers that are to be looked at.
-func touched(r *Reconciler) (names []string) {
-	for name, b := range r.balancers.by {
-		if b.dirty || b.whole || b.relist {
-			names = append(names, name)
-		}
-	}
+// comparisons records which load balancers are compared with members.
+type comparisons struct {
+	balancedMembers
+	mu    sync.Mutex
+	names []string
+}
+
+func (c *comparisons) Members(t balance.Target, all bool) []balance.Member {
+	c.mu.Lock()
+	c.names = append(c.names, t.Name)
+	c.mu.Unlock()
+	return c.balancedMembers.Members(t, all)
+}
+
+// round runs the keeper for a moment and returns what it compared, sorted.
+func (c *comparisons) round(t *testing.T) []string {
+	ctx, stop := context.WithCancel(t.Context())
+	var keeper sync.WaitGroup
+	keeper.Go(func() { c.r.balance.Run(ctx, silentBalancer{}) })
+	<-time.After(time.Second) // of the bubble
+	stop()
+	keeper.Wait()
+	names := slices.Compact(slices.Sorted(slices.Values(c.names)))
+	c.names = nil
 	return names
+}
+
+// silentBalancer accepts everything.
+type silentBalancer struct{}
+
+func (silentBalancer) BalancerMembers(context.Context, nstance.LoadBalancer) ([]string, error) {
+	return nil, nil
+}
+
+func (silentBalancer) JoinBalancer(context.Context, nstance.LoadBalancer, []nstance.Machine) error {
+	return nil
+}
+
+func (silentBalancer) LeaveBalancer(context.Context, nstance.LoadBalancer, []nstance.Machine) error {
+	return nil
 }
 
 // TestReloadPlansWhatChanged reloads a thousand groups of ten.
 func TestReloadPlansWhatChanged(t *testing.T) {
-	r, _ := shardOf(t, 1000, 10)
-	for _, b := range r.balancers.by {
-		b.relist = false
-	}
-	reload := func(change func(*nstance.Group)) ([]nstance.GroupKey, []string) {
-		specs := eventGroups(1000, 10) // nothing of it is shared with what is in force
-		change(&specs[500])
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := shardOf(t, 1000, 10)
 		lbs := []nstance.LoadBalancer{{Name: "front", ID: "f"}, {Name: "back", ID: "b"}, {Name: "side", ID: "s"}}
-		r.Observe(nstance.Balancing{LoadBalancers: lbs})
-		r.Observe(nstance.Desired{Groups: specs})
-		names := touched(r)
-		return settled(r), names
-	}
-	changed := nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "g0500"}
-	for _, test := range []struct {
-		name      string
-		change    func(*nstance.Group)
-		planned   []nstance.GroupKey
-		balancers []string
-	}{
-		{"nothing", func(*nstance.Group) {}, nil, nil},
-		{"its drain timeout", func(g *nstance.Group) { g.DrainTimeout = time.Hour }, []nstance.GroupKey{changed}, nil},
-		{"back again", func(*nstance.Group) {}, []nstance.GroupKey{changed}, nil},
-		{"its variables", func(g *nstance.Group) { g.Definition.Vars["colour"] = "blue" }, []nstance.GroupKey{changed}, nil},
-		{"its load balancers", func(g *nstance.Group) { g.Definition.LoadBalancers = []string{"front", "back"} }, []nstance.GroupKey{changed}, []string{"back"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			planned, balancers := reload(test.change)
-			require.Equal(t, test.planned, planned)
-			require.Equal(t, test.balancers, balancers)
-		})
-	}
-	t.Run("what it would cost is asked", func(t *testing.T) {
-		specs := eventGroups(1000, 10)
-		specs[1].Size, specs[2].Definition.UserData.Content = 7, "other"
-		i, err := r.Impact(specs)
-		require.NoError(t, err)
-		require.Equal(t, Impact{Members: 10000, Removed: 3, Rotated: 10}, i)
-		require.Empty(t, settled(r))
+		compared := &comparisons{balancedMembers: balancedMembers{r}}
+		r.balance = balance.New(compared, balance.Options{Check: r.opts.Check, Now: r.opts.Now, Log: r.log})
+		r.balance.Configure(lbs)
+		require.Len(t, compared.round(t), 3, "each once at the start")
+		changed := nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "g0500"}
+		for _, test := range []struct {
+			name      string
+			change    func(*nstance.Group)
+			planned   []nstance.GroupKey
+			balancers []string
+		}{
+			{"nothing", func(*nstance.Group) {}, nil, nil},
+			{"its drain timeout", func(g *nstance.Group) { g.DrainTimeout = time.Hour }, []nstance.GroupKey{changed}, nil},
+			{"back again", func(*nstance.Group) {}, []nstance.GroupKey{changed}, nil},
+			{"its variables", func(g *nstance.Group) { g.Definition.Vars["colour"] = "blue" }, []nstance.GroupKey{changed}, nil},
+			{"its load balancers", func(g *nstance.Group) { g.Definition.LoadBalancers = []string{"front", "back"} }, []nstance.GroupKey{changed}, []string{"back"}},
+		} {
+			specs := eventGroups(1000, 10) // nothing of it is shared with what is in force
+			test.change(&specs[500])
+			r.Observe(nstance.Balancing{LoadBalancers: lbs})
+			r.Observe(nstance.Desired{Groups: specs})
+			require.Equal(t, test.balancers, compared.round(t), test.name)
+			require.Equal(t, test.planned, settled(r), test.name)
+			compared.round(t)
+		}
 	})
-	t.Run("one is to be removed, and then is not", func(t *testing.T) {
-		r.Observe(nstance.Removed{Key: changed})
-		require.Equal(t, []nstance.GroupKey{changed}, settled(r))
-		planned, _ := reload(func(g *nstance.Group) { g.Definition.LoadBalancers = []string{"front", "back"} })
-		require.Equal(t, []nstance.GroupKey{changed}, planned)
-		require.False(t, r.groups[changed].removing)
-	})
+}
+
+// TestReloadAsksWhatItCosts: asking plans nothing.
+func TestReloadAsksWhatItCosts(t *testing.T) {
+	r, specs := shardOf(t, 1000, 10)
+	specs[1].Size, specs[2].Definition.UserData.Content = 7, "other"
+	i, err := r.Impact(specs)
+	require.NoError(t, err)
+	require.Equal(t, Impact{Members: 10000, Removed: 3, Rotated: 10}, i)
+	require.Empty(t, settled(r))
+}
+
+func TestRemovalIsTakenBack(t *testing.T) {
+	r, specs := shardOf(t, 1000, 10)
+	changed := specs[500].Key
+	r.Observe(nstance.Removed{Key: changed})
+	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
+	r.Observe(nstance.Desired{Groups: eventGroups(1000, 10)})
+	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
+	require.False(t, r.groups[changed].removing)
 }
 
 // anyMember returns a member of the first group.
@@ -158,7 +194,7 @@ func report(r *Reconciler, m *member) {
 
 // event is one that has the member's group planned.
 func event(r *Reconciler, m *member) {
-	r.Observe(nstance.Seen{Machine: m.machine})
+	r.Observe(nstance.MachineSeen{Machine: m.machine})
 	settledOne(r)
 }
 

@@ -1,44 +1,48 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage"
 )
 
-// Plan is asked about a group of three that runs well, of which the cloud has
-// announced to take one machine back in two minutes. The drain ends ten seconds
-// before that, and the replacement does not wait for it.
-func ExamplePlan() {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	view := reconcile.View{
-		Group: nstance.Group{
-			Key:          nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"},
-			Size:         3,
-			DrainTimeout: 5 * time.Minute,
-			Rollout:      nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+// A group of two machines is brought to its size.
+func Example() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	cloud := simcloud.New(nil)
+	defer cloud.Close()
+	var created sync.WaitGroup
+	created.Add(2)
+	fleet, err := reconcile.New(cloud, storage.NewMemory(), &reconcile.Options{
+		Owner: nstance.Owner{Installation: "example", Cluster: "demo", Shard: "a"},
+		Groups: []nstance.Group{{
+			Key: nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}, Size: 2,
+			Definition: nstance.Definition{Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}},
+		}},
+		Journal: func(e nstance.Event) {
+			if e.Type == nstance.EventCreated {
+				fmt.Println("a machine of group", e.Group, "exists")
+				created.Done()
+			}
 		},
-		Hash: "v1:sha256:50d858e0",
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	for _, id := range []nstance.InstanceID{"web-a", "web-b", "web-c"} {
-		view.Members = append(view.Members, reconcile.Member{
-			ID: id, State: nstance.Booting, HasMachine: true, Reason: reconcile.ReasonSize, Hash: view.Hash,
-			CreatedAt: now.Add(-time.Hour), RegisteredAt: now.Add(-59 * time.Minute), GoodSince: now.Add(-59 * time.Minute),
-		})
-	}
-	fmt.Println("actions before:", len(reconcile.Plan(view, now).Actions))
-
-	view.Members[1].Notices = []nstance.Notice{{
-		Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: "e1",
-		DetectedAt: now, Deadline: now.Add(2 * time.Minute),
-	}}
-	for _, action := range reconcile.Plan(view, now).Actions {
-		fmt.Println(action)
-	}
+	var running sync.WaitGroup
+	running.Go(func() { _ = fleet.Run(ctx) }) // until ctx ends
+	created.Wait()
+	stop()
+	running.Wait()
 	// Output:
-	// actions before: 0
-	// start_drain web-b until 2026-03-01T12:01:50Z
-	// create (replace) for web-b
+	// a machine of group web exists
+	// a machine of group web exists
 }

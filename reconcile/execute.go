@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -302,7 +303,7 @@ func (r *Reconciler) place(m *member, def nstance.Definition) (storage.Shape, er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, free := r.shelf.choose(inMarket(def, m.only), r.subnets.order(def.Subnets, now), now)
+	shape, free := r.shelf.choose(inMarket(def, m.only), r.subnets.order(def.Subnets, now), r.subnets.full(now), now)
 	if !free && m.launch != nil && !m.probe {
 		return shape, errSoldOut
 	}
@@ -356,8 +357,8 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err
 	if !first {
 		return repeated, nil
 	}
-	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + orNothing(m.reason)}
-	if rec.Reason == string(ReasonReplace) {
+	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.reason)}
+	if rec.Reason == string(plan.ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
 	}
 	r.say(m, e)
@@ -390,7 +391,7 @@ func (r *Reconciler) contested(ctx context.Context, m *member, repeated bool, re
 	case !errors.Is(err, nstance.NotFound):
 		return keepTrying(err)
 	case repeated, nstance.LossCauseOf(err) != "":
-		r.lostBeforeKnown(m, nstance.LossCauseOf(err))
+		r.lostBeforeKnown(m, nstance.LossCauseOf(err), relaunched(m.rec))
 		return nil
 	}
 	return refusal

@@ -36,7 +36,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 			r.queue.add(g.key, false)
 		}
 	case nstance.Balancing:
-		r.balanceWith(f.LoadBalancers, now)
+		r.balance.Configure(f.LoadBalancers)
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.registered(m, now) })
 	case nstance.Connected:
@@ -45,7 +45,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.ID, func(m *member) { r.disconnected(m, f.Clean, now) })
 	case nstance.Reported:
 		r.withMember(f.Report.InstanceID, func(m *member) { r.reported(m, f.Report, now) })
-	case nstance.Filed:
+	case nstance.FilesReported:
 		r.withMember(f.ID, func(m *member) { m.filed(f) })
 	case nstance.Noticed:
 		r.withMember(f.ID, func(m *member) { r.noticed(m, f.Notice, f.Ack) })
@@ -53,9 +53,9 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.Ack.Instance, func(m *member) { r.drained(m, f.Ack) })
 	case nstance.ExecutorsChanged:
 		r.executorsChanged(f.Tenant)
-	case nstance.Seen:
+	case nstance.MachineSeen:
 		r.seen(f.Machine, now)
-	case nstance.Missing:
+	case nstance.MachineMissing:
 		r.withMember(f.ID, func(m *member) { r.missing(m, f.Cause, now) })
 	}
 }
@@ -101,7 +101,7 @@ func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
 	for _, n := range rep.Notices {
 		r.noticed(m, n, nil)
 	}
-	switch good := rep.Good() && m.registered(); {
+	switch good := rep.ProbesPassed() && m.registered(); {
 	case good && m.goodSince.IsZero():
 		m.goodSince = now
 		r.rebalance(m.group)
@@ -115,7 +115,7 @@ func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
 }
 
 // filed brings the last report up to date: the next one may be a minute away.
-func (m *member) filed(f nstance.Filed) {
+func (m *member) filed(f nstance.FilesReported) {
 	m.report.ConfigHash = cmp.Or(f.ConfigHash, m.report.ConfigHash)
 	m.report.Files, m.report.FilesError = f.Files, f.Error
 }
@@ -175,6 +175,9 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 // whose deadline is past: it may be gone.
 func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 	n.ReceivedAt = r.opts.Now().UTC().Round(0)
+	if !n.Deadline.IsZero() {
+		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), r.clock.elapsed())
+	}
 	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
 		r.asks.add(m.id)
 	}
@@ -209,6 +212,7 @@ func (r *Reconciler) withdrawn(m *member, known int) {
 		call(ack) // nothing is owed for it any more
 	}
 	delete(m.acks, m.notices[known].EventID)
+	delete(m.noticeEnds, m.notices[known].EventID)
 	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
 	r.queue.add(m.group.key, true)
 }
@@ -275,7 +279,7 @@ func (r *Reconciler) seen(mach nstance.Machine, asked time.Time) bool {
 	r.observeMachine(m, mach, now)
 	m.track.Answered(asked, mach.Status)
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
-		m.dropStale(now)
+		m.dropStale(now, r.clock.elapsed())
 	}
 	r.queue.add(m.group.key, m.gone)
 	return true
@@ -312,14 +316,16 @@ func (r *Reconciler) missing(m *member, cause nstance.LossCause, now time.Time) 
 	if m.overtaken(now) {
 		return
 	}
-	young := cause == "" && !m.registered() && now.Before(r.absentFrom(m))
+	young := (cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(r.absentFrom(m))
 	if !m.hasMach && !m.registered() || m.gone || young {
 		return
 	}
 	if m.absent.IsZero() {
 		m.absent = now
 	}
-	if cause != "" || now.Sub(m.absent) >= r.opts.ConsistencyWindow {
+	switch {
+	case r.relaunch(m, cause, now):
+	case cause != "" || now.Sub(m.absent) >= r.opts.ConsistencyWindow:
 		m.track.Answered(now, nstance.StatusDeleting)
 		r.lose(m, "the provider does not know it", cause, now)
 	}
@@ -343,17 +349,32 @@ func findNotice(notices []nstance.Notice, eventID string) int {
 }
 
 // dropStale forgets the notices that the cloud did not follow up. The agent may
-// go on seeing them; they do not come back.
-func (m *member) dropStale(now time.Time) {
+// go on seeing them; they do not come back. How long they stand goes by elapsed
+// time: a deadline on record may be by the wrong clock of a former leader, so it
+// does not count as earlier than when this term first looks at it.
+func (m *member) dropStale(now time.Time, elapsed time.Duration) {
 	var kept []nstance.Notice
 	for _, n := range m.notices {
-		if n.Deadline.IsZero() || now.Before(n.Deadline.Add(forgetNoticeAfter)) {
+		if _, known := m.noticeEnds[n.EventID]; !known && !n.Deadline.IsZero() {
+			m.endNotice(n.EventID, latest(n.Deadline, now).Sub(now), elapsed)
+		}
+		if n.Deadline.IsZero() || elapsed < m.noticeEnds[n.EventID] {
 			kept = append(kept, n)
 			continue
 		}
 		m.stale = append(m.stale[max(0, len(m.stale)-maxNotices+1):], n.EventID)
+		delete(m.noticeEnds, n.EventID)
 	}
 	m.notices = kept
+}
+
+// endNotice records until when, in elapsed time, a notice with so much time left
+// stands against a machine that runs.
+func (m *member) endNotice(eventID string, left, elapsed time.Duration) {
+	if m.noticeEnds == nil {
+		m.noticeEnds = map[string]time.Duration{}
+	}
+	m.noticeEnds[eventID] = elapsed + left + forgetNoticeAfter
 }
 
 func call(f func()) {

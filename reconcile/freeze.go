@@ -41,7 +41,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason stri
 		}
 		g.history.Frozen = nil
 		r.unchoose(g)
-		r.thawBalancers()
+		r.balance.Thaw()
 		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, nil
 	})
 }
@@ -67,7 +67,7 @@ func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
 			return nstance.Event{}, false
 		}
 		r.frozen = nil
-		r.thawBalancers()
+		r.balance.Thaw()
 		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, true
 	})
 }
@@ -123,7 +123,7 @@ func (r *Reconciler) thawed(key nstance.GroupKey) error {
 	}
 	return &nstance.Error{
 		Code: nstance.Conflict, Remedy: "nstance-admin thaw " + thaw,
-		Msg: fmt.Sprintf("%s is frozen since %s%s", what, f.Since.UTC().Format(time.RFC3339), orNothing(f.Reason)),
+		Msg: fmt.Sprintf("%s is frozen since %s%s", what, f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
 	}
 }
 

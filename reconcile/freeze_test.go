@@ -8,7 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -41,14 +41,14 @@ func TestFreeze(t *testing.T) {
 				require.Equal(t, before, w.mutations(), "neither size, nor rollout, nor loss")
 				require.Zero(t, w.count(nstance.EventDrainStarted, ""))
 				require.True(t, w.group().Frozen)
-				h := w.hold(reconcile.HoldFrozen)
+				h := w.hold(plan.HoldFrozen)
 				require.Equal(t, at, h.Since)
 				require.Contains(t, h.Reason, "audit")
 
 				w.succeeds(redefined(5, "v2"))
 				w.passes(30 * time.Minute)
 				require.Equal(t, before, w.mutations(), "nor under the next leader")
-				require.Equal(t, at, w.hold(reconcile.HoldFrozen).Since)
+				require.Equal(t, at, w.hold(plan.HoldFrozen).Since)
 				require.Equal(t, 1, w.count(nstance.EventFrozen, ""))
 
 				require.NoError(t, k.thaw(w))

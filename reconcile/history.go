@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 const (
@@ -23,8 +23,9 @@ const (
 // shardState is the durable state of a shard and its groups: state/{shard}.json.
 // What its pointers lead to is replaced, never changed.
 type shardState struct {
-	Frozen *freeze               `json:"frozen,omitempty"` // the whole shard
-	Groups map[string]groupState `json:"groups"`           // by tenant/group
+	Account string                `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
+	Frozen  *freeze               `json:"frozen,omitempty"`  // the whole shard
+	Groups  map[string]groupState `json:"groups"`            // by tenant/group
 }
 
 // A freeze forbids every change but drains under way.
@@ -72,9 +73,9 @@ func (s *groupState) noteLastGood(m *member) {
 	s.LastGoodLaunch, s.LastGoodRegistration = m.rec.LaunchTimeout, m.rec.RegistrationTimeout
 }
 
-func (g *group) plan() History {
+func (g *group) plan() plan.History {
 	s := &g.history
-	return History{
+	return plan.History{
 		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures, LastFailure: s.LastFailure,
 		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGoodHash,
 		ReturnAt: g.returnAt(),
@@ -140,11 +141,8 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		case <-r.ledger.wake:
 		}
 		now, edit := r.snapshotStates()
-		held, _ := r.states.Held()
-		err := r.records.Contents().Claim(ctx, now.newlyNamed(held)...)
-		if err == nil {
-			_, err = r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
-		}
+		r.records.KeepDefinitions(now.named()...)
+		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
 		r.noteSaved(edit, err)
 		if err == nil || ctx.Err() != nil {
 			continue
@@ -170,30 +168,17 @@ func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	return out, r.ledger.edits
 }
 
-// newlyNamed returns the keys of the definitions that was does not name. A record
-// does, or did until now.
-func (s shardState) newlyNamed(was shardState) (keys []string) {
-	named := was.named()
-	for digest := range s.named() {
-		if !named[digest] {
-			keys = append(keys, storage.DefinitionKey(digest))
-		}
-	}
-	return keys
-}
-
 // named returns the digests of definitions.
-func (s shardState) named() map[string]bool {
-	out := map[string]bool{}
+func (s shardState) named() (digests []string) {
 	for _, h := range s.Groups {
 		if h.LastGood != "" {
-			out[h.LastGood] = true
+			digests = append(digests, h.LastGood)
 		}
 		if h.Rollback != nil {
-			out[h.Rollback.Definition] = true
+			digests = append(digests, h.Rollback.Definition)
 		}
 	}
-	return out
+	return digests
 }
 
 func (r *Reconciler) noteSaved(edit uint64, err error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // holdOrphans is what the journal calls it when machines without a record are
@@ -18,14 +19,14 @@ const quiet = time.Minute
 
 // A HoldView is a Hold with its beginning.
 type HoldView struct {
-	Hold
+	plan.Hold
 	Since time.Time
 }
 
 // holdViews says what keeps a group from acting: since when, until when and why.
 // A hold that stays keeps its beginning; one that is durable has its own. It
 // needs the lock.
-func (r *Reconciler) holdViews(g *group, holds []Hold, now time.Time) []HoldView {
+func (r *Reconciler) holdViews(g *group, holds []plan.Hold, now time.Time) []HoldView {
 	var out []HoldView
 	for _, h := range holds {
 		v := HoldView{Hold: h, Since: now}
@@ -36,14 +37,14 @@ func (r *Reconciler) holdViews(g *group, holds []Hold, now time.Time) []HoldView
 	}
 	if rb := g.history.Rollback; rb != nil {
 		why := "the last good definition is desired, until another one is configured"
-		out = append(out, HoldView{Hold: Hold{Kind: HoldRolledBack, Reason: why}, Since: rb.Since})
+		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldRolledBack, Reason: why}, Since: rb.Since})
 	}
 	return out
 }
 
 // definitionHold says that members of g wait for the definition on record that
 // they are to be made from.
-func (g *group) definitionHold() (Hold, bool) {
+func (g *group) definitionHold() (plan.Hold, bool) {
 	for _, m := range g.members {
 		if m.step != stepCreate || m.definitionErr == nil {
 			continue
@@ -53,27 +54,27 @@ func (g *group) definitionHold() (Hold, bool) {
 			what, remedy = "the last good definition", "resume the rollout, or configure a definition, if it is lost"
 		}
 		why := fmt.Sprintf("%s %.12s of %s cannot be read: %v; %s", what, m.rec.Definition, m.id, m.definitionErr, remedy)
-		return Hold{Kind: HoldDefinition, Reason: why}, true
+		return plan.Hold{Kind: plan.HoldDefinition, Reason: why}, true
 	}
-	return Hold{}, false
+	return plan.Hold{}, false
 }
 
 // recordedHold adds to a hold what is on record about it.
 func (r *Reconciler) recordedHold(g *group, v HoldView) HoldView {
 	h := &g.history
 	switch f := r.freezeOf(g); {
-	case v.Kind == HoldFrozen && f != nil:
+	case v.Kind == plan.HoldFrozen && f != nil:
 		v.Since = f.Since
 		if r.frozen != nil {
 			v.Reason = "the shard is frozen: " + v.Reason
 		}
-		v.Reason += orNothing(f.Reason)
-	case v.Kind == HoldClock:
+		v.Reason += withMessage(f.Reason)
+	case v.Kind == plan.HoldClock:
 		v.Since = recordedAt(r.clock.since, v.Since)
-	case v.Kind == HoldPaused:
-		v.Reason += orNothing(h.PauseReason)
+	case v.Kind == plan.HoldPaused:
+		v.Reason += withMessage(h.PauseReason)
 		v.Since = recordedAt(h.PausedAt, v.Since)
-	case v.Kind == HoldHalted && g.halted():
+	case v.Kind == plan.HoldHalted && g.halted():
 		v.Reason = h.HaltReason
 		v.Since = recordedAt(h.HaltedAt, v.Since)
 	}
@@ -115,7 +116,7 @@ func (r *Reconciler) sayHolds(g *group, holds []HoldView, now time.Time) {
 	for _, h := range holds {
 		if !slices.ContainsFunc(g.said, func(s saidHold) bool { return s.kind == h.Kind }) {
 			g.said = append(g.said, saidHold{kind: h.Kind, at: now, since: h.Since})
-			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldBegan, Reason: h.text()})
+			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldStarted, Reason: h.text()})
 		}
 	}
 }
@@ -129,7 +130,7 @@ func (s saidHold) recent(now time.Time) bool {
 
 // text says in one line what holds, why and until when.
 func (h HoldView) text() string {
-	text := h.Kind + orNothing(h.Reason)
+	text := h.Kind + withMessage(h.Reason)
 	if !h.Until.IsZero() {
 		text += ", until " + h.Until.UTC().Format(time.RFC3339)
 	}

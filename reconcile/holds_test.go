@@ -9,7 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // held returns what the journal says of the holds of a kind: of one group, or of
@@ -18,7 +18,7 @@ func (w *world) held(key nstance.GroupKey, kind string) (out []nstance.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
-		hold := e.Type == nstance.EventHoldBegan || e.Type == nstance.EventHoldEnded
+		hold := e.Type == nstance.EventHoldStarted || e.Type == nstance.EventHoldEnded
 		if hold && e.Tenant == key.Tenant && e.Group == key.Group && strings.HasPrefix(e.Reason, kind) {
 			out = append(out, e)
 		}
@@ -32,7 +32,7 @@ func (w *world) holdsOnce(key nstance.GroupKey, kind, why string) {
 	w.t.Helper()
 	got := w.held(key, kind)
 	require.Len(w.t, got, 2, "%v", got)
-	require.Equal(w.t, nstance.EventHoldBegan, got[0].Type)
+	require.Equal(w.t, nstance.EventHoldStarted, got[0].Type)
 	require.Contains(w.t, got[0].Reason, kind+": "+why)
 	require.Equal(w.t, nstance.EventHoldEnded, got[1].Type)
 	require.False(w.t, got[1].Time.Before(got[0].Time))
@@ -45,27 +45,27 @@ func TestHoldsAreJournalled(t *testing.T) {
 		why        string
 		begin, end func(*world) error
 	}{
-		reconcile.HoldPaused: {
-			"somebody paused the rollout: odd",
+		plan.HoldPaused: {
+			"the rollout is paused: odd",
 			func(w *world) error { w.want(redefined(3, "v2")); return w.r.Pause(w.ctx, web, "odd") },
 			func(w *world) error { return w.r.Resume(w.ctx, web, eve) },
 		},
-		reconcile.HoldFrozen: {
-			"only drains under way go on: audit",
+		plan.HoldFrozen: {
+			"drains in progress continue, nothing else starts: audit",
 			func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
 			func(w *world) error { return w.r.Thaw(w.ctx, web, eve) },
 		},
-		reconcile.HoldRolledBack: {
+		plan.HoldRolledBack: {
 			"the last good definition is desired",
 			func(w *world) error { w.want(redefined(3, "v2")); return w.r.Rollback(w.ctx, web, eve, false) },
 			func(w *world) error { return w.r.UndoRollback(w.ctx, web, eve) },
 		},
-		reconcile.HoldUnresolved: {
+		plan.HoldUnresolved: {
 			"image base is not known yet",
 			func(w *world) error { w.wantOpen(open(redefined(3, "v2"))); return nil },
 			func(w *world) error { w.want(wanted(3)); return nil },
 		},
-		reconcile.HoldBreaker: {
+		plan.HoldBreaker: {
 			"3 of the group's 3 members fell silent within one interval",
 			func(w *world) error { w.hush(w.ready()...); return nil },
 			func(w *world) error { w.speak(w.ready()...); return nil },
@@ -90,13 +90,13 @@ func TestHoldsAreJournalled(t *testing.T) {
 			w.passes(time.Hour)
 			w.want(wanted(3))
 			w.passes(time.Minute)
-			w.holdsOnce(web, reconcile.HoldHalted, "2 replacements in a row did not become ready")
+			w.holdsOnce(web, plan.HoldHalted, "2 replacements in a row did not become ready")
 		})
 	})
 	t.Run("until when one lasts", func(t *testing.T) {
 		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.succeeds(wanted(3))
-			w.holdsOnce(web, reconcile.HoldSettling, "members have not been heard of since this leader took over, until 20")
+			w.holdsOnce(web, plan.HoldSettling, "3 members have not reported since this leader took over, until 20")
 		})
 	})
 }
@@ -110,7 +110,7 @@ func TestShardHoldsAreJournalled(t *testing.T) {
 			w.passes(10 * time.Minute)
 			require.NoError(t, w.r.ThawShard(w.ctx, eve))
 			w.passes(10 * time.Minute)
-			w.holdsOnce(web, reconcile.HoldFrozen, "the shard is frozen: only drains under way go on: audit")
+			w.holdsOnce(web, plan.HoldFrozen, "the shard is frozen: drains in progress continue, nothing else starts: audit")
 			require.Equal(t, eve, w.first(nstance.EventThawed, func(e nstance.Event) bool { return e.Group == "" }).Reason)
 		})
 	})
@@ -136,17 +136,17 @@ func TestHoldsThatComeAndGo(t *testing.T) {
 			w.want(wanted(3))
 			w.passes(time.Second)
 		}
-		got := w.held(web, reconcile.HoldUnresolved)
+		got := w.held(web, plan.HoldUnresolved)
 		require.GreaterOrEqual(t, len(got), 2*5)
 		require.LessOrEqual(t, len(got), 2*11)
 		for i, e := range got {
-			require.Equal(t, i%2 == 0, e.Type == nstance.EventHoldBegan, "one after the other")
+			require.Equal(t, i%2 == 0, e.Type == nstance.EventHoldStarted, "one after the other")
 		}
 
 		w.wantOpen(open(wanted(3)))
 		w.passes(10 * time.Minute)
-		got = w.held(web, reconcile.HoldUnresolved)
-		require.Equal(t, nstance.EventHoldBegan, got[len(got)-1].Type, "one that stays is told of in the end")
+		got = w.held(web, plan.HoldUnresolved)
+		require.Equal(t, nstance.EventHoldStarted, got[len(got)-1].Type, "one that stays is told of in the end")
 	})
 }
 
@@ -159,10 +159,10 @@ func TestHoldsEndWithTheirGroup(t *testing.T) {
 			g.Key = other
 			w.wantOpen(open(g))
 			w.passes(time.Minute)
-			require.Len(t, w.held(other, reconcile.HoldUnresolved), 1)
+			require.Len(t, w.held(other, plan.HoldUnresolved), 1)
 			w.wantOpen()
 			w.passes(time.Minute)
-			w.holdsOnce(other, reconcile.HoldUnresolved, "image base is not known yet")
+			w.holdsOnce(other, plan.HoldUnresolved, "image base is not known yet")
 		})
 	})
 	t.Run("the next leader", func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestHoldsEndWithTheirGroup(t *testing.T) {
 			w.succeeds(wanted(1))
 			require.NoError(t, w.r.Thaw(w.ctx, web, eve))
 			w.passes(time.Minute)
-			got := w.held(web, reconcile.HoldFrozen)
+			got := w.held(web, plan.HoldFrozen)
 			require.Len(t, got, 3)
 			require.Equal(t, nstance.EventHoldEnded, got[2].Type)
 		})

@@ -2,10 +2,9 @@ package reconcile
 
 import (
 	"context"
-	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // An Impact counts what other desired values would cost.
@@ -34,58 +33,24 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 		}
 	}
 	for _, w := range wishes {
-		if g := r.groups[w.spec.Key]; g != nil {
-			removed, rotated := cost(g, g.under(w), now)
-			out.Removed += removed
-			out.Rotated += rotated
+		g := r.groups[w.spec.Key]
+		if g == nil {
+			continue
+		}
+		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.under(w), now, nil), now))
+		for _, change := range c.Changes {
+			switch change.Outcome {
+			case plan.OutcomeDrained, plan.OutcomeDeleted:
+				out.Removed++
+			case plan.OutcomeReplaced:
+				if !change.Repeated {
+					out.Rotated++
+				}
+			case plan.OutcomeStays, plan.OutcomePushed:
+			}
 		}
 	}
 	return out, nil
-}
-
-// cost counts the members of g that it would remove and replace as next.
-func cost(g, next *group, now time.Time) (removed, rotated int) {
-	members, ended := 0, 0
-	for _, m := range g.members {
-		sooner := !m.state.Leaving() && m.urgency(next, now) > m.urgency(g, now)
-		switch {
-		case m.state.Leaving():
-		case !m.rec.OnDemand:
-			members++
-			if sooner {
-				rotated++
-			}
-		case sooner:
-			ended++
-		}
-	}
-	removed = max(0, members-next.spec.Size)
-	if g.desired {
-		removed -= max(0, members-g.spec.Size)
-	}
-	removed = max(0, removed)
-	return removed + ended, min(rotated, members-removed)
-}
-
-// urgency says how soon m would have to go if g, of which it is a member, were
-// as given: 0 for not at all, 1 when it is its turn, 2 at once.
-func (m *member) urgency(g *group, now time.Time) int {
-	past := func(limit time.Duration) bool {
-		at := age(m, limit)
-		return !at.IsZero() && !now.Before(at)
-	}
-	e := g.spec.Expiry
-	switch {
-	case !g.desired:
-		return 0
-	case m.rec.OnDemand && past(e.OnDemandAge), !m.rec.OnDemand && past(e.ForcedAge):
-		return 2
-	case m.rec.OnDemand:
-		return 0
-	case past(e.EligibleAge), confighash.Drifted(confighash.Hash(m.rec.InfraHash), confighash.Hash(g.hash)):
-		return 1
-	}
-	return 0
 }
 
 // Await blocks until the shard's records have been read, or ctx ends.

@@ -59,8 +59,8 @@ func TestImpact(t *testing.T) {
 		now.Expiry.EligibleAge = time.Minute
 		r.Observe(nstance.Desired{Groups: []nstance.Group{now}})
 		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { *g = now }))
-		require.Equal(t, reconcile.Impact{Members: 4, Rotated: 4}, impact(func(g *nstance.Group) { *g = now; g.Expiry.ForcedAge = time.Minute }),
-			"not one after the other any more")
+		require.Equal(t, reconcile.Impact{Members: 4, Rotated: 2}, impact(func(g *nstance.Group) { *g = now; g.Expiry.ForcedAge = time.Minute }),
+			"at once, no longer in turn; the other two are surplus already")
 	})
 	t.Run("instances by request", func(t *testing.T) {
 		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {

@@ -110,7 +110,7 @@ func TestMarkedIntentIsNotAskedForAgain(t *testing.T) {
 
 // TestStorageTroubleIsNoRefusal: only the provider can refuse a create.
 func TestStorageTroubleIsNoRefusal(t *testing.T) {
-	for _, prefix := range []string{storage.DefinitionKey(""), storage.InstancePrefix("s1")} {
+	for _, prefix := range []string{storage.DefinitionPrefix("s1"), storage.InstancePrefix("s1")} {
 		for _, code := range []nstance.Code{nstance.Denied, nstance.Invalid, nstance.Throttled} {
 			takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 				faulty := storagetest.NewFaulty(w.store)

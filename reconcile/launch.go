@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 const (
@@ -141,7 +142,7 @@ var errSoldOut error = &nstance.Error{Code: nstance.Capacity, Msg: "every permit
 // from its budget, and returns the pass with the budget that is to hear of its end.
 func (r *Reconciler) launchable(g *group, def nstance.Definition, urgent bool, now time.Time) (pass, *launch) {
 	b := r.launches.of(def, now)
-	_, free := r.shelf.choose(def, def.Subnets, now)
+	_, free := r.shelf.choose(def, def.Subnets, r.subnets.full(now), now)
 	p := b.admit(free, urgent, now)
 	if !p.ok {
 		b.waiting[g.key] = true
@@ -150,11 +151,11 @@ func (r *Reconciler) launchable(g *group, def nstance.Definition, urgent bool, n
 }
 
 // launchHold says why creates wait.
-func launchHold(p pass) Hold {
+func launchHold(p pass) plan.Hold {
 	if p.until.IsZero() {
-		return Hold{Kind: HoldCapacity, Reason: "waiting for the provider's answer to the first creates of these shapes"}
+		return plan.Hold{Kind: plan.HoldCapacity, Reason: "waiting for the provider's answer to the first creates of these shapes"}
 	}
-	return Hold{Kind: HoldCapacity, Reason: "every shape that the group permits is sold out: one attempt at a time", Until: p.until}
+	return plan.Hold{Kind: plan.HoldCapacity, Reason: "every shape that the group permits is sold out: one attempt at a time", Until: p.until}
 }
 
 // launched tells m's budget how the first attempt at its create ended.

@@ -103,7 +103,9 @@ func TestShelf(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	def := nstance.Definition{InstanceTypes: []string{"a", "b", "c"}, Market: nstance.Market{Type: nstance.Spot, Fallback: nstance.OnDemand, FallbackAfter: 5 * time.Minute}}
 	spot := func(typ string) storage.Shape { return storage.Shape{InstanceType: typ, Market: nstance.Spot} }
-	choose := func(s *shelf, at time.Duration) (storage.Shape, bool) { return s.choose(def, nil, now.Add(at)) }
+	choose := func(s *shelf, at time.Duration) (storage.Shape, bool) {
+		return s.choose(def, nil, func(string) bool { return false }, now.Add(at))
+	}
 	t.Run("a success clears a shortage, unless it was asked for before the last refusal", func(t *testing.T) {
 		s := newShelf()
 		s.refused(spot("a"), now.Add(2*time.Second))

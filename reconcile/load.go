@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -10,14 +11,20 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// load reads the shard's truth and reports whether that succeeded before ctx
-// ended. Until it has, nothing is planned.
-func (r *Reconciler) load(ctx context.Context) bool {
+// load reads the shard's truth. Until it has, nothing is planned. It fails when
+// ctx ends, and when the provider uses another account than the shard's machines.
+func (r *Reconciler) load(ctx context.Context) error {
 	for {
 		recs, problems, err := r.records.Load(ctx)
 		var states shardState
 		if err == nil {
 			states, err = r.states.Load(ctx)
+		}
+		if err == nil {
+			err = r.checkAccount(ctx, states, len(recs)+len(problems) > 0)
+			if errors.Is(err, nstance.Invalid) {
+				return err
+			}
 		}
 		var backs map[string]wish
 		if err == nil {
@@ -27,12 +34,12 @@ func (r *Reconciler) load(ctx context.Context) bool {
 			r.install(recs, problems, states, backs)
 			r.look(ctx)
 			r.begin()
-			return true
+			return nil
 		}
 		r.noteUnread(err)
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
 		if !sleep(ctx, time.Second) {
-			return false
+			return ctx.Err()
 		}
 	}
 }
@@ -130,7 +137,7 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rebalanceAll(true)
+	r.balance.CompareAll(true)
 	r.loaded, r.unread = true, nil
 	close(r.known)
 	for key := range r.groups {

@@ -6,10 +6,6 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// bootLook is how often the provider is asked about a machine whose agent has
-// not registered yet: nothing else tells that it was taken.
-const bootLook = 30 * time.Second
-
 // A loss is what is known about the end of a member's machine. The zero loss is
 // a machine that is not gone.
 type loss struct {
@@ -28,7 +24,9 @@ func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Ti
 	m.machine = mach
 	r.knowMachine(m, now)
 	r.compareMarket(m)
+	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
 	switch {
+	case ending && r.relaunchable(m, mach.Cause, now): // once nothing is left of it
 	case machineLost(mach.Status):
 		r.lose(m, "the provider says "+string(mach.Status), mach.Cause, now)
 	case m.gone:
@@ -84,26 +82,17 @@ func (r *Reconciler) rememberLoss(m *member, now time.Time) {
 	}
 }
 
-// lookWhileBooting asks about a machine that boots when it is time to, and
-// returns when it is next.
-func (r *Reconciler) lookWhileBooting(m *member, now time.Time) time.Time {
-	if m.registered() || !m.hasMach || m.gone || m.state != nstance.Booting {
-		return time.Time{}
-	}
-	if due := latest(m.machSince, m.answeredAt).Add(bootLook); now.Before(due) {
-		return due
-	}
-	r.asks.add(m.id)
-	return time.Time{}
-}
-
 // lostBeforeKnown notes that the machine of m lived and is gone, although no
-// create of it was ever answered.
-func (r *Reconciler) lostBeforeKnown(m *member, cause nstance.LossCause) {
+// create of it was ever answered. Final says that the provider would make no other
+// one with m's ID.
+func (r *Reconciler) lostBeforeKnown(m *member, cause nstance.LossCause, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting
+	}
+	if !final && r.relaunch(m, cause, r.opts.Now()) {
+		return
 	}
 	m.taken = cause == "" // the time in which nothing was known of it is too short for more
 	r.lose(m, "it was made, and the provider does not know it any more", cause, r.opts.Now())

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // booting runs a group of three in whose machines something happens while they
@@ -54,7 +54,7 @@ func TestMachineTakenWhileBootingIsALoss(t *testing.T) {
 				w.passes(time.Minute)
 				require.Len(t, w.cloud.Machines(), 3, "replaced at once")
 				require.Zero(t, w.blamed())
-				require.False(t, w.holds(reconcile.HoldBackoff))
+				require.False(t, w.holds(plan.HoldBackoff))
 				require.Equal(t, 3, w.count(nstance.EventReplacementRequested, ""))
 				w.passes(2 * time.Minute)
 				w.agrees(3)
@@ -105,7 +105,7 @@ func TestCreateOfMachineThatLived(t *testing.T) {
 		require.Len(t, w.cloud.Machines(), 1)
 		require.NotEqual(t, lost, w.cloud.Machines()[0].ID)
 		require.Zero(t, w.blamed())
-		require.False(t, w.holds(reconcile.HoldBackoff))
+		require.False(t, w.holds(plan.HoldBackoff))
 		w.passes(2 * time.Minute)
 		w.agrees(1)
 	})
@@ -117,7 +117,7 @@ func TestFirstCreateInConflictIsAFailure(t *testing.T) {
 		w.lead(g)
 		w.passes(10 * time.Minute)
 		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 12)
-		require.True(t, w.holds(reconcile.HoldBackoff))
+		require.True(t, w.holds(plan.HoldBackoff))
 	})
 }
 
@@ -155,7 +155,7 @@ func TestLossSaysWhy(t *testing.T) {
 		require.Equal(t, 1, w.group().Failures)
 		w.passes(10 * time.Second)
 		for _, h := range w.group().Holds {
-			if h.Kind == reconcile.HoldBackoff {
+			if h.Kind == plan.HoldBackoff {
 				require.Contains(t, h.Reason, "invalid")
 			}
 		}

@@ -124,7 +124,7 @@ func (r *Reconciler) spotFree(g *group, now time.Time) bool {
 		return false
 	}
 	def := inMarket(g.spec.Definition, nstance.Spot)
-	_, free := r.shelf.choose(def, def.Subnets, now)
+	_, free := r.shelf.choose(def, def.Subnets, r.subnets.full(now), now)
 	return free
 }
 

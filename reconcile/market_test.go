@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 var (
@@ -145,7 +146,7 @@ func TestOnDemandBase(t *testing.T) {
 			w.lead(g)
 			w.passes(3 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
-			require.True(t, w.holds(reconcile.HoldCapacity))
+			require.True(t, w.holds(plan.HoldCapacity))
 			w.cloud.SetCapacity(onDemandPool, -1)
 			w.passes(3 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2, "small/on-demand": 1}, w.shapes())

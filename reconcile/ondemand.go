@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -38,8 +39,9 @@ type order struct {
 	own     *nstance.Definition // what it is made from
 	reason  string              // of the request
 	unpaid  bool                // its create is not taken from the budgets yet
-	waiting *Hold               // for which of them
+	waiting *plan.Hold          // for which of them
 	reshape bool                // another shape may be had by now
+	retoken bool                // its token made a machine that is gone: the next create needs another one
 	refusal error               // why its create was definitely refused; also of others
 }
 
@@ -113,7 +115,7 @@ func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
 		return nil, err
 	}
 	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason, unpaid: true}, rec: storage.Instance{
-		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(ReasonOnDemand), Request: req.Digest,
+		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
 	}}
@@ -222,7 +224,7 @@ func (r *Reconciler) pay(g *group, d *draw, now time.Time) {
 
 // awaitsTurn reports whether m waits for the create budget, which may have
 // something for it earlier than was to be expected.
-func (m *member) awaitsTurn() bool { return m.waiting != nil && m.waiting.Kind == HoldBudget }
+func (m *member) awaitsTurn() bool { return m.waiting != nil && m.waiting.Kind == plan.HoldBudget }
 
 // definition returns what decides where m may be made: its own, or after a change
 // of leader its group's.
@@ -235,7 +237,7 @@ func (m *member) definition() nstance.Definition {
 
 // payFor pays for m, or says why it waits; before it there are others of its
 // group.
-func (r *Reconciler) payFor(m *member, before int, now time.Time) *Hold {
+func (r *Reconciler) payFor(m *member, before int, now time.Time) *plan.Hold {
 	def := m.definition()
 	leave, budget := r.launchable(m.group, def, false, now)
 	if !leave.ok {
@@ -253,7 +255,7 @@ func (r *Reconciler) payFor(m *member, before int, now time.Time) *Hold {
 }
 
 // waits puts off the create of m, once its intent is durable.
-func (m *member) waits(until time.Time, why Hold) *Hold {
+func (m *member) waits(until time.Time, why plan.Hold) *plan.Hold {
 	if m.durable {
 		m.retryAt = until
 	}
@@ -276,19 +278,27 @@ func (r *Reconciler) unaffordable(m *member, rec storage.Instance) bool {
 // shape. It arranges for that. It needs the lock.
 func (r *Reconciler) repeatable(m *member, err error) bool {
 	code, now := nstance.CodeOf(err), r.opts.Now()
-	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil {
-		return false
-	}
-	if by := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !by.IsZero() && !now.Before(by) {
+	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil || m.launchOver(now) {
 		return false
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
 	if !errors.Is(err, errSoldOut) {
 		r.rememberRefusal(m, code)
 	}
+	r.askAgain(m)
+	return true
+}
+
+// launchOver reports whether no machine is asked for any more.
+func (m *member) launchOver(now time.Time) bool {
+	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
+	return !by.IsZero() && !now.Before(by)
+}
+
+// askAgain has another create paid for and sent, with the shape of that time.
+func (r *Reconciler) askAgain(m *member) {
 	r.subnets.returned(m.subnet)
 	m.subnet, m.retryAt, m.machineCalls, m.unpaid, m.reshape = "", time.Time{}, machineCalls{}, true, true
-	return true
 }
 
 // reshape gives m, an instance on demand whose create was refused or had to
@@ -305,16 +315,20 @@ func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definit
 	if err != nil {
 		return err
 	}
-	if shape != rec.Shape {
+	if shape != rec.Shape || m.retoken {
+		former := rec
 		rec.Shape, rec.UserDataDigest = shape, ""
 		rec.Token = token(rec)
+		if m.retoken || relaunched(former) {
+			rec.Token = nextToken(former, rec)
+		}
 		if rec, err = r.writeShape(ctx, rec, def); err != nil {
 			return err
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.reshape, m.rec = false, rec
+	m.reshape, m.retoken, m.rec = false, false, rec
 	return nil
 }
 

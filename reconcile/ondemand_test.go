@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -217,7 +218,7 @@ func TestOnDemandWithoutCapacity(t *testing.T) {
 			require.Greater(t, tries, 3)
 			require.Less(t, tries, 15, "with patience")
 			require.Zero(t, w.group().Failures, "it is no failure of the group")
-			require.Equal(t, reconcile.HoldCapacity, w.group().Holds[0].Kind, "and says what it waits for")
+			require.Equal(t, plan.HoldCapacity, w.group().Holds[0].Kind, "and says what it waits for")
 			w.cloud.SetCapacity(small, 2)
 			w.passes(4 * time.Minute)
 			w.agrees(2)
@@ -356,5 +357,52 @@ func TestOnDemandBudget(t *testing.T) {
 		require.Len(t, w.cloud.Machines(), 2, "one every ten seconds")
 		w.passes(2 * time.Minute)
 		w.agrees(3)
+	})
+}
+
+// TestOnDemandAcceptedAndSoldOut: a cloud may accept a machine and then have no
+// capacity to start it. The instance is tried again like one that was refused.
+func TestOnDemandAcceptedAndSoldOut(t *testing.T) {
+	for _, lag := range []time.Duration{0, 5 * time.Second} {
+		within(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Minute), Lag: simcloud.Constant(lag)}, func(t *testing.T, w *world) {
+			id := w.newID()
+			_, err := w.order(onDemand(id))
+			require.NoError(t, err)
+			w.passes(10 * time.Second)
+			for range 3 {
+				require.NoError(t, w.cloud.Lose(id, nstance.LossCapacity))
+				for range 180 {
+					if w.passes(time.Second); len(w.cloud.Machines()) == 1 {
+						break
+					}
+				}
+				require.Len(t, w.cloud.Machines(), 1)
+			}
+			failed := w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id })
+			require.Equal(t, nstance.Capacity, failed.Code)
+			require.Equal(t, "it is tried again", failed.Reason)
+			w.passes(3 * time.Minute)
+			w.agrees(1)
+			require.Contains(t, w.ready(), id)
+			require.Equal(t, 4, w.cloud.Count(simcloud.OpCreate), "one create each time")
+			require.Zero(t, w.count(nstance.EventMachineGone, ""))
+		})
+	}
+}
+
+// TestOnDemandSoldOutForGood: after its launch timeout the instance is lost.
+func TestOnDemandSoldOutForGood(t *testing.T) {
+	within(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Minute)}, func(t *testing.T, w *world) {
+		id := w.newID()
+		_, err := w.order(onDemand(id))
+		require.NoError(t, err)
+		for range 60 {
+			w.passes(20 * time.Second)
+			_ = w.cloud.Lose(id, nstance.LossCapacity) // there may be none now
+		}
+		w.agrees(0)
+		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 30, "paced by the launch budget")
+		_, err = w.order(onDemand(id))
+		require.ErrorContains(t, err, "make a new one")
 	})
 }

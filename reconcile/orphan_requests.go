@@ -78,7 +78,7 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, rea
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + orNothing(reason)})
+	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
 	return m.rec, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -23,10 +24,10 @@ type GC struct {
 
 // ReasonOrphan is why the record of an orphan exists: to make its deletion
 // durable before it begins.
-const ReasonOrphan Reason = "orphan"
+const ReasonOrphan plan.Reason = "orphan"
 
 // ReasonAdopted is why a record exists that was made for an orphan.
-const ReasonAdopted Reason = "adopted"
+const ReasonAdopted plan.Reason = "adopted"
 
 // orphanGroup takes the orphans whose mark names no group, which is for display
 // only.
@@ -96,7 +97,7 @@ func (r *Reconciler) census() census {
 	r.noticeClock()
 	for _, m := range r.members {
 		switch {
-		case m.rec.Deleting != nil && Reason(m.rec.Reason) == ReasonOrphan:
+		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
 			c.orphans++
 			continue
 		case m.durable && m.rec.Deleting == nil:
@@ -232,7 +233,7 @@ func (r *Reconciler) sayDoubt(doubt string, now time.Time) {
 	switch doubted := doubt != ""; {
 	case doubted && !r.doubted:
 		say(nstance.EventAlarm, "machines without a record are kept until somebody adopts or deletes them: "+doubt)
-		say(nstance.EventHoldBegan, holdOrphans+": "+doubt)
+		say(nstance.EventHoldStarted, holdOrphans+": "+doubt)
 	case !doubted && r.doubted:
 		say(nstance.EventHoldEnded, holdOrphans)
 	}
@@ -294,7 +295,7 @@ func (r *Reconciler) bury(ctx context.Context, listed nstance.Machine, why nstan
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + orNothing(why.Message)})
+	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
 	return nil
 }
 
@@ -317,7 +318,7 @@ func (r *Reconciler) lookAtOrphan(ctx context.Context, listed nstance.Machine) (
 }
 
 // recordOf returns what a machine's marks say about it.
-func (r *Reconciler) recordOf(mach nstance.Machine, why Reason) storage.Instance {
+func (r *Reconciler) recordOf(mach nstance.Machine, why plan.Reason) storage.Instance {
 	rec := storage.Instance{
 		ID: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group, Reason: string(why), CreatedEpoch: mach.Epoch,
 		CreatedAt: mach.ID.Time().UTC(), ProviderID: mach.ProviderID, Addresses: mach.Addresses,

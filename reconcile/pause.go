@@ -37,7 +37,7 @@ func (r *Reconciler) noticePause(now time.Time) {
 	}
 	r.log.Warn("this process did not run for a while, agents get new grace", "gap", gap)
 	for _, m := range r.members {
-		m.track.Regrace(now)
+		m.track.RestartGrace(now)
 	}
 	for key := range r.groups {
 		r.queue.add(key, false)

@@ -49,23 +49,34 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	}
 	m.rec = rec
 	r.announce()
-	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + orNothing(reason)})
+	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
 	return nil
 }
 
-// preserved reports whether m is kept for inspection at now. That it is not any
-// more is found only while the clock can be trusted, and once. It needs the lock.
+// preserved reports whether m is kept for inspection at now. The end is found only
+// while the clock can be trusted. It needs the lock.
 func (r *Reconciler) preserved(m *member, now time.Time) bool {
-	if m.preserve == nil {
-		return false
-	}
-	m.lapsed = m.lapsed || !now.Before(m.preserve.Until) && r.clockRight()
-	return !m.lapsed
+	return m.preserve != nil && !m.lapsed && (now.Before(m.preserve.Until) || !r.clockRight())
 }
 
-// outlived returns why m must go once it is preserved no more. It needs the
-// lock.
-func (r *Reconciler) outlived(m *member, now time.Time) *nstance.Cause {
+// endPreserves records which members of g are not preserved any more, which is
+// final, and returns when the next is not. It needs the lock.
+func (r *Reconciler) endPreserves(g *group, now time.Time) (next time.Time) {
+	for _, m := range g.members {
+		switch {
+		case m.preserve == nil:
+		case r.preserved(m, now):
+			next = earliest(next, m.preserve.Until)
+		default:
+			m.lapsed = true
+		}
+	}
+	return next
+}
+
+// removalRequest returns the request to remove m, be it that the time for which it
+// was preserved is over. It needs the lock.
+func (r *Reconciler) removalRequest(m *member, now time.Time) *nstance.Cause {
 	if m.preserve == nil || r.preserved(m, now) {
 		return m.requested
 	}

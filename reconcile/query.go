@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -98,35 +98,9 @@ func (r *Reconciler) groupView(g *group) GroupView {
 	if g.halted() {
 		v.Halted = g.history.HaltReason
 	}
-	now := r.opts.Now()
-	for _, m := range g.members {
-		switch {
-		case m.rec.OnDemand:
-			v.OnDemand++
-			continue
-		case r.preserved(m, now):
-			v.Preserved++
-			continue
-		case m.state.Leaving():
-			v.Leaving++
-		case m.gone:
-			v.Gone++
-			continue
-		case r.isReady(m, g, now):
-			v.Ready++
-		default:
-			v.Booting++
-		}
-		if r.drifted(m) && !m.state.Leaving() {
-			v.Stale++
-		}
-	}
+	n := plan.NewCensus(r.view(g, r.opts.Now(), nil), r.opts.Now()).Counts()
+	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
 	return v
-}
-
-func (r *Reconciler) drifted(m *member) bool {
-	h := r.comparable(m)
-	return m.group.desired && !m.rec.OnDemand && h != "" && h != m.group.hash
 }
 
 // Instances returns every instance, sorted by ID.
@@ -184,22 +158,14 @@ func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
 func (r *Reconciler) instanceView(m *member) InstanceView {
 	v := InstanceView{
 		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
-		Notices: slices.Clone(m.notices), Drain: m.drain, Drifted: r.drifted(m), Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
+		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
 	}
 	now := r.opts.Now()
-	if r.isReady(m, m.group, now) {
-		v.State = nstance.Ready
-	}
-	if m.gone && m.state == nstance.Booting {
-		v.State = nstance.Gone
-	}
-	v.Silent = m.state == nstance.Booting && !m.gone && r.health.Misses(m.track, now) > 0
-	v.Expired, v.Preserved = r.expired(m, now), r.preserved(m, now)
-	v.Unhealthy = m.drain != nil && causesInclude(m.drain.Causes, nstance.CauseUnhealthy)
-	if v.Silent {
-		verdict, _ := r.health.Judge(m.track, now)
-		v.Unhealthy = v.Unhealthy || verdict == health.Unhealthy
-	}
+	mv := r.memberView(m.group, m, now)
+	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: r.clock.why}, now)
+	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), c.Drifted(&mv), c.Expired(&mv), mv.Preserved
+	v.Silent = mv.Silent && m.state == nstance.Booting && !m.gone
+	v.Unhealthy = mv.Unhealthy || m.drain != nil && plan.IncludesCause(m.drain.Causes, nstance.CauseUnhealthy)
 	return v
 }
 
@@ -289,7 +255,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	r.mu.Unlock()
 	var kept error // somebody may preserve it before it begins to go
 	if err := r.await(ctx, func() bool {
-		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && causesInclude(m.rec.Drain.Causes, nstance.CauseRequest) {
+		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && plan.IncludesCause(m.rec.Drain.Causes, nstance.CauseRequest) {
 			kept = nil
 			return true
 		}
@@ -303,7 +269,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 
 func removalReason(reason string, noDrain bool) string {
 	if noDrain {
-		return "without a drain" + orNothing(reason)
+		return "without a drain" + withMessage(reason)
 	}
 	return reason
 }
@@ -335,13 +301,13 @@ func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string 
 		return nil
 	}
 	now := r.opts.Now()
-	v, _ := r.view(m.group, now)
+	v := r.view(m.group, now, nil)
 	for i := range v.Members {
 		if v.Members[i].ID == id {
 			v.Members[i].Notices = append(slices.Clone(v.Members[i].Notices), n)
 		}
 	}
-	d := Plan(v, now)
+	d := plan.Plan(v, now)
 	var out []string
 	for _, a := range d.Actions {
 		out = append(out, a.String())
@@ -350,22 +316,4 @@ func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string 
 		out = append(out, "hold "+h.Kind+": "+h.Reason)
 	}
 	return out
-}
-
-// String says in words what the action does.
-func (a Action) String() string {
-	s := string(a.Kind)
-	if a.ID != "" {
-		s += " " + string(a.ID)
-	}
-	if a.Reason != "" {
-		s += " (" + string(a.Reason) + ")"
-	}
-	if a.Replaces != "" {
-		s += " for " + string(a.Replaces)
-	}
-	if !a.Deadline.IsZero() {
-		s += " until " + a.Deadline.UTC().Format(time.RFC3339)
-	}
-	return s
 }

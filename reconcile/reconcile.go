@@ -20,6 +20,8 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile/balance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -102,7 +104,7 @@ type Reconciler struct {
 	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known    chan struct{} // closed once members are known
 
-	balancers balancers // guarded by what follows
+	balance *balance.Keeper
 
 	mu       sync.Mutex
 	loaded   bool  // members are known; nothing is planned before
@@ -151,12 +153,13 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		health:  policyFor(o.HealthInterval),
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
 		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
-		subnets: subnetCensus{wake: make(chan struct{}, 1)}, balancers: newBalancers(), burying: make(chan struct{}, 1), known: make(chan struct{}),
+		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
 	r.asks = newAsker(r)
-	r.balanceWith(o.Balancers, o.Now())
+	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
+	r.balance.Configure(o.Balancers)
 	return r, r.Desire(o.Groups)
 }
 
@@ -219,10 +222,15 @@ func (r *Reconciler) Records() *storage.Records { return r.records }
 
 // Run loads the shard and keeps its groups at their size until ctx, which is
 // one leadership term, ends. Then it returns nil, after every step under way
-// has stopped. Whatever fails is tried again; Run returns early for nothing.
+// has stopped. Whatever fails is tried again. Run returns early only when the
+// provider uses another account than the shard's machines are in: with Invalid,
+// before anything was done.
 func (r *Reconciler) Run(ctx context.Context) error {
-	if !r.load(ctx) {
-		return nil
+	if err := r.load(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -237,7 +245,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.beats(ctx) })
 	wg.Go(func() { r.countSubnets(ctx) })
-	wg.Go(func() { r.balanceLoads(ctx) })
+	if can := r.provider.Abilities().Balancers; can != nil {
+		wg.Go(func() { r.balance.Run(ctx, can) })
+	}
 	r.passes(ctx)
 	return nil
 }
@@ -264,11 +274,15 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	now := r.opts.Now()
 	r.noticePause(now)
 	r.noticeClock()
-	v, next := r.view(g, now)
-	d := Plan(v, now)
-	next = earliest(next, d.Next, r.apply(g, d, now))
+	next := earliest(r.askProvider(g, now), r.endPreserves(g, now))
+	v := r.view(g, now, g.buffer[:0])
+	g.buffer = v.Members
+	census := plan.NewCensus(v, now)
+	r.recordCensus(g, census, now)
+	d := census.Plan()
+	next = earliest(next, d.Next, r.apply(g, census, d, now), g.nextStep())
 	if !next.IsZero() && !next.After(now) {
-		next = now.Add(time.Second) // an instant that has passed changes nothing any more: never spin on it
+		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
 	}
 	r.queue.addAt(key, next)
 	r.conclude(g)
@@ -291,7 +305,7 @@ func (r *Reconciler) passes(ctx context.Context) {
 		r.survey(ctx)
 		r.subnets.ask()
 		r.mu.Lock()
-		r.rebalanceAll(true)
+		r.balance.CompareAll(true)
 		for key := range r.groups {
 			r.queue.add(key, false)
 		}

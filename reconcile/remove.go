@@ -13,17 +13,26 @@ import (
 // the record. It returns errAgain until
 // the record is gone.
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	removed, unseen := m.removed, m.mayHaveMachine() && !m.registered()
+	r.mu.Unlock()
+	if removed {
+		return r.deleteRecord(ctx, m)
+	}
 	if err := r.mark(ctx, m); err != nil {
 		return err
 	}
 	mach, err := r.machineOf(ctx, m)
-	if errors.Is(err, nstance.NotFound) {
+	found := err == nil
+	switch {
+	case errors.Is(err, nstance.NotFound) && unseen: // a create that broke off may have left a part
+		mach = nstance.Machine{ID: m.id, Owner: r.opts.ownerOf(m)}
+	case errors.Is(err, nstance.NotFound):
 		return r.forgetRecord(ctx, m)
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	if !r.released(m) {
+	if !r.balancersLeft(m) {
 		return errAgain
 	}
 	if err := r.opts.Check(); err != nil {
@@ -33,7 +42,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	switch {
 	case err == nil:
 		r.mu.Lock()
-		m.deleteAccepted = true
+		m.deleteAccepted = found
 		r.mu.Unlock()
 		return errAgain
 	case errors.Is(err, nstance.NotFound):
@@ -76,7 +85,7 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 		return err
 	}
 	r.mu.Lock()
-	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + orNothing(why.Message)})
+	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
 	r.mu.Unlock()
 	return r.opts.Drains.End(ctx, m.id)
 }
@@ -114,13 +123,6 @@ func (b basis) holds(rec *storage.Instance) bool {
 	return true
 }
 
-func orNothing(message string) string {
-	if message == "" {
-		return ""
-	}
-	return ": " + message
-}
-
 // machineOf returns the machine to delete, which must carry m's marks.
 func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine, error) {
 	r.mu.Lock()
@@ -148,6 +150,7 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absentFrom(m))
+	m.removed = !early
 	r.mu.Unlock()
 	switch {
 	case early:
@@ -155,6 +158,11 @@ func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	case !durable:
 		return nil
 	}
+	return r.deleteRecord(ctx, m)
+}
+
+// deleteRecord deletes the record of m, of which the provider has nothing left.
+func (r *Reconciler) deleteRecord(ctx context.Context, m *member) error {
 	err := r.records.Delete(ctx, m.id)
 	if errors.Is(err, nstance.NotFound) {
 		return nil

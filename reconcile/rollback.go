@@ -116,7 +116,7 @@ func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason 
 		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
 		g.back = &back
 		r.lay(g)
-		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + orNothing(reason)}, nil
+		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
 	})
 }
 
@@ -155,6 +155,6 @@ func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, rea
 		}
 		g.history.Rollback, g.back = nil, nil
 		r.lay(g)
-		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + orNothing(reason)}, nil
+		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
 	})
 }

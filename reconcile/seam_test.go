@@ -347,16 +347,20 @@ func (c theCloud) Delete(ctx context.Context, m nstance.Machine) error {
 }
 
 // mayDelete checks that the deletion is durably marked, and that a member that
-// served was drained.
+// served was drained. One whose record and machine are both gone may be asked for
+// again: a former leader's delete of the record may land late.
 func (c theCloud) mayDelete(id nstance.InstanceID) {
 	rec, ok := c.record(id)
-	if !ok || rec.Deleting == nil {
+	m, exists := c.machine(id)
+	if !ok && !exists {
+		return
+	}
+	if rec.Deleting == nil {
 		c.wrong("%s is deleted without a durable mark", id)
 	}
 	c.w.mu.Lock()
 	served, empty := c.w.served[id], c.w.empty[id]
 	c.w.mu.Unlock()
-	m, exists := c.machine(id)
 	over := rec.Drain != nil && !time.Now().Before(rec.Drain.Deadline)
 	if exists && !m.Status.Dead() && served && !empty && !over {
 		c.wrong("%s is deleted without a drain", id)

@@ -92,29 +92,36 @@ func (o shortage) stale(now time.Time) bool { return now.Sub(o.last) > 2*remembe
 
 // choose returns where to make a machine: the first instance type, in order of
 // preference, in the first of the subnets where it is not known to be sold out,
-// those that were just reclaimed last. Where spot is sold out everywhere, and
+// those that were just reclaimed after them, and subnets without a free address
+// last. Where spot is sold out everywhere, and
 // has been for as long as the market says, on-demand capacity is a choice too.
 // free is false when everything is sold out; the shape is then the one that was
 // left alone the longest.
-func (s *shelf) choose(def nstance.Definition, subnets []string, now time.Time) (shape storage.Shape, free bool) {
+func (s *shelf) choose(def nstance.Definition, subnets []string, full func(string) bool, now time.Time) (shape storage.Shape, free bool) {
 	shapes := s.permitted(def, subnets, now)
-	last, probe := -1, 0
+	reclaimed, crowded, probe := -1, -1, 0
 	for i, shape := range shapes {
 		switch {
 		case s.soldOut[shape].stands(now):
 			if s.soldOut[shape].last.Before(s.soldOut[shapes[probe]].last) {
 				probe = i
 			}
+		case full(shape.Subnet):
+			if crowded < 0 {
+				crowded = i
+			}
 		case now.Before(s.reclaimed[shape]):
-			if last < 0 {
-				last = i
+			if reclaimed < 0 {
+				reclaimed = i
 			}
 		default:
 			return priced(shape, def), true
 		}
 	}
-	if last >= 0 {
-		return priced(shapes[last], def), true
+	for _, i := range []int{reclaimed, crowded} {
+		if i >= 0 {
+			return priced(shapes[i], def), true
+		}
 	}
 	return priced(shapes[probe], def), false
 }

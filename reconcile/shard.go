@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -17,26 +18,26 @@ import (
 type group struct {
 	key nstance.GroupKey
 	wish
-	open       *unresolved // what is configured is not known well enough; nil: it is
-	desired    bool        // what is configured is known; without it nothing is planned
-	configured wish        // by configuration and API; differs from wish while the group is rolled back
-	back       *wish       // last good definition while the group is rolled back; nil: it could not be read
-	members    []*member
-	balancers  map[string]int // how many members name a load balancer in place of the group's
-	history    groupState
-	recorded   bool // history stands in storage, or will
-	pace       pace
-	unreadable int
-	removing   bool
-	full       bool      // group_ready was said and still holds
-	shortSince time.Time // since when it has had fewer ready members than its size; zero: it has not
-	suspected  bool      // most of it is under notice, and that was said
-	tripped    bool      // the breaker holds it, and that was said
-	calm       time.Time // until when it does, once what tripped it is over
-	owed       losses
-	holds      []HoldView
-	said       []saidHold // what the journal knows of them
-	buffer     []Member   // reused for every view
+	open             *unresolved // what is configured is not known well enough; nil: it is
+	desired          bool        // what is configured is known; without it nothing is planned
+	configured       wish        // by configuration and API; differs from wish while the group is rolled back
+	back             *wish       // last good definition while the group is rolled back; nil: it could not be read
+	members          []*member
+	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
+	history          groupState
+	recorded         bool // history stands in storage, or will
+	pace             pace
+	unreadable       int
+	removing         bool
+	full             bool      // group_ready was said and still holds
+	shortSince       time.Time // since when it has had fewer ready members than its size; zero: it has not
+	suspected        bool      // most of it is under notice, and that was said
+	breakerTripped   bool
+	breakerHoldUntil time.Time // zero while what tripped it goes on
+	owed             losses
+	holds            []HoldView
+	said             []saidHold    // what the journal knows of them
+	buffer           []plan.Member // reused for every plan
 	fate
 }
 
@@ -73,8 +74,9 @@ type member struct {
 	graceUntil time.Time
 
 	notices        []nstance.Notice
-	stale          []string            // event IDs of notices that the cloud did not follow up
-	acks           map[string][]func() // by event ID: owed once the consequence is durable
+	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	stale          []string                 // event IDs of notices that the cloud did not follow up
+	acks           map[string][]func()      // by event ID: owed once the consequence is durable
 	requested      *nstance.Cause
 	preserve       *storage.Preserve // as asked for; durable unless that is under way
 	lapsed         bool              // it was preserved for as long as was asked for
@@ -100,8 +102,8 @@ type member struct {
 	probe         bool    // created although every shape was sold out
 	subnet        string  // chosen for it in this term
 
-	leaveBy  time.Time // its deletion waits for load balancers until then
-	released bool      // and has waited
+	withdrawBy     time.Time // its deletion waits for load balancers until then
+	withdrawalOver bool
 }
 
 // A stepKind names what the executor does next for a member.
@@ -127,6 +129,14 @@ func (m *member) due() time.Time {
 		return time.Time{}
 	}
 	return m.retryAt
+}
+
+// nextStep is when the first step of a member that failed is to be tried again.
+func (g *group) nextStep() (next time.Time) {
+	for _, m := range g.members {
+		next = earliest(next, m.due())
+	}
+	return next
 }
 
 func (m *member) registered() bool { return !m.rec.RegisteredAt.IsZero() }

@@ -41,19 +41,28 @@ func (c *subnetCensus) order(subnets []string, now time.Time) []string {
 	if now.Sub(c.at) > countFor {
 		return subnets
 	}
+	full := c.full(now)
 	rank := func(s string) int {
-		free, known := c.free[s]
+		_, known := c.free[s]
 		switch {
-		case known && free > 0:
-			return 0
+		case full(s):
+			return 2
 		case !known:
 			return 1
 		}
-		return 2
+		return 0
 	}
 	return slices.SortedStableFunc(slices.Values(subnets), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(c.free[b], c.free[a]))
 	})
+}
+
+// full returns what reports whether a subnet is known to have no free address.
+func (c *subnetCensus) full(now time.Time) func(subnet string) bool {
+	return func(subnet string) bool {
+		free, known := c.free[subnet]
+		return known && free <= 0 && now.Sub(c.at) <= countFor
+	}
 }
 
 func (c *subnetCensus) ask() {

@@ -199,7 +199,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 		takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.lead(wanted(1))
 			ids := abandoned(w, 1)
-			for _, e := range w.stored(storage.DefinitionKey("")) {
+			for _, e := range w.stored(storage.DefinitionPrefix("s1")) {
 				require.NoError(t, w.store.DeleteIfMatch(w.ctx, e.Key, e.Version))
 			}
 			w.lead(wanted(1))

@@ -43,7 +43,7 @@ func (r *Reconciler) Tune(t Tuning) error {
 	if r.health.Interval < was {
 		now := r.opts.Now()
 		for _, m := range r.members {
-			m.track.Regrace(now)
+			m.track.RestartGrace(now)
 		}
 	}
 	for key := range r.groups {

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 func (w *world) tune(t reconcile.Tuning) {
@@ -71,7 +72,7 @@ func TestTuneForgivesTheOldPace(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, ids, w.ready())
 		for _, v := range w.group().Holds {
-			require.NotEqual(t, reconcile.HoldBreaker, v.Kind)
+			require.NotEqual(t, plan.HoldBreaker, v.Kind)
 		}
 		r, _ := w.leader()
 		for _, v := range r.Instances() {
@@ -85,10 +86,10 @@ func TestTuneBreaker(t *testing.T) {
 		w.passes(2 * time.Minute)
 		w.hush(w.ready()[:4]...)
 		w.passes(10 * time.Minute)
-		require.True(t, w.holds(reconcile.HoldBreaker))
+		require.True(t, w.holds(plan.HoldBreaker))
 		w.tune(reconcile.Tuning{MaxUnhealthy: nstance.Count{N: 5}})
 		w.passes(10 * time.Minute)
-		require.False(t, w.holds(reconcile.HoldBreaker))
+		require.False(t, w.holds(plan.HoldBreaker))
 		require.Equal(t, 4, w.count(nstance.EventUnhealthy, ""))
 	})
 }

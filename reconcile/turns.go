@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // turns is the order in which waiting creates are taken from the create budget:
@@ -215,11 +216,11 @@ func earliestTurn[K comparable, T interface{ at() *turn }](among map[K]T) *turn 
 
 // take takes the nth create of c, from 0, from the create budget, or returns
 // why it waits. It needs the lock.
-func (r *Reconciler) take(c claim, n int, now time.Time) *Hold {
+func (r *Reconciler) take(c claim, n int, now time.Time) *plan.Hold {
 	q := r.turns.ahead(c, n)
 	ok, retryAt := r.provider.Reserve(now, q.all())
 	if !ok {
-		return &Hold{Kind: HoldBudget, Reason: q.reason(), Until: retryAt}
+		return &plan.Hold{Kind: plan.HoldBudget, Reason: q.reason(), Until: retryAt}
 	}
 	r.turns.took(c)
 	return nil

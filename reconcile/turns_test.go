@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // of is a group of a tenant.
@@ -67,7 +68,7 @@ func (w *world) wants(groups ...nstance.Group) {
 
 // made counts the creates that were begun for a group, of one reason unless that
 // is empty.
-func (w *world) made(key nstance.GroupKey, reason reconcile.Reason) (n int) {
+func (w *world) made(key nstance.GroupKey, reason plan.Reason) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
@@ -85,7 +86,7 @@ func (w *world) waitsFor(key nstance.GroupKey) reconcile.HoldView {
 	r, _ := w.leader()
 	g, err := r.Group(key)
 	require.NoError(w.t, err)
-	i := slices.IndexFunc(g.Holds, func(h reconcile.HoldView) bool { return h.Kind == reconcile.HoldBudget })
+	i := slices.IndexFunc(g.Holds, func(h reconcile.HoldView) bool { return h.Kind == plan.HoldBudget })
 	require.GreaterOrEqual(w.t, i, 0, "group %s waits for nothing: %+v", key, g.Holds)
 	return g.Holds[i]
 }
@@ -108,10 +109,10 @@ func TestReplacementsGoFirst(t *testing.T) {
 			require.NoError(t, w.cloud.Reclaim(id, 30*time.Second))
 		}
 		w.passes(1100 * time.Millisecond)
-		require.Equal(t, 1, w.made(small.Key, reconcile.ReasonReplace), "the next one is a replacement")
+		require.Equal(t, 1, w.made(small.Key, plan.ReasonReplace), "the next one is a replacement")
 		require.Contains(t, w.waitsFor(big.Key).Reason, "replacements of lost instances go first")
 		w.passes(3 * time.Second)
-		require.Equal(t, 4, w.made(small.Key, reconcile.ReasonReplace), "and so are the others, long after they were lost")
+		require.Equal(t, 4, w.made(small.Key, plan.ReasonReplace), "and so are the others, long after they were lost")
 		require.Equal(t, began, w.made(big.Key, ""))
 		w.mu.Lock()
 		for _, e := range w.events {
@@ -143,13 +144,13 @@ func TestReplacementsTakeTurns(t *testing.T) {
 			}
 		}
 		w.passes(time.Second)
-		before := w.made(big.Key, reconcile.ReasonReplace)
+		before := w.made(big.Key, plan.ReasonReplace)
 		for _, id := range lost {
 			require.NoError(t, w.cloud.Reclaim(id, 10*time.Minute))
 		}
 		w.passes(5 * time.Second)
-		require.Equal(t, 2, w.made(small.Key, reconcile.ReasonReplace))
-		require.InDelta(t, before+3, w.made(big.Key, reconcile.ReasonReplace), 1)
+		require.Equal(t, 2, w.made(small.Key, plan.ReasonReplace))
+		require.InDelta(t, before+3, w.made(big.Key, plan.ReasonReplace), 1)
 		require.Contains(t, w.waitsFor(big.Key).Reason, "used up")
 	})
 }
@@ -218,7 +219,7 @@ func TestOnDemandTakesTurns(t *testing.T) {
 				for _, id := range ids {
 					require.Equal(t, 1, w.count(nstance.EventCreateRequested, id))
 				}
-				require.InDelta(t, 10+4, w.made(big.Key, reconcile.ReasonSize), 1)
+				require.InDelta(t, 10+4, w.made(big.Key, plan.ReasonSize), 1)
 			})
 		})
 	}
@@ -292,9 +293,9 @@ func TestFailedReplacementsAreNoLosses(t *testing.T) {
 			require.NoError(t, w.cloud.Reclaim(id, 30*time.Second))
 		}
 		w.passes(10 * time.Second)
-		require.Equal(t, 3, w.made(bad.Key, reconcile.ReasonReplace))
+		require.Equal(t, 3, w.made(bad.Key, plan.ReasonReplace))
 		w.passes(5 * time.Minute)
-		require.Equal(t, 3, w.made(bad.Key, reconcile.ReasonReplace))
+		require.Equal(t, 3, w.made(bad.Key, plan.ReasonReplace))
 		require.Greater(t, w.made(bad.Key, ""), 6, "they are tried again")
 	})
 }
@@ -317,7 +318,7 @@ func TestOwedLossesFindEverythingSoldOut(t *testing.T) {
 			}
 		}
 		w.passes(time.Second)
-		require.InDelta(t, 20, w.made(web.Key, reconcile.ReasonReplace), 5, "that is what the budget had")
+		require.InDelta(t, 20, w.made(web.Key, plan.ReasonReplace), 5, "that is what the budget had")
 		require.LessOrEqual(t, w.callsAMinute(10), 6)
 		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "small"}, 5)
 		require.LessOrEqual(t, w.callsAMinute(3), 5+6+6, "five are had, and a few more are under way by then")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // An unresolved group waits for what its definition names.
@@ -121,8 +122,8 @@ func (r *Reconciler) openHolds(g *group, holds []HoldView) []HoldView {
 	}
 	if !g.desired {
 		holds = slices.DeleteFunc(holds, func(h HoldView) bool {
-			return h.Kind == HoldDefinition || h.Kind == HoldFrozen && r.freezeOf(g) == nil
+			return h.Kind == plan.HoldDefinition || h.Kind == plan.HoldFrozen && r.freezeOf(g) == nil
 		})
 	}
-	return append(holds, HoldView{Hold: Hold{Kind: HoldUnresolved, Reason: g.open.Why}, Since: g.open.since})
+	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldUnresolved, Reason: g.open.Why}, Since: g.open.since})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // open is a group whose definition is not known yet.
@@ -31,7 +32,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			require.Equal(t, map[string]int{"v1": 5}, w.told())
 			require.Equal(t, hash, w.group().Hash)
 			require.Equal(t, time.Minute, w.group().DrainTimeout)
-			h := w.hold(reconcile.HoldUnresolved)
+			h := w.hold(plan.HoldUnresolved)
 			require.Equal(t, at, h.Since)
 			require.Equal(t, "image base is not known yet", h.Reason)
 
@@ -39,13 +40,13 @@ func TestUnresolvedGroup(t *testing.T) {
 			w.wantOpen(open(next))
 			w.passes(10 * time.Minute)
 			w.agrees(2)
-			require.Equal(t, at, w.hold(reconcile.HoldUnresolved).Since, "it goes on")
+			require.Equal(t, at, w.hold(plan.HoldUnresolved).Since, "it goes on")
 
 			w.want(next)
 			w.passes(20 * time.Minute)
 			w.agrees(2)
 			require.Equal(t, map[string]int{"v2": 2}, w.told())
-			require.False(t, w.holds(reconcile.HoldUnresolved))
+			require.False(t, w.holds(plan.HoldUnresolved))
 		})
 	})
 	t.Run("of which nothing makes sense stays as it is", func(t *testing.T) {
@@ -53,7 +54,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			w.wantOpen(nstance.Unresolved{Group: nstance.Group{Key: web}, Why: "size: -1 is out of range"})
 			w.passes(10 * time.Minute)
 			w.agrees(2)
-			require.True(t, w.holds(reconcile.HoldUnresolved))
+			require.True(t, w.holds(plan.HoldUnresolved))
 		})
 	})
 	t.Run("of which no definition was ever known is there", func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			require.Equal(t, 3, v.Size)
 			require.False(t, v.Desired)
 			require.Len(t, v.Holds, 1)
-			require.Equal(t, reconcile.HoldUnresolved, v.Holds[0].Kind)
+			require.Equal(t, plan.HoldUnresolved, v.Holds[0].Kind)
 			require.NoError(t, w.r.Pause(t.Context(), other.Key, "wait"))
 			id, err := nstance.NewInstanceID("web", time.Now())
 			require.NoError(t, err)
@@ -100,7 +101,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			w.wantOpen(u)
 			w.passes(10 * time.Minute)
 			w.agrees(3)
-			require.True(t, w.holds(reconcile.HoldUnresolved))
+			require.True(t, w.holds(plan.HoldUnresolved))
 			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
 
 			w.want(wanted(2))
@@ -115,7 +116,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			w.wantOpen(open(redefined(1, "v2")))
 			w.passes(10 * time.Minute)
 			w.agrees(3) // nobody knows what it was
-			require.True(t, w.holds(reconcile.HoldUnresolved))
+			require.True(t, w.holds(plan.HoldUnresolved))
 
 			u := open(redefined(4, "v2"))
 			u.Last = &last
@@ -123,7 +124,7 @@ func TestUnresolvedGroup(t *testing.T) {
 			w.passes(10 * time.Minute)
 			w.agrees(4)
 			require.Equal(t, map[string]int{"v1": 4}, w.told())
-			require.True(t, w.holds(reconcile.HoldUnresolved))
+			require.True(t, w.holds(plan.HoldUnresolved))
 
 			w.succeeds()
 			u.Last, u.Removing = nil, true
@@ -151,9 +152,9 @@ func TestWhatIfOfUnresolvedGroups(t *testing.T) {
 		require.Empty(t, plans[1].Instances)
 		require.Len(t, plans[1].Fields, 1)
 		for _, p := range plans {
-			require.Equal(t, reconcile.HoldUnresolved, p.Holds[len(p.Holds)-1].Kind)
+			require.Equal(t, plan.HoldUnresolved, p.Holds[len(p.Holds)-1].Kind)
 		}
 		require.Len(t, w.r.Groups(), 1)
-		require.False(t, w.holds(reconcile.HoldUnresolved))
+		require.False(t, w.holds(plan.HoldUnresolved))
 	})
 }

@@ -2,106 +2,56 @@ package reconcile
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// view makes Plan's input from a group's state, and says when time alone may
-// change it. Members that have become ready are announced on the way.
-func (r *Reconciler) view(g *group, now time.Time) (View, time.Time) {
-	var next time.Time
-	ready, steady, sick := 0, true, false
-	g.buffer = g.buffer[:0]
-	for _, m := range g.members {
-		verdict, at := health.Well, time.Time{}
-		if m.registered() && !m.gone && m.state == nstance.Booting {
-			verdict, at = r.health.Judge(m.track, now)
-		}
-		if verdict == health.Ask || !m.absent.IsZero() && !m.gone {
-			r.asks.add(m.id)
-		}
-		at = earliest(at, r.lookAgain(m, now), r.lookWhileBooting(m, now))
-		v := r.memberView(m, verdict, now)
-		if r.isReady(m, g, now) {
-			if !m.rec.OnDemand && !v.Preserved {
-				ready++
-			}
-			r.becameReady(m)
-		} else if m.state == nstance.Booting && !m.goodSince.IsZero() {
-			at = earliest(at, m.goodSince.Add(g.spec.Rollout.MinReady))
-		}
-		steady = steady && (v.State.Leaving() || v.OnDemand || v.Preserved || v.Hash == g.hash)
-		if v.Preserved {
-			at = earliest(at, m.preserve.Until)
-		}
-		sick = sick || v.Unhealthy
-		next = earliest(next, at, m.due())
-		g.buffer = append(g.buffer, v)
+// view returns Plan's input as of now. It changes nothing and asks for nothing, so
+// it serves displays and rehearsals too. It appends to members. It needs the lock.
+func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.View {
+	v := plan.View{
+		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
+		SpotFree: r.spotFree(g, now), Owed: g.owed.ids, Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing,
+		Frozen: r.freezeOf(g) != nil, Clock: r.clock.why,
 	}
-	r.judgeGroup(g, ready, steady)
-	if enough := ready >= g.spec.Size; enough {
-		g.shortSince = time.Time{}
-	} else if g.shortSince.IsZero() {
-		g.shortSince = now.UTC()
-	}
-	r.suspect(g)
-	r.noteMarkets(g, now)
-	v := View{
-		Group: g.spec, Hash: g.hash, Members: g.buffer, History: g.plan(), SpotFree: r.spotFree(g, now),
-		Owed: g.owed.ids, Unreadable: g.unreadable, Removing: g.removing, Frozen: r.freezeOf(g) != nil,
-		Clock: r.clock.why,
-	}
-	if sick {
-		if v.Breaker = r.breaker(g, now); v.Breaker != "" {
-			next = earliest(next, now.Add(r.health.Interval/4)) // others may be heard of again meanwhile
-		}
-	}
-	r.sayBroken(g, v.Breaker)
-	if !g.desired { // nobody says what it should be: what is under way is finished, nothing begins by itself
-		v.Unnamed = !v.Frozen && !g.leaves()
-		v.Hash, v.Frozen, v.Group.DrainTimeout = "unknown", v.Frozen || v.Unnamed, r.opts.DrainTimeout
+	if !g.desired {
+		v.Removing, v.Group.DrainTimeout = g.leaves(), r.opts.DrainTimeout
 		if g.leaves() {
 			v.Group = g.open.Group
 		}
 	}
-	return v, next
+	unhealthy := false
+	for _, m := range g.members {
+		v.Members = append(v.Members, r.memberView(g, m, now))
+		unhealthy = unhealthy || v.Members[len(v.Members)-1].Unhealthy
+	}
+	if unhealthy {
+		v.Breaker = r.breaker(g, now)
+	}
+	return v
 }
 
-// looks are when to ask about a machine again whose stream broke although the
-// provider said that it runs: a cloud may take a moment to notice that it does
-// not any more.
-var looks = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
-
-// lookAgain asks again when it is time to, until that is answered, and returns
-// when it is next.
-func (r *Reconciler) lookAgain(m *member, now time.Time) time.Time {
-	if m.brokeAt.IsZero() || m.gone || m.state != nstance.Booting || m.looks >= len(looks) {
-		return time.Time{}
+func (g *group) hashOrUnknown() string {
+	if !g.desired {
+		return plan.UnknownHash
 	}
-	if due := m.brokeAt.Add(looks[m.looks]); now.Before(due) {
-		return due
-	}
-	r.asks.add(m.id) // until there is an answer, which is followed by a plan
-	return time.Time{}
+	return g.hash
 }
 
-// looked counts the looks that an answer to a question asked then stands for.
-func (m *member) looked(asked time.Time) {
-	for !m.brokeAt.IsZero() && m.looks < len(looks) && !asked.Before(m.brokeAt.Add(looks[m.looks])) {
-		m.looks++
-	}
-}
-
-func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time) Member {
-	v := Member{
-		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: Reason(m.rec.Reason), Market: m.market(), Hash: r.comparable(m),
+// memberView returns what Plan needs to know of m as a member of g, which may be
+// another configuration of m's group.
+func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member {
+	v := plan.Member{
+		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
-		Unhealthy: verdict == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
-		Preserved: r.preserved(m, now), Requested: r.outlived(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
+		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
+		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
 	}
 	if len(m.why) > 0 && m.drain == nil {
 		v.DeletedFor = m.why[0].Kind
@@ -112,26 +62,35 @@ func (r *Reconciler) memberView(m *member, verdict health.Verdict, now time.Time
 	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.everReady && (launchBy.After(r.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
-	if !m.rec.OnDemand {
-		v.EligibleAt = age(m, m.group.spec.Expiry.EligibleAge)
-		v.ExpireAt = age(m, m.group.spec.Expiry.ForcedAge)
+	if m.rec.OnDemand {
+		v.ExpireAt = age(m, g.spec.Expiry.OnDemandAge)
 	} else {
-		v.ExpireAt = age(m, m.group.spec.Expiry.OnDemandAge)
+		v.EligibleAt, v.ExpireAt = age(m, g.spec.Expiry.EligibleAge), age(m, g.spec.Expiry.ForcedAge)
 	}
 	return v
 }
 
-// comparable returns the hash that m was made from, or "" where it cannot be
-// compared with the desired one: unknown is not drift.
-func (r *Reconciler) comparable(m *member) string {
-	return comparableWith(m.rec.InfraHash, m.group.hash)
-}
-
-func comparableWith(have, want string) string {
+// comparableHash returns the hash that a member was created from, or "" where it
+// cannot be compared with the desired one: unknown is not drift.
+func comparableHash(have, want string) string {
 	if have == want || confighash.Drifted(confighash.Hash(have), confighash.Hash(want)) {
 		return have
 	}
 	return ""
+}
+
+// verdict judges the reports of m.
+func (r *Reconciler) verdict(m *member, now time.Time) health.Verdict {
+	verdict, _ := r.judge(m, now)
+	return verdict
+}
+
+// judge is verdict, and returns when time alone may change it.
+func (r *Reconciler) judge(m *member, now time.Time) (health.Verdict, time.Time) {
+	if !m.registered() || m.gone || m.state != nstance.Booting {
+		return health.Healthy, time.Time{}
+	}
+	return r.health.Evaluate(m.track, now)
 }
 
 // registerBy is when a machine must have registered: a while after this term
@@ -156,7 +115,7 @@ func after(t time.Time, limit time.Duration) time.Time {
 }
 
 // age returns when a member reaches limit. Up to a tenth is taken off, by its
-// own ID, so that machines born together do not die together.
+// own ID, so that machines created together do not expire together.
 func age(m *member, limit time.Duration) time.Time {
 	if limit <= 0 {
 		return time.Time{}
@@ -166,23 +125,24 @@ func age(m *member, limit time.Duration) time.Time {
 	return m.rec.CreatedAt.Add(limit - jitter)
 }
 
-// expired reports whether m is to be replaced for its age, now or when there is
-// time for it.
-func (r *Reconciler) expired(m *member, now time.Time) bool {
-	e := m.group.spec.Expiry
-	for _, limit := range []time.Duration{e.EligibleAge, e.ForcedAge} {
-		if at := age(m, limit); !m.rec.OnDemand && !at.IsZero() && !now.Before(at) {
-			return true
+// recordCensus records what a census shows for the first time: members that have
+// become ready, a group that is whole, short, or under notice. It needs the lock.
+func (r *Reconciler) recordCensus(g *group, c *plan.Census, now time.Time) {
+	for i, m := range g.members {
+		if c.Serves(&c.Members[i]) {
+			r.becameReady(m)
 		}
 	}
-	at := age(m, e.OnDemandAge)
-	return m.rec.OnDemand && !at.IsZero() && !now.Before(at)
-}
-
-// isReady reports whether m is ready: registered, well, and for long enough.
-func (r *Reconciler) isReady(m *member, g *group, now time.Time) bool {
-	return m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero() && !m.gone &&
-		!now.Before(m.goodSince.Add(g.spec.Rollout.MinReady))
+	ready := c.Counts().Ready
+	r.recordReadiness(g, c, ready)
+	if ready >= g.spec.Size {
+		g.shortSince = time.Time{}
+	} else if g.shortSince.IsZero() {
+		g.shortSince = now.UTC()
+	}
+	r.suspect(g)
+	r.noteMarkets(g, now)
+	r.recordBreaker(g, c.Breaker, now)
 }
 
 func (r *Reconciler) becameReady(m *member) {
@@ -199,10 +159,10 @@ func (r *Reconciler) becameReady(m *member) {
 	}
 }
 
-// proves reports whether m, now that it is ready, shows that what its group
-// desires can become ready. One that a former leader has made and registered may
-// have been ready for long: it is only heard of again, by this one. And while
-// creations fail, what another definition can do is no comfort.
+// proves reports whether m, now that it is ready, shows that its group's desired
+// definition can become ready. A member that a former leader created and
+// registered may have been ready for long: this leader only hears of it again.
+// While creates fail, another definition proves nothing.
 func (r *Reconciler) proves(m *member) bool {
 	switch {
 	case m.rec.OnDemand, m.lastGood:
@@ -238,22 +198,19 @@ func (r *Reconciler) suspect(g *group) {
 	}
 }
 
-// judgeGroup announces a group that has as many ready members as it wants, and
-// remembers the definition with which all of them are ready and fresh.
-func (r *Reconciler) judgeGroup(g *group, ready int, steady bool) {
+// recordReadiness announces a group that has as many ready members as its size,
+// and remembers the definition with which all of them are ready and fresh.
+func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 	full := g.desired && !g.removing && ready >= g.spec.Size
 	if full && !g.full {
 		r.sayGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
 	g.full = full
-	if !full || !steady || ready == 0 || g.history.LastGoodHash == g.hash {
+	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !c.Fresh() {
 		return
 	}
 	for _, m := range g.members {
-		if m.rec.OnDemand {
-			continue
-		}
-		if m.rec.InfraHash == g.hash && m.rec.Definition != "" {
+		if !m.rec.OnDemand && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.noteLastGood(m)
 			r.saveSoon()
 			return

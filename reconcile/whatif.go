@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // A GroupPlan is what other desired values would do to one group.
@@ -94,25 +94,40 @@ func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
 	return &group{key: key, history: r.absent[key.String()]}
 }
 
-// whatIf compares a group as it is with the same group under another wish. It
-// needs the lock.
+// whatIf compares a group as it is with the same group under another
+// configuration. It needs the lock.
 func (r *Reconciler) whatIf(g, next *group, now time.Time) GroupPlan {
-	was, will := r.outlook(g, now), r.outlook(next, now)
+	after := plan.NewCensus(r.view(next, now, nil), now)
+	c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), after)
 	p := GroupPlan{
-		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.described().Size,
-		Holds: r.openHolds(next, r.holdViews(next, Plan(*will.View, now).Holds, now)),
+		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.described().Size, Creates: c.Creates,
+		Holds: r.openHolds(next, r.holdViews(next, after.Plan().Holds, now)),
 	}
-	var replaced int
-	p.Instances, replaced = will.beyond(was)
-	p.Creates = replaced + max(0, will.need()-was.need())
 	if g.desired {
 		p.Fields = differences(g.spec, next.spec)
-		explainReplaced(&p)
 	} else {
 		p.Change = ChangeAdded
 	}
-	r.estimate(&p, next, will)
+	p.Instances = instancePlans(c.Changes, p.Fields)
+	r.estimate(&p, next)
 	return p
+}
+
+// instancePlans names the fields that replace members among the reasons.
+func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []InstancePlan) {
+	var paths []string
+	for _, f := range fields {
+		if f.Effect == EffectReplace {
+			paths = append(paths, f.Path)
+		}
+	}
+	for _, c := range changes {
+		if c.Drifts && len(paths) > 0 {
+			c.Reason += ": " + strings.Join(paths, ", ")
+		}
+		out = append(out, InstancePlan{c.ID, string(c.Outcome), c.Reason})
+	}
+	return out
 }
 
 // under returns g as it would be if w were configured. It shares the members
@@ -144,123 +159,10 @@ func (g *group) foresee() {
 	}
 }
 
-// An outlook is a group's members under some wish, sorted like a plan does.
-type outlook struct {
-	*planner
-	g      *group
-	excess map[nstance.InstanceID]bool // surplus at last, all replacements made
-}
-
-// outlook is pure: unlike view it announces nothing and asks nobody. It needs
-// the lock.
-func (r *Reconciler) outlook(g *group, now time.Time) *outlook {
-	v := View{Group: g.spec, Hash: g.hash, History: g.plan(), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing, Clock: r.clock.why}
-	for _, m := range g.members {
-		verdict := health.Well
-		if m.registered() && !m.gone && m.state == nstance.Booting {
-			verdict, _ = r.health.Judge(m.track, now)
-		}
-		seen := r.memberView(m, verdict, now)
-		seen.Hash = comparableWith(m.rec.InfraHash, g.hash)
-		if seen.ExpireAt = age(m, g.spec.Expiry.OnDemandAge); !m.rec.OnDemand {
-			seen.EligibleAt, seen.ExpireAt = age(m, g.spec.Expiry.EligibleAge), age(m, g.spec.Expiry.ForcedAge)
-		}
-		v.Members = append(v.Members, seen)
-	}
-	p := newPlanner(&v, now)
-	p.survey()
-	o := &outlook{planner: p, g: g, excess: map[nstance.InstanceID]bool{}}
-	if g.desired {
-		for _, m := range p.pick(max(0, p.n.counted-p.size), p.lessUseful) {
-			o.excess[m.ID] = true
-		}
-	}
-	v.Frozen = r.freezeOf(g) != nil // only now: the survey of a frozen group judges nobody
-	return o
-}
-
-// need is how many members are missing.
-func (o *outlook) need() int {
-	if !o.g.desired {
-		return 0
-	}
-	return max(0, o.size-o.n.counted)
-}
-
-// fate says what would become of a member at last: "" for nothing.
-func (o *outlook) fate(m *Member) (action, reason string) {
-	switch {
-	case memberApart(m), m.State.Leaving(), !o.g.desired, m.OnDemand && !o.passed(m.ExpireAt):
-	case m.OnDemand && o.drainable(m):
-		return "drain", "it is older than expiry.on_demand_age permits"
-	case m.OnDemand:
-		return "delete", "it is older than expiry.on_demand_age permits, and there is nothing to drain"
-	case o.passed(m.ExpireAt):
-		return "replace", "it is older than expiry.forced_age permits"
-	case !o.counts(m):
-	case o.excess[m.ID] && o.drainable(m):
-		return "drain", "the group would have more members than it wants"
-	case o.excess[m.ID]:
-		return "delete", "the group would have more members than it wants, and it serves nothing yet"
-	case o.drifted(m):
-		return "replace", "its definition changes"
-	case o.stale(m):
-		return "replace", "it is older than expiry.eligible_age"
-	}
-	return "", ""
-}
-
-// beyond lists what would happen that does not happen under was, and counts the
-// replacements among it that nobody is missing yet.
-func (o *outlook) beyond(was *outlook) (out []InstancePlan, replaced int) {
-	for i := range o.Members {
-		m, before := &o.Members[i], &was.Members[i]
-		action, reason := o.fate(m)
-		wasAction, _ := was.fate(before)
-		had := len(out)
-		switch {
-		case action == wasAction && (action == "" || o.Hash == was.Hash || action != "replace"):
-			if action == "" && o.pushes(was, m) {
-				out = append(out, InstancePlan{m.ID, "push", "its runtime configuration changes"})
-			}
-		case action == "":
-		case action == wasAction:
-			out = append(out, InstancePlan{m.ID, action, "it is replaced already, by a definition that changes again"})
-		default:
-			out = append(out, InstancePlan{m.ID, action, reason})
-		}
-		if len(out) > had && action == "replace" && o.counts(m) {
-			replaced++
-		}
-	}
-	slices.SortFunc(out, func(a, b InstancePlan) int { return cmp.Compare(a.ID, b.ID) })
-	return out, replaced
-}
-
-// pushes reports whether a member that stays gets another runtime configuration.
-func (o *outlook) pushes(was *outlook, m *Member) bool {
-	return was.g.desired && o.g.runtime != was.g.runtime && o.counts(m)
-}
-
-// explainReplaced names the fields that replace members.
-func explainReplaced(p *GroupPlan) {
-	var paths []string
-	for _, f := range p.Fields {
-		if f.Effect == EffectReplace {
-			paths = append(paths, f.Path)
-		}
-	}
-	for i, ip := range p.Instances {
-		if ip.Action == "replace" && ip.Reason == "its definition changes" && len(paths) > 0 {
-			p.Instances[i].Reason += ": " + strings.Join(paths, ", ")
-		}
-	}
-}
-
 // estimate says how long it would take at most: creates that nothing waits for
 // are made together, replacements max_surge at a time, each with a launch,
 // min_ready and a drain.
-func (r *Reconciler) estimate(p *GroupPlan, next *group, will *outlook) {
+func (r *Reconciler) estimate(p *GroupPlan, next *group) {
 	var replaced, leaving int
 	for _, ip := range p.Instances {
 		switch ip.Action {
@@ -294,7 +196,7 @@ func (r *Reconciler) estimate(p *GroupPlan, next *group, will *outlook) {
 	if leaving > 0 {
 		total += drain
 	}
-	surge := max(1, will.surge)
+	surge := max(1, next.spec.Rollout.MaxSurge.Of(next.spec.Size))
 	total += time.Duration((replaced+surge-1)/surge) * (launch + drain)
 	p.Estimate, p.EstimateBasis = total, strings.Join(basis, "; ")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // plan asks what wanting one group would do, and checks that asking does nothing.
@@ -143,7 +144,7 @@ func TestWhatIf(t *testing.T) {
 			next.Expiry = nstance.Expiry{OnDemandAge: time.Minute}
 			p, _ = w.plan(next)
 			require.Len(t, p.Instances, 1)
-			require.Equal(t, reconcile.InstancePlan{ID: id, Action: "drain", Reason: "it is older than expiry.on_demand_age permits"}, p.Instances[0])
+			require.Equal(t, reconcile.InstancePlan{ID: id, Action: "drain", Reason: "older than expiry.on_demand_age"}, p.Instances[0])
 			require.Zero(t, p.Creates, "nothing takes its place")
 		})
 	})
@@ -172,12 +173,12 @@ func TestWhatIf(t *testing.T) {
 			require.NoError(t, w.r.Pause(t.Context(), web, "busy"))
 			p, _ := w.plan(redefined(2, "v2"))
 			require.Equal(t, map[string]int{"replace": 2}, fates(p))
-			require.Equal(t, reconcile.HoldPaused, p.Holds[0].Kind)
+			require.Equal(t, plan.HoldPaused, p.Holds[0].Kind)
 			require.Contains(t, p.Holds[0].Reason, "busy")
 			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
 			p, _ = w.plan(redefined(2, "v2"))
 			require.Equal(t, map[string]int{"replace": 2}, fates(p))
-			require.Equal(t, reconcile.HoldFrozen, p.Holds[0].Kind)
+			require.Equal(t, plan.HoldFrozen, p.Holds[0].Kind)
 		})
 	})
 	t.Run("in the midst of a rollout", func(t *testing.T) {
@@ -244,14 +245,14 @@ func TestDrift(t *testing.T) {
 
 		g, err := w.r.Group(web)
 		require.NoError(t, err)
-		w.r.Observe(nstance.Filed{ID: id, ConfigHash: g.RuntimeHash})
+		w.r.Observe(nstance.FilesReported{ID: id, ConfigHash: g.RuntimeHash})
 		fields, err = w.r.Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Len(t, fields, 1, "it has what was pushed")
 		v, err := w.r.Instance(id)
 		require.NoError(t, err)
 		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash)
-		w.r.Observe(nstance.Filed{ID: id, Error: "no"})
+		w.r.Observe(nstance.FilesReported{ID: id, Error: "no"})
 		v, err = w.r.Instance(id)
 		require.NoError(t, err)
 		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash, "an error takes back nothing")

@@ -43,6 +43,7 @@ type world struct {
 	office *office
 	stop   context.CancelFunc
 	done   chan struct{}
+	ended  error // what the latest Run returned
 	events []nstance.Event
 	acked  map[string]int              // notices acknowledged, by event ID
 	served map[nstance.InstanceID]bool // machines that reported well once
@@ -142,7 +143,10 @@ func (w *world) lead(groups ...nstance.Group) {
 	w.mu.Unlock()
 	go func() {
 		defer close(done)
-		_ = r.Run(o.ctx)
+		err := r.Run(o.ctx)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = err
 	}()
 }
 

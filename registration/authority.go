@@ -28,21 +28,21 @@ const (
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	// backdate is how far before its issue a certificate becomes valid, so that
-	// a server whose clock is a little behind accepts it at once.
+	// a server whose clock is slightly behind accepts it at once.
 	backdate = time.Minute
-	// serverBackdate is the same for what clients check: authorities and servers.
-	// Clients' clocks are less reliable than servers'.
+	// serverBackdate is the same for certificates that clients check: those of
+	// authorities and servers. Clients' clocks are less reliable than servers'.
 	serverBackdate   = time.Hour
 	authoritySubject = "nstance " // followed by the authority's name
 )
 
-// An Authority signs certificates and is what they are trusted by. While it is
-// being rotated it has several keys: one of them signs, all of them are trusted,
-// and servers show a certificate by the oldest, which everybody knows. A
-// [Keyring] changes them under its users' hands. It is safe for concurrent use.
+// An Authority signs certificates and holds the keys that are trusted. During a
+// rotation it has several keys: one of them signs, all of them are trusted, and
+// servers use a certificate of the oldest, which every client knows. A [Keyring]
+// replaces its keys while it is in use. It is safe for concurrent use.
 type Authority struct {
-	name string
-	now  atomic.Pointer[signers]
+	name    string
+	signers atomic.Pointer[signers]
 }
 
 // A signer is one key of an authority.
@@ -53,8 +53,8 @@ type signer struct {
 
 func (s *signer) id() string { return hex.EncodeToString(s.cert.SubjectKeyId) }
 
-// signers are an authority's keys at one time. They are never changed, only
-// replaced.
+// signers are the keys of an authority. They are immutable: a rotation replaces
+// them.
 type signers struct {
 	current *signer
 	oldest  *signer
@@ -89,7 +89,7 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 
 func newAuthority(name string, one *signer) *Authority {
 	a := &Authority{name: name}
-	a.now.Store(newSigners(one, []*signer{one}))
+	a.signers.Store(newSigners(one, []*signer{one}))
 	return a
 }
 
@@ -159,13 +159,13 @@ func newSerial() *big.Int {
 func (a *Authority) Name() string { return a.name }
 
 // Certificate returns the certificate (DER) of the key that signs.
-func (a *Authority) Certificate() []byte { return slices.Clone(a.now.Load().current.cert.Raw) }
+func (a *Authority) Certificate() []byte { return slices.Clone(a.signers.Load().current.cert.Raw) }
 
 // Certificates returns the certificates (DER) of all keys that are trusted, from
 // the oldest to the newest.
 func (a *Authority) Certificates() [][]byte {
 	var out [][]byte
-	for _, s := range a.now.Load().trusted {
+	for _, s := range a.signers.Load().trusted {
 		out = append(out, slices.Clone(s.cert.Raw))
 	}
 	return out
@@ -178,7 +178,7 @@ func (a *Authority) CertPEM() []byte { return pki.MarshalCertificates(a.Certific
 // oldest to the newest. Keys that are not trusted any more are left out.
 func (a *Authority) CertPEMOf(ids []string) []byte {
 	var ders [][]byte
-	for _, s := range a.now.Load().trusted {
+	for _, s := range a.signers.Load().trusted {
 		if slices.Contains(ids, s.id()) {
 			ders = append(ders, s.cert.Raw)
 		}
@@ -186,31 +186,31 @@ func (a *Authority) CertPEMOf(ids []string) []byte {
 	return pki.MarshalCertificates(ders...)
 }
 
-// KeyPEM returns the private key that signs, to be kept in a Vault.
-func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.now.Load().current.key) }
+// KeyPEM returns the private key that signs, to store it in a Vault.
+func (a *Authority) KeyPEM() ([]byte, error) { return pki.MarshalKey(a.signers.Load().current.key) }
 
 // Issuer returns the ID of the key that signs in hex: the subject key identifier
 // of its certificate and the Issuer of what it signs.
-func (a *Authority) Issuer() string { return a.now.Load().current.id() }
+func (a *Authority) Issuer() string { return a.signers.Load().current.id() }
 
 // Issuers returns the IDs of all keys that are trusted, from the oldest to the
 // newest.
 func (a *Authority) Issuers() []string {
 	var out []string
-	for _, s := range a.now.Load().trusted {
+	for _, s := range a.signers.Load().trusted {
 		out = append(out, s.id())
 	}
 	return out
 }
 
-// Trusts reports whether what the key with that ID has signed is good.
+// Trusts reports whether certificates signed by the key with that ID are valid.
 func (a *Authority) Trusts(issuer string) bool { return slices.Contains(a.Issuers(), issuer) }
 
 // Pool returns the keys that are trusted now as roots to verify peers against.
 // Do not change it.
-func (a *Authority) Pool() *x509.CertPool { return a.now.Load().pool }
+func (a *Authority) Pool() *x509.CertPool { return a.signers.Load().pool }
 
-// A Template says what to certify. The identity authority demands a role, the
+// A Template describes a certificate. The identity authority requires a role, the
 // workload authority refuses one.
 type Template struct {
 	Subject  string // common name
@@ -228,10 +228,10 @@ type Template struct {
 	Uses      []x509.ExtKeyUsage // for workloads; nil: of servers and of clients
 }
 
-// Issue signs a certificate with a fresh random serial of 128 bits, valid from
-// one minute before Now, a server's from one hour before. It fails with Invalid for a template that this
-// authority must not sign.
-func (a *Authority) Issue(t Template) (KeyRecord, error) { return a.issue(a.now.Load().current, t) }
+// Issue signs a certificate with a random serial of 128 bits, valid from one
+// minute before Now, a server's from one hour before. It fails with Invalid for a
+// template that this authority must not sign.
+func (a *Authority) Issue(t Template) (KeyRecord, error) { return a.issue(a.signers.Load().current, t) }
 
 func (a *Authority) issue(by *signer, t Template) (KeyRecord, error) {
 	if err := a.check(by, t); err != nil {
@@ -271,7 +271,7 @@ func (a *Authority) check(by *signer, t Template) error {
 		return nstance.Errorf(nstance.Internal, "the %s authority is valid from %s to %s only: check the clock, or rotate the authority",
 			a.name, by.cert.NotBefore.Format(time.RFC3339), by.cert.NotAfter.Format(time.RFC3339))
 	case (t.Role != "") != (a.name == Identity):
-		return nstance.FieldError("role", "roles are certified by the identity authority, all else by the workload authority",
+		return nstance.FieldError("role", "use the identity authority for roles, the workload authority without a role",
 			"role %q cannot be certified by the %s authority", t.Role, a.name)
 	case t.Role != "" && len(t.DNSNames)+len(t.Addresses)+len(t.Uses) > 0:
 		return nstance.FieldError("role", "leave names, addresses and uses to workload certificates", "a certificate with a role cannot carry any")
@@ -318,12 +318,11 @@ func (t Template) certificate() (*x509.Certificate, error) {
 }
 
 // Server returns a certificate, with a fresh key, for the server of a shard. The
-// oldest key that is trusted signs it, and not the one that signs everything
-// else: a machine that has been away since before a rotation still knows its
-// server.
+// oldest trusted key signs it, not the current one: a machine that was offline
+// during a rotation still trusts its server.
 func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
 	key := pki.NewKey()
-	issued, err := a.issue(a.now.Load().oldest, Template{
+	issued, err := a.issue(a.signers.Load().oldest, Template{
 		Subject: string(shard), Tenant: nstance.DefaultTenant, Key: key.Public().(ed25519.PublicKey),
 		Role: nstance.RoleServer, Shard: shard, Cluster: cluster, Lifetime: lifetime, Now: now,
 	})
@@ -338,4 +337,4 @@ func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lif
 }
 
 // ServerIssuer returns the ID of the key that signs for Server.
-func (a *Authority) ServerIssuer() string { return a.now.Load().oldest.id() }
+func (a *Authority) ServerIssuer() string { return a.signers.Load().oldest.id() }

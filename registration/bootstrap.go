@@ -13,8 +13,8 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-// The objects of a Vault. Names ending in .crt are public; all others are
-// secret, but for the installation's ID, which is neither.
+// The objects of a Vault. Names ending in .crt are public; all others are secret,
+// except the installation's ID.
 const (
 	VaultInstallation = "installation"
 	VaultNonceKey     = "nonce.key"
@@ -26,16 +26,16 @@ func VaultKey(authority string) string { return keyObject(authority, 1) }
 // VaultCert names the certificate of VaultKey in a Vault.
 func VaultCert(authority string) string { return certObject(authority, 1) }
 
-// A Vault keeps what must exist once for a cluster. Secrets belong in it
-// encrypted (package storage/secret).
+// A Vault stores the keys of a cluster, which must exist exactly once. Secrets are
+// stored in it encrypted (package storage/secret).
 type Vault interface {
 	// Get returns an object, or NotFound when it definitely does not exist.
 	Get(ctx context.Context, name string) ([]byte, error)
 	// PutIfAbsent stores an object, durably, or fails with Conflict when there
 	// is one, and Ambiguous when it may have been stored.
 	PutIfAbsent(ctx context.Context, name string, data []byte) error
-	// Destroy makes the content of an object unrecoverable, and keeps its name
-	// from being used again. Repeating it is harmless.
+	// Destroy makes the content of an object unrecoverable, and prevents reuse of
+	// its name. It is idempotent.
 	Destroy(ctx context.Context, name string) error
 	// Catalogue returns the catalogue, or the zero one when there definitely is
 	// none.
@@ -46,23 +46,23 @@ type Vault interface {
 	UpdateCatalogue(ctx context.Context, fn func(*Catalogue) error) (Catalogue, error)
 }
 
-// Keys are what a cluster's trust rests on. They change in the course of a
+// Keys are the authorities and nonce keys of a cluster. They change during a
 // rotation if they come from a [Keyring].
 type Keys struct {
 	Identity     *Authority
 	Workload     *Authority
 	Nonces       *NonceKeys
-	Installation string // 32 hexadecimal digits, random: tells apart clusters of one name
+	Installation string // 32 random hexadecimal digits: distinguishes clusters of the same name
 }
 
-// Bootstrap returns the cluster's keys as they are, making those that do not
-// exist. Any number of servers may call it at once, and any of them may die at
-// any point: each object is written only if absent, and what stands is read back
-// and used, whatever the write answered. A key comes before the certificate made
-// from it, and both before the catalogue that names them.
+// Bootstrap returns the cluster's keys and creates those that do not exist. Any
+// number of servers may call it at once, and any of them may crash at any point:
+// each object is written only if absent, then read back, whatever the result of
+// the write. A key is written before its certificate, and both before the
+// catalogue that names them.
 //
-// Nothing that exists is ever made anew: a certificate whose key is gone, or an
-// object that cannot be read, is an error for a person.
+// An existing object is never replaced: a certificate without its key, or an
+// object that cannot be read, is an error that an operator must resolve.
 func Bootstrap(ctx context.Context, v Vault, now time.Time) (*Keys, error) {
 	r, err := OpenKeyring(ctx, v, func() time.Time { return now })
 	if err != nil {
@@ -120,8 +120,7 @@ func ensureFirst(ctx context.Context, v Vault, name string, now time.Time) (KeyE
 }
 
 // neverRotated fails when a set that the catalogue does not name has a second
-// generation: then the catalogue has been lost, and nobody knows which key is
-// good.
+// generation: the catalogue has been lost, and it is unknown which key is current.
 func neverRotated(ctx context.Context, v Vault, name string) error {
 	_, err := v.Get(ctx, keyObject(name, 2))
 	switch {
@@ -136,7 +135,7 @@ func neverRotated(ctx context.Context, v Vault, name string) error {
 	}
 }
 
-// ensureKey makes one generation of a set, as far as it is missing.
+// ensureKey creates the missing objects of one generation of a set.
 func ensureKey(ctx context.Context, v Vault, name string, generation int, now time.Time) error {
 	if name == Nonces {
 		_, err := ensure(ctx, v, keyObject(name, generation), func() ([]byte, error) { return NewNonceKey().PEM() })
@@ -146,8 +145,8 @@ func ensureKey(ctx context.Context, v Vault, name string, generation int, now ti
 }
 
 func ensureAuthority(ctx context.Context, v Vault, name string, generation int, now time.Time) error {
-	// The certificate is looked for first. If it is there, its key was there
-	// before, and must not be made again.
+	// The certificate is read first. If it exists, its key existed before and
+	// must not be created again.
 	keyName, certName := keyObject(name, generation), certObject(name, generation)
 	_, err := v.Get(ctx, certName)
 	certified := err == nil
@@ -156,7 +155,7 @@ func ensureAuthority(ctx context.Context, v Vault, name string, generation int, 
 	}
 	keyPEM, err := ensure(ctx, v, keyName, func() ([]byte, error) {
 		if certified {
-			return nil, nstance.Errorf(nstance.Invalid, "is missing, though there is a certificate for it: restore it from a backup")
+			return nil, nstance.Errorf(nstance.Invalid, "is missing, although its certificate exists: restore it from a backup")
 		}
 		return pki.MarshalKey(pki.NewKey())
 	})
@@ -194,8 +193,8 @@ func ensureInstallation(ctx context.Context, v Vault) (string, error) {
 	return id, nil
 }
 
-// ensure returns the object as it stands, after putting there what fresh makes
-// if there was none.
+// ensure returns the stored object, after storing the result of fresh if there was
+// none.
 func ensure(ctx context.Context, v Vault, name string, fresh func() ([]byte, error)) ([]byte, error) {
 	data, err := v.Get(ctx, name)
 	if err == nil {

@@ -8,40 +8,40 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Nonces names the key set of the nonces, beside Identity and Workload.
+// Nonces names the key set that signs nonces, beside Identity and Workload.
 const Nonces = "nonce"
 
 // sets are the names of all key sets.
 var sets = []string{Identity, Workload, Nonces}
 
-// A Phase is how far a key is in its life.
+// A Phase is a key's phase in a rotation.
 type Phase string
 
-// The phases, in order. After the last one a key is gone for good.
+// The phases, in order. After the last one a key is destroyed.
 const (
 	PhaseNext    Phase = "next"    // trusted, signs nothing yet
 	PhaseCurrent Phase = "current" // signs
 	PhaseRetired Phase = "retired" // still trusted, signs nothing new
 )
 
-// A Step takes a rotation one phase further.
+// A Step is one step of a rotation.
 type Step string
 
 // The steps. Each is idempotent.
 const (
-	StepBegin    Step = "begin"    // makes a next key
-	StepActivate Step = "activate" // the next one becomes current, the current one retired
-	StepFinish   Step = "finish"   // the retired one is gone
-	StepAbort    Step = "abort"    // the next one is gone
+	StepBegin    Step = "begin"    // creates the next key
+	StepActivate Step = "activate" // the next key becomes current, the current one retired
+	StepFinish   Step = "finish"   // destroys the retired key
+	StepAbort    Step = "abort"    // destroys the next key
 )
 
-// Settle is how long a new key must have been known before it signs, and how
-// long it must have signed before its predecessor goes: so long may a server
-// take to notice.
+// Settle is how long a new key must have been in the catalogue before it signs,
+// and how long it must have signed before its predecessor is destroyed. It is the
+// longest time in which a server may fail to read the catalogue.
 const Settle = 5 * time.Minute
 
-// A Catalogue says which keys a cluster has. It is one object, so that every
-// step of a rotation is one conditional write.
+// A Catalogue lists the keys of a cluster. It is one object, so that every step of
+// a rotation is one conditional write.
 type Catalogue struct {
 	Sets map[string]KeySet `json:"sets,omitempty"`
 }
@@ -49,9 +49,9 @@ type Catalogue struct {
 // A KeySet is the keys of one purpose: one that is current, and during a
 // rotation another one that is next or retired.
 type KeySet struct {
-	Last int        `json:"last"`           // the highest generation that there ever was
+	Last int        `json:"last"`           // the highest generation ever created
 	Keys []KeyEntry `json:"keys"`           // from the oldest to the newest
-	Gone []int      `json:"gone,omitempty"` // generations whose private key is still to be destroyed
+	Gone []int      `json:"gone,omitempty"` // generations whose private key has not been destroyed yet
 }
 
 // A KeyEntry is one key. Its generation says which objects of the vault hold it.
@@ -60,9 +60,9 @@ type KeyEntry struct {
 	ID         string    `json:"id"`         // Issuer of an authority, key ID of a nonce key
 	Phase      Phase     `json:"phase"`
 	CreatedAt  time.Time `json:"created_at"`
-	Since      time.Time `json:"since"`               // in this phase
+	Since      time.Time `json:"since"`               // start of this phase
 	NotAfter   time.Time `json:"not_after,omitzero"`  // of an authority's certificate
-	UsedUntil  time.Time `json:"used_until,omitzero"` // when the last thing signed with it expires, as far as its users have said
+	UsedUntil  time.Time `json:"used_until,omitzero"` // latest expiry recorded by UseUntil
 }
 
 // find returns the key in that phase, of which there is one at most.
@@ -108,7 +108,7 @@ func (c Catalogue) with(name string, s KeySet) Catalogue {
 	return next
 }
 
-// begun adds a key that is next.
+// begun returns the set with a next key.
 func (s KeySet) begun(k KeyEntry, now time.Time) KeySet {
 	s = s.clone()
 	k.Phase, k.CreatedAt, k.Since = PhaseNext, now, now
@@ -116,7 +116,8 @@ func (s KeySet) begun(k KeyEntry, now time.Time) KeySet {
 	return s
 }
 
-// mayBegin returns whether there is anything to do, and why not.
+// mayBegin reports whether a rotation can begin. It is false without an error if
+// one has begun already.
 func (s KeySet) mayBegin(name string) (bool, error) {
 	if _, ok := s.find(PhaseNext); ok {
 		return false, nil
@@ -127,7 +128,8 @@ func (s KeySet) mayBegin(name string) (bool, error) {
 	return true, nil
 }
 
-// activated makes the next key current. That it was done before is success.
+// activated returns the set with the next key as the current one. It changes
+// nothing if that was done before.
 func (s KeySet) activated(name string, now time.Time) (KeySet, error) {
 	next, ok := s.find(PhaseNext)
 	if !ok {
@@ -137,7 +139,7 @@ func (s KeySet) activated(name string, now time.Time) (KeySet, error) {
 		return s, wrongStep("begin a rotation first", "there is no next %s key", name)
 	}
 	if wait := next.Since.Add(Settle).Sub(now); wait > 0 {
-		return s, wrongStep("repeat it then", "%s key %s is known since %s only: servers may not have noticed before %s",
+		return s, wrongStep("repeat it then", "%s key %s was created at %s: servers may not have read it before %s",
 			name, next.ID, stamp(next.Since), stamp(next.Since.Add(Settle)))
 	}
 	s = s.clone()
@@ -153,7 +155,8 @@ func (s KeySet) activated(name string, now time.Time) (KeySet, error) {
 	return s, nil
 }
 
-// retirable returns the retired key, if there is one, and why it must stay.
+// retirable returns the retired key, if there is one, and an error if it cannot be
+// destroyed yet.
 func (s KeySet) retirable(name string, now time.Time) (k KeyEntry, ok bool, err error) {
 	if k, ok = s.find(PhaseRetired); !ok {
 		if _, under := s.find(PhaseNext); under {
@@ -162,25 +165,25 @@ func (s KeySet) retirable(name string, now time.Time) (k KeyEntry, ok bool, err 
 		return k, false, nil
 	}
 	if wait := k.Since.Add(Settle).Sub(now); wait > 0 {
-		return k, true, wrongStep("repeat it then", "%s key %s is retired since %s only: servers may sign with it until %s",
+		return k, true, wrongStep("repeat it then", "%s key %s was retired at %s: servers may sign with it until %s",
 			name, k.ID, stamp(k.Since), stamp(k.Since.Add(Settle)))
 	}
 	if now.Before(k.UsedUntil) {
-		return k, true, wrongStep("repeat it then, or force it", "%s key %s has signed what is good until %s", name, k.ID, stamp(k.UsedUntil))
+		return k, true, wrongStep("repeat it then, or force it", "a certificate or nonce signed by %s key %s is valid until %s", name, k.ID, stamp(k.UsedUntil))
 	}
 	return k, true, nil
 }
 
-// aborted removes the next key. That there is none is success, unless it has
-// become current.
+// aborted returns the set without the next key. It changes nothing if there is
+// none, and fails if the next key has become current.
 func (s KeySet) aborted(name string) (KeySet, error) {
 	if k, ok := s.find(PhaseRetired); ok {
-		return s, wrongStep("finish the rotation", "the new %s key signs already in place of %s", name, k.ID)
+		return s, wrongStep("finish the rotation", "the new %s key has already replaced %s", name, k.ID)
 	}
 	return s.without(PhaseNext), nil
 }
 
-// without removes the key in that phase and notes that it is to be destroyed.
+// without removes the key in that phase and marks its private key for destruction.
 func (s KeySet) without(p Phase) KeySet {
 	k, ok := s.find(p)
 	if !ok {
@@ -198,8 +201,7 @@ func wrongStep(remedy, format string, args ...any) error {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// infix tells the objects of later generations from those of the first, whose
-// names are older than rotation.
+// infix is part of the object names of later generations; the first has none.
 func infix(generation int) string {
 	if generation == 1 {
 		return ""

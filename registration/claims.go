@@ -9,11 +9,11 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Claims are what a nonce says.
+// Claims are the claims of a nonce.
 type Claims struct {
 	Kind       nstance.Role      // agent, operator or admin
 	Subject    string            // agent: the instance ID; others: the cluster ID
-	Cluster    nstance.ClusterID // where it is good
+	Cluster    nstance.ClusterID // where it is valid
 	Shard      nstance.ShardID   // agent: required; others: empty means any shard
 	Tenant     nstance.TenantID
 	Group      nstance.GroupID // agent only
@@ -67,7 +67,7 @@ func (w wireClaims) claims() Claims {
 	return c
 }
 
-// missing returns the name of a required claim that is not there, or "".
+// missing returns the name of a missing required claim, or "".
 func (w wireClaims) missing() string {
 	switch {
 	case w.Issuer == "":
@@ -88,7 +88,7 @@ func (w wireClaims) missing() string {
 	return ""
 }
 
-// validate checks what must be true of every nonce, whenever and wherever.
+// validate checks the rules for every nonce, independent of time and place.
 func (c Claims) validate() error {
 	if err := c.Cluster.Validate("cluster_id"); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (c Claims) validateSubject() error {
 	return nstance.FieldError("kind", "use agent, operator or admin", "%q does not exist", clip(string(c.Kind)))
 }
 
-// validateJTI admits what is safe in the key of a stored object.
+// validateJTI accepts characters that are safe in the key of a stored object.
 func validateJTI(jti string) error {
 	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	if n := len(jti); n < 16 || n > 64 || strings.Trim(jti, allowed) != "" {

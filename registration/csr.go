@@ -11,10 +11,10 @@ import (
 // name is about 200.
 const maxCSR = 4 << 10
 
-// ParseCSR returns the key in a PKCS#10 request (DER) whose holder has signed
-// it. Everything else that it asks for is ignored: a certificate states what
-// the nonce or the present certificate entitles to. It fails with Invalid for
-// any key but Ed25519, a signature by another key, and more than 4 KiB.
+// ParseCSR returns the key in a PKCS#10 request (DER) that is signed by it. The
+// rest of the request is ignored: the nonce or the present certificate decides
+// what is certified. It fails with Invalid for any key but Ed25519, a signature by
+// another key, and more than 4 KiB.
 func ParseCSR(der []byte) (ed25519.PublicKey, error) {
 	const remedy = "send a PKCS#10 request in DER for an Ed25519 key"
 	if len(der) == 0 || len(der) > maxCSR {

@@ -4,26 +4,24 @@
 // into a machine's user data or handed to an operator. With it and a PKCS#10
 // request for a key that never leaves its machine, the holder gets a
 // certificate of the identity [Authority]; from then on it renews over that
-// certificate. A second authority, for workloads, signs what machines show each
-// other, so that nothing which a guest may ask for is ever trusted as a server
-// of the cluster.
+// certificate. A second authority signs the workload certificates between
+// machines, so that a certificate that a machine requests is never trusted as a
+// server of the cluster.
 //
-// The [Registrar] keeps no state of its own. What was issued to whom stands in
-// the instance's record, behind the [Records] port, and changes by one
-// conditional write, made durable before the reply. A lost reply therefore
-// heals itself: the same nonce with the same key gets the same certificate
-// again. The same nonce with another key is refused and raises an alarm, since
-// then two parties know the nonce.
+// The [Registrar] keeps no state of its own. The issued certificates are in the
+// instance's record, behind the [Records] port, and change by one conditional
+// write, durable before the reply. A request whose reply was lost can be repeated:
+// the same nonce with the same key gets the same certificate. The same nonce with
+// another key is refused and raises an alarm, because two parties have the nonce.
 //
-// A renewal leaves two certificates standing, the current and the pending one,
-// until the pending one has been used; whichever the client still has is good.
-// A certificate that is neither has been superseded: whoever shows it has a
-// copy, and that too raises an alarm.
+// After a renewal two certificates are valid, the current and the pending one,
+// until the pending one has been used. Any other certificate of the holder has
+// been superseded: its use means that there is a copy, and raises an alarm.
 //
-// An agent whose certificate has expired renews it all the same, without a
-// nonce: by a signature of its key over the connection and the request. A fleet
-// survives a day without servers, and a machine wakes after months.
+// An agent whose certificate has expired renews it without a nonce, by a signature
+// of its key over the connection and the request. So a fleet survives a day
+// without servers, and a machine can resume after months.
 //
-// [Bootstrap] makes the authorities, the nonce key and the installation's ID,
-// exactly once for a cluster, however many servers try.
+// [Bootstrap] creates the authorities, the nonce key and the installation's ID
+// exactly once for a cluster, even if several servers start together.
 package registration

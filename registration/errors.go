@@ -7,9 +7,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// What a conditional write finds out, and no caller ever sees.
+// Results of a conditional write. They are not returned to callers.
 var (
-	errStanding   = errors.New("a certificate stands already")
+	errIssued     = errors.New("a certificate has been issued already")
 	errSuperseded = errors.New("certificate has been superseded")
 )
 

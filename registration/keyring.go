@@ -12,20 +12,20 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Keyring keeps the keys of a process as the vault has them. Its users hold
-// Keys and see every change; [Keyring.Refresh] brings one about, at intervals,
-// and [Keyring.Rotate] is how it comes into the world. It is safe for concurrent
-// use.
+// A Keyring keeps the keys of a process equal to those in the vault. Users hold
+// its Keys, which change in place: [Keyring.Refresh] reads the vault and is called
+// periodically, [Keyring.Rotate] changes the vault. It is safe for concurrent use.
 type Keyring struct {
 	vault Vault
 	now   func() time.Time
 	keys  *Keys
-	turn  chan struct{} // holds a token while somebody reads or changes the vault
 
-	known  map[object]material // under turn: what has been loaded
-	seen   atomic.Pointer[Catalogue]
-	lookAt atomic.Pointer[time.Time] // when the vault was last read
-	turns  atomic.Uint64             // how often the keys have changed
+	vaultLock chan struct{} // a mutex that can be awaited with a context; guards loaded
+	loaded    map[object]material
+
+	catalogue atomic.Pointer[Catalogue] // as last read
+	readAt    atomic.Pointer[time.Time]
+	changes   atomic.Uint64
 }
 
 // An object is one generation of a key set.
@@ -47,10 +47,10 @@ func (m material) entry(generation int) KeyEntry {
 	return KeyEntry{Generation: generation, ID: m.authority.id(), NotAfter: m.authority.cert.NotAfter.UTC()}
 }
 
-// OpenKeyring returns the cluster's keys, making those that do not exist, as
+// OpenKeyring returns the cluster's keys and creates those that do not exist, as
 // Bootstrap does.
 func OpenKeyring(ctx context.Context, v Vault, now func() time.Time) (*Keyring, error) {
-	r := &Keyring{vault: v, now: now, turn: make(chan struct{}, 1), known: map[object]material{}}
+	r := &Keyring{vault: v, now: now, vaultLock: make(chan struct{}, 1), loaded: map[object]material{}}
 	at := now()
 	c, err := ensureCatalogue(ctx, v, at)
 	if err != nil {
@@ -68,26 +68,26 @@ func OpenKeyring(ctx context.Context, v Vault, now func() time.Time) (*Keyring, 
 	return r, nil
 }
 
-// Keys returns the keys, the same ones at every call.
+// Keys returns the keys, the same pointer at every call.
 func (r *Keyring) Keys() *Keys { return r.keys }
 
 // Set returns the keys of one set as last read, from the oldest to the newest.
-func (r *Keyring) Set(name string) KeySet { return r.seen.Load().Sets[name].clone() }
+func (r *Keyring) Set(name string) KeySet { return r.catalogue.Load().Sets[name].clone() }
 
 // ReadAt returns when the vault was last read.
-func (r *Keyring) ReadAt() time.Time { return *r.lookAt.Load() }
+func (r *Keyring) ReadAt() time.Time { return *r.readAt.Load() }
 
-// Changes returns how often the keys have changed, by whatever call.
-func (r *Keyring) Changes() uint64 { return r.turns.Load() }
+// Changes returns how often the keys have changed.
+func (r *Keyring) Changes() uint64 { return r.changes.Load() }
 
-// Refresh reads the catalogue, which is one small object, and if it has changed
-// the keys that are new. It reports whether anything changed. After an error the
-// keys are what they were.
+// Refresh reads the catalogue, which is one small object, and the new keys if it
+// has changed. It reports whether anything changed. After an error the keys are
+// unchanged.
 func (r *Keyring) Refresh(ctx context.Context) (changed bool, err error) {
-	if err := r.take(ctx); err != nil {
+	if err := r.lockVault(ctx); err != nil {
 		return false, err
 	}
-	defer r.give()
+	defer r.unlockVault()
 	at := r.now()
 	c, err := r.vault.Catalogue(ctx)
 	if err != nil {
@@ -96,10 +96,10 @@ func (r *Keyring) Refresh(ctx context.Context) (changed bool, err error) {
 	return r.adopt(ctx, c, at)
 }
 
-// adopt puts the keys of a catalogue to use.
+// adopt puts the keys of a catalogue into use.
 func (r *Keyring) adopt(ctx context.Context, c Catalogue, at time.Time) (changed bool, err error) {
-	if reflect.DeepEqual(c, *r.seen.Load()) {
-		r.lookAt.Store(&at)
+	if reflect.DeepEqual(c, *r.catalogue.Load()) {
+		r.readAt.Store(&at)
 		return false, nil
 	}
 	loaded, err := r.load(ctx, c)
@@ -110,19 +110,19 @@ func (r *Keyring) adopt(ctx context.Context, c Catalogue, at time.Time) (changed
 	return true, nil
 }
 
-func (r *Keyring) take(ctx context.Context) error {
+func (r *Keyring) lockVault(ctx context.Context) error {
 	select {
-	case r.turn <- struct{}{}:
+	case r.vaultLock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return nstance.Errorf(nstance.Unavailable, "wait for the catalogue of keys: %w", ctx.Err())
 	}
 }
 
-func (r *Keyring) give() { <-r.turn }
+func (r *Keyring) unlockVault() { <-r.vaultLock }
 
-// load returns the keys that a catalogue names. It reads only what it has not
-// read before: a key never changes.
+// load returns the keys that a catalogue names. It reads each key only once,
+// because a key never changes.
 func (r *Keyring) load(ctx context.Context, c Catalogue) (map[object]material, error) {
 	loaded := map[object]material{}
 	for _, name := range sets {
@@ -146,7 +146,7 @@ func (r *Keyring) load(ctx context.Context, c Catalogue) (map[object]material, e
 
 func (r *Keyring) material(ctx context.Context, set string, k KeyEntry) (material, error) {
 	at := object{set, k.Generation}
-	m, ok := r.known[at]
+	m, ok := r.loaded[at]
 	if !ok {
 		var err error
 		if m, err = loadMaterial(ctx, r.vault, set, k.Generation); err != nil {
@@ -156,7 +156,7 @@ func (r *Keyring) material(ctx context.Context, set string, k KeyEntry) (materia
 	if id := m.entry(k.Generation).ID; id != k.ID {
 		return m, nstance.Errorf(nstance.Invalid, "%s is key %s, the catalogue says %s", keyObject(set, k.Generation), id, clip(k.ID))
 	}
-	r.known[at] = m
+	r.loaded[at] = m
 	return m, nil
 }
 
@@ -171,7 +171,7 @@ func (r *Keyring) use(c Catalogue, loaded map[object]material, at time.Time) {
 				current = m.authority
 			}
 		}
-		a.now.Store(newSigners(current, trusted))
+		a.signers.Store(newSigners(current, trusted))
 	}
 	var nonces []*NonceKey
 	for _, k := range c.Sets[Nonces].Keys {
@@ -181,11 +181,11 @@ func (r *Keyring) use(c Catalogue, loaded map[object]material, at time.Time) {
 			nonces = append(nonces, key)
 		}
 	}
-	r.keys.Nonces.now.Store(&nonces)
-	maps.DeleteFunc(r.known, func(o object, _ material) bool { _, ok := loaded[o]; return !ok })
-	r.seen.Store(&c)
-	r.turns.Add(1)
-	r.lookAt.Store(&at)
+	r.keys.Nonces.keys.Store(&nonces)
+	maps.DeleteFunc(r.loaded, func(o object, _ material) bool { _, ok := loaded[o]; return !ok })
+	r.catalogue.Store(&c)
+	r.changes.Add(1)
+	r.readAt.Store(&at)
 }
 
 // loadMaterial reads one generation of a set.
@@ -193,7 +193,7 @@ func loadMaterial(ctx context.Context, v Vault, set string, generation int) (mat
 	keyName := keyObject(set, generation)
 	keyPEM, err := v.Get(ctx, keyName)
 	if err != nil {
-		return material{}, absent(keyName, err)
+		return material{}, missingObject(keyName, err)
 	}
 	if set == Nonces {
 		key, err := LoadNonceKey(keyPEM)
@@ -205,7 +205,7 @@ func loadMaterial(ctx context.Context, v Vault, set string, generation int) (mat
 	certName := certObject(set, generation)
 	certPEM, err := v.Get(ctx, certName)
 	if err != nil {
-		return material{}, absent(certName, err)
+		return material{}, missingObject(certName, err)
 	}
 	name, one, err := loadSigner(certPEM, keyPEM)
 	switch {
@@ -217,9 +217,9 @@ func loadMaterial(ctx context.Context, v Vault, set string, generation int) (mat
 	return material{authority: one}, nil
 }
 
-// absent makes it an error for a person that an object is missing which the
-// catalogue names, or which has just been written.
-func absent(name string, err error) error {
+// missingObject turns NotFound into Invalid: the catalogue names the object, or it
+// has just been written, so an operator must restore it.
+func missingObject(name string, err error) error {
 	if errors.Is(err, nstance.NotFound) {
 		return nstance.Errorf(nstance.Invalid, "%s is missing: restore it from a backup", name)
 	}

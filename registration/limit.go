@@ -11,9 +11,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// buckets is how many token buckets all sources share. A source is assigned to
-// one by a keyed hash, so memory is bounded whatever strangers send, and nobody
-// can choose whom to starve: two busy sources meet in one bucket by chance only.
+// buckets is how many token buckets all sources share. A source is assigned to one
+// by a keyed hash. So memory is bounded, and an attacker cannot choose an address
+// that shares a bucket with another source.
 const buckets = 4096
 
 // A Limit is a token bucket. Zero fields mean the default.
@@ -59,8 +59,8 @@ func newLimits(each, global, holder Limit) *limits {
 	return l
 }
 
-// source admits or refuses a registration. IPv6 hosts are counted by their /64,
-// of which a single host may use every address.
+// source admits or refuses a registration. IPv6 sources are counted by their /64,
+// because one host may use every address of it.
 func (l *limits) source(addr netip.Addr, now time.Time) error {
 	addr = addr.Unmap().WithZone("")
 	if addr.Is6() {
@@ -83,9 +83,8 @@ func (l *limits) subject(id nstance.Identity, now time.Time) error {
 	return nil
 }
 
-// holderLimits has a bucket for each holder that has renewed lately. A holder
-// has been authenticated, so there are no more of them than records, and one
-// does not count against another.
+// holderLimits has a bucket for each holder that has renewed recently. Holders are
+// authenticated, so there are at most as many as records.
 type holderLimits struct {
 	limit Limit
 
@@ -94,15 +93,15 @@ type holderLimits struct {
 	sweepAt int // size at which full buckets are removed
 }
 
-// leastSweep is the number of buckets below which none is removed.
-const leastSweep = 1024
+// minSweep is the number of buckets below which none is removed.
+const minSweep = 1024
 
 func (h *holderLimits) allow(holder string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	bucket := h.of[holder]
 	if bucket == nil {
-		if len(h.of) >= max(h.sweepAt, leastSweep) {
+		if len(h.of) >= max(h.sweepAt, minSweep) {
 			h.sweep(now)
 		}
 		bucket = h.limit.limiter()
@@ -111,7 +110,7 @@ func (h *holderLimits) allow(holder string, now time.Time) bool {
 	return bucket.AllowN(now, 1)
 }
 
-// sweep removes the buckets that are full again: a new one is equal to them.
+// sweep removes full buckets: a new bucket is equal to them.
 func (h *holderLimits) sweep(now time.Time) {
 	for holder, bucket := range h.of {
 		if bucket.TokensAt(now) >= float64(h.limit.Burst) {

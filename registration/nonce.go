@@ -20,11 +20,11 @@ const (
 	maxNonce = 4 << 10
 	// keyIDLen is the part of a key's fingerprint that names it, in characters.
 	keyIDLen = 16
-	// MaxNonceLife is the longest that an operator's or administrator's nonce may
-	// be good for.
+	// MaxNonceLife is the longest validity of an operator's or administrator's
+	// nonce.
 	MaxNonceLife = 366 * 24 * time.Hour
-	// nbfLeeway is how far the clock of the server that verifies may be behind
-	// that of the server that minted, which may have been another one.
+	// nbfLeeway is how far the clock of the verifying server may be behind that
+	// of the minting server.
 	nbfLeeway = time.Minute
 )
 
@@ -53,11 +53,11 @@ func nonceKey(key ed25519.PrivateKey) *NonceKey {
 // ID returns the key ID that its nonces carry.
 func (k *NonceKey) ID() string { return k.id }
 
-// PEM returns the private key, to be kept in a Vault.
+// PEM returns the private key, to store it in a Vault.
 func (k *NonceKey) PEM() ([]byte, error) { return pki.MarshalKey(k.key) }
 
-// Mint returns the nonce that states c. It is a pure function: equal claims
-// yield equal bytes, so that user data made again is the same. It fails with
+// Mint returns the nonce with the claims c. It is a pure function: equal claims
+// yield equal bytes, so that user data rendered again is the same. It fails with
 // Invalid, naming the claim, when c could never be accepted.
 func (k *NonceKey) Mint(c Claims) (string, error) {
 	if c.JTI == "" && c.Kind == nstance.RoleAgent {
@@ -88,21 +88,21 @@ func (k *NonceKey) Verify(token string, now time.Time, want Expect) (Claims, err
 	return newNonceKeys([]*NonceKey{k}).Verify(token, now, want)
 }
 
-// Expect says what a nonce must be good for.
+// Expect says for what a nonce must be valid.
 type Expect struct {
 	Cluster nstance.ClusterID
 	Shard   nstance.ShardID
 	Kind    nstance.Role // empty: any that a nonce may have
 }
 
-// NonceKeys is a set of keys of which the first mints and all verify, so that
-// the key can be replaced while nonces of the old one are still out. A [Keyring]
-// changes them under its users' hands. It is safe for concurrent use.
-type NonceKeys struct{ now atomic.Pointer[[]*NonceKey] }
+// NonceKeys is a set of keys of which the first mints and all verify, so that the
+// key can be replaced while nonces of the old one are still valid. A [Keyring]
+// replaces the keys while they are in use. It is safe for concurrent use.
+type NonceKeys struct{ keys atomic.Pointer[[]*NonceKey] }
 
 func newNonceKeys(keys []*NonceKey) *NonceKeys {
 	s := &NonceKeys{}
-	s.now.Store(&keys)
+	s.keys.Store(&keys)
 	return s
 }
 
@@ -114,7 +114,7 @@ func NewNonceKeys(mints *NonceKey, verify ...*NonceKey) (*NonceKeys, error) {
 			return nil, nstance.FieldError("nonce key", "make it with Bootstrap", "is nil")
 		}
 		if slices.ContainsFunc(keys, func(o *NonceKey) bool { return o.id == k.id }) {
-			return nil, nstance.FieldError("nonce key", "name each key once", "%s is there twice", k.id)
+			return nil, nstance.FieldError("nonce key", "name each key once", "%s appears twice", k.id)
 		}
 		keys = append(keys, k)
 	}
@@ -122,11 +122,11 @@ func NewNonceKeys(mints *NonceKey, verify ...*NonceKey) (*NonceKeys, error) {
 }
 
 // KeyID returns the ID of the key that mints.
-func (s *NonceKeys) KeyID() string { return (*s.now.Load())[0].id }
+func (s *NonceKeys) KeyID() string { return (*s.keys.Load())[0].id }
 
-// Mint signs c with the key of that ID; an empty ID means the newest. Naming
-// the key that an intent recorded gives the same bytes again even after the
-// newest key has changed. Fails with NotFound when the key has been retired.
+// Mint signs c with the key of that ID; an empty ID means the current key. With
+// the key ID recorded in an intent it returns the same bytes again even after the
+// current key has changed. Fails with NotFound when the key has been destroyed.
 func (s *NonceKeys) Mint(keyID string, c Claims) (string, error) {
 	if keyID == "" {
 		keyID = s.KeyID()
@@ -139,7 +139,7 @@ func (s *NonceKeys) Mint(keyID string, c Claims) (string, error) {
 }
 
 func (s *NonceKeys) find(id string) *NonceKey {
-	for _, k := range *s.now.Load() {
+	for _, k := range *s.keys.Load() {
 		if k.id == id {
 			return k
 		}
@@ -147,9 +147,9 @@ func (s *NonceKeys) find(id string) *NonceKey {
 	return nil
 }
 
-// Verify returns what a nonce says if it is genuine, meant for want, and valid
-// at now. Its errors say what is wrong and what to do: Invalid when token is no
-// nonce at all, Denied when it is forged, foreign, expired or not valid yet.
+// Verify returns the claims of a nonce if it is genuine, meant for want, and valid
+// at now. Fails with Invalid when token is not a nonce, Denied when it is forged,
+// of another cluster, expired or not valid yet; the error contains the remedy.
 func (s *NonceKeys) Verify(token string, now time.Time, want Expect) (Claims, error) {
 	c, err := s.authenticate(token, want)
 	if err != nil {
@@ -228,8 +228,8 @@ func (c Claims) inTime(now time.Time) error {
 	return foreign(remedy, "nonce expired at %s, it is now %s", c.Expiry.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 }
 
-// unknownKey tells a nonce of another cluster, which somebody has mixed up,
-// from a forged one. Nothing that it reads is believed: either way it refuses.
+// unknownKey returns the error for a nonce by an unknown key: of another cluster,
+// or forged. It reads unverified claims for the message only.
 func unknownKey(tok *jwt.JSONWebToken, want Expect) error {
 	var wire wireClaims
 	if err := tok.UnsafeClaimsWithoutVerification(&wire); err == nil && wire.Cluster != "" && wire.Cluster != want.Cluster {

@@ -8,7 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Records is where registrations stand. The server puts it over its instance
+// Records stores registrations. The server implements it with its instance
 // records; it must be safe for concurrent use.
 type Records interface {
 	// Registration returns the registration part of an instance's record, from
@@ -16,9 +16,9 @@ type Records interface {
 	// instance, never that a read failed.
 	Registration(ctx context.Context, id nstance.InstanceID) (Registration, error)
 
-	// RefreshRegistration is Registration with a fresh read of storage: a late
-	// write of a former leader may have changed it. It is asked only before a
-	// refusal.
+	// RefreshRegistration is Registration with a fresh read of storage, because
+	// a late write of a former leader may have changed it. It is called only
+	// before a refusal.
 	RefreshRegistration(ctx context.Context, id nstance.InstanceID) (Registration, error)
 
 	// UpdateRegistration applies fn to the record by one conditional write,
@@ -27,10 +27,9 @@ type Records interface {
 	// written.
 	UpdateRegistration(ctx context.Context, id nstance.InstanceID, fn func(*Registration) error) (Registration, error)
 
-	// ConsumeNonce marks jti as used, for good, by put-if-absent, and stores r
-	// for Operator to find. It returns what stands under jti: r, or whatever
-	// an earlier call put there, which is then stored for Operator, too, unless
-	// it is already.
+	// ConsumeNonce marks jti as used, permanently, by put-if-absent, and stores r
+	// for Operator. It returns the registration stored under jti: r, or that of
+	// an earlier call, which is then stored for Operator too, if it was not yet.
 	ConsumeNonce(ctx context.Context, jti string, r OperatorRegistration) (OperatorRegistration, error)
 
 	// Operator returns the registration of an operator or administrator, read
@@ -45,14 +44,14 @@ type Records interface {
 // certificates. The Registrar changes only the fields from Addresses on.
 type Registration struct {
 	ID       nstance.InstanceID
-	Kind     nstance.Kind // of the definition it was made from
+	Kind     nstance.Kind // of its definition
 	Tenant   nstance.TenantID
 	Group    nstance.GroupID
 	OnDemand bool
 	Deleting bool // durably marked: it is never registered or renewed again
 
-	Addresses    []netip.Addr // as the agent claims
-	Hostname     string       // as the agent claims
+	Addresses    []netip.Addr // as reported by the agent
+	Hostname     string       // as reported by the agent
 	RegisteredAt time.Time    // zero: issued, but not registered yet
 	Succession
 }
@@ -72,8 +71,8 @@ type OperatorRegistration struct {
 	Succession
 }
 
-// NonceEnds returns when the nonce that was used expires at the latest: until then
-// the mark that it has been used is needed. Zero: nobody knows.
+// NonceEnds returns when the used nonce expires at the latest: until then the mark
+// of its use is needed. Zero: unknown.
 func (o *OperatorRegistration) NonceEnds() time.Time {
 	switch {
 	case !o.NonceExpiry.IsZero():
@@ -84,8 +83,8 @@ func (o *OperatorRegistration) NonceEnds() time.Time {
 	return o.RegisteredAt.Add(MaxNonceLife)
 }
 
-// Ends returns when the last of its certificates and its nonce have expired: until
-// then the record is needed, revoked or not. Zero: nobody knows.
+// Ends returns when its certificates and its nonce have all expired: until then
+// the record is needed, revoked or not. Zero: unknown.
 func (o *OperatorRegistration) Ends() time.Time {
 	end := o.NonceEnds()
 	if o.Current == nil || end.IsZero() {
@@ -110,21 +109,21 @@ type KeyRecord struct {
 	Certificate []byte    `json:"certificate"` // DER
 }
 
-// Succession is which certificates of one holder are good: the current one,
-// and after a renewal the pending one beside it, until that has been used.
+// Succession holds the valid certificates of one holder: the current one, and
+// after a renewal also the pending one, until that has been used.
 type Succession struct {
 	Current *KeyRecord `json:"current,omitempty"`
 	Pending *KeyRecord `json:"pending,omitempty"`
 
-	// Open says that the holder is taken for registered although nobody knows
-	// with which key: the record of an adopted machine. The first certificate of
-	// ours that its agent shows becomes the current one.
+	// Open says that the holder is registered with an unknown key: the record of
+	// an adopted machine. The first certificate of the cluster that its agent
+	// shows becomes the current one.
 	Open bool `json:"-"`
 }
 
-// Promote makes the pending certificate the current one if it has that serial,
-// and reports whether it did. Fold it into the next write of the record once
-// Registrar.Verify has said so.
+// Promote makes the pending certificate the current one if it has that serial, and
+// reports whether it did. Call it in the next write of the record after
+// Registrar.Verify returned promote.
 func (s *Succession) Promote(serial string) bool {
 	if s.Pending == nil || s.Pending.Serial != serial {
 		return false
@@ -133,19 +132,19 @@ func (s *Succession) Promote(serial string) bool {
 	return true
 }
 
-// holds reports whether id's certificate is good, and whether it is the pending
+// holds reports whether id's certificate is valid, and whether it is the pending
 // one.
-func (s *Succession) holds(id nstance.Identity) (good, pending bool) {
+func (s *Succession) holds(id nstance.Identity) (valid, pending bool) {
 	is := func(k *KeyRecord) bool { return k != nil && k.Serial == id.Serial && k.Fingerprint == id.Key }
 	return is(s.Current) || is(s.Pending), is(s.Pending)
 }
 
-// succeed puts next beside the certificate of id, which must be good. If next's
-// key already has the pending certificate, that is returned and nothing
-// changes; unless it has expired, whose reply was lost before a long silence.
-func (s *Succession) succeed(id nstance.Identity, next *KeyRecord, now time.Time) (standing *KeyRecord, err error) {
-	good, _ := s.holds(id)
-	if !good {
+// succeed adds next as the successor of id's certificate, which must be valid. If
+// the pending certificate is for next's key and has not expired, it is returned
+// and nothing changes: the reply to an earlier request was lost.
+func (s *Succession) succeed(id nstance.Identity, next *KeyRecord, now time.Time) (issued *KeyRecord, err error) {
+	valid, _ := s.holds(id)
+	if !valid {
 		return nil, errSuperseded
 	}
 	s.Promote(id.Serial)

@@ -13,12 +13,11 @@ import (
 // about 500.
 const maxCertificate = 4 << 10
 
-// recoverAgent renews a certificate that its holder cannot show in a handshake
-// any more, because it has expired. All that a handshake checks is checked here:
-// the authority's signature, the role, the use, and possession of the key. What
-// the record says counts as it does for every renewal. A certificate that has
-// not expired is taken as well: whose clock is right makes no difference to
-// whose key it is.
+// recoverAgent renews a certificate that TLS does not accept any more because it
+// has expired. It checks what a handshake checks: the authority's signature, the
+// role, the key usage, and possession of the key; and the record, as every renewal
+// does. A certificate that has not expired is accepted too, because the clocks may
+// differ.
 func (r *Registrar) recoverAgent(ctx context.Context, req nstance.RegistrationRequest) (*KeyRecord, error) {
 	if err := r.limits.source(req.Source, r.opts.Now()); err != nil {
 		return nil, err
@@ -32,14 +31,14 @@ func (r *Registrar) recoverAgent(ctx context.Context, req nstance.RegistrationRe
 		return nil, err
 	}
 	rec := agentHolder{r.records, id, nstance.InstanceID(id.Subject), func(reg *Registration) {
-		reg.Addresses, reg.Hostname = addresses, req.Hostname // it may have slept for months
+		reg.Addresses, reg.Hostname = addresses, req.Hostname // they may have changed since registration
 	}}
 	return r.renew(ctx, rec, id, req.CSR)
 }
 
-// proven returns whom the certificate names, once the request has proved to be
-// its holder's. Only what the authority signed raises an alarm: strangers who
-// make up certificates must not be able to call people out of bed.
+// proven returns the identity in the certificate after it has verified the proof
+// of its key. A wrong proof raises an alarm only for a certificate that the
+// authority signed: forged certificates must not page an operator.
 func (r *Registrar) proven(req nstance.RegistrationRequest) (nstance.Identity, error) {
 	rec := req.Recovery
 	if req.Nonce != "" || len(rec.Certificate) > maxCertificate {
@@ -50,7 +49,7 @@ func (r *Registrar) proven(req nstance.RegistrationRequest) (nstance.Identity, e
 	if err != nil {
 		return nstance.Identity{}, nstance.FieldError("certificate", "send the agent's own certificate in DER", "cannot be parsed: %v", err)
 	}
-	id, err := r.vouched(cert)
+	id, err := r.verifyExpired(cert)
 	if err != nil {
 		return nstance.Identity{}, err
 	}
@@ -62,13 +61,13 @@ func (r *Registrar) proven(req nstance.RegistrationRequest) (nstance.Identity, e
 	return id, nil
 }
 
-// vouched returns whom a certificate of ours names, as of the last moment at
-// which it was good.
-func (r *Registrar) vouched(cert *x509.Certificate) (nstance.Identity, error) {
+// verifyExpired returns the identity in a certificate of the cluster, verified as
+// of the end of its validity.
+func (r *Registrar) verifyExpired(cert *x509.Certificate) (nstance.Identity, error) {
 	if _, err := cert.Verify(x509.VerifyOptions{
 		Roots: r.authority.Pool(), CurrentTime: cert.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
-		return nstance.Identity{}, refuseField(nstance.Denied, "certificate", "the instance is replaced", "is not good for recovery: %v", err)
+		return nstance.Identity{}, refuseField(nstance.Denied, "certificate", "the instance is replaced", "is not valid for recovery: %v", err)
 	}
 	id, err := pki.IdentityOf(cert)
 	if err != nil {

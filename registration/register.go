@@ -29,11 +29,11 @@ func (r *Registrar) registerAgent(ctx context.Context, a applicant) (*KeyRecord,
 	return r.registerFresh(ctx, id, a)
 }
 
-// registerFresh takes the record from issued to registered in one conditional
-// write. If another request was faster, what that one wrote decides.
+// registerFresh changes the record from issued to registered in one conditional
+// write. If another request was faster, its result decides.
 func (r *Registrar) registerFresh(ctx context.Context, id nstance.InstanceID, a applicant) (*KeyRecord, error) {
-	who := a.identity()
-	issued, err := r.issue(who, a.key, a.now)
+	holder := a.identity()
+	issued, err := r.issue(holder, a.key, a.now)
 	if err != nil {
 		return nil, err
 	}
@@ -44,26 +44,26 @@ func (r *Registrar) registerFresh(ctx context.Context, id nstance.InstanceID, a 
 			return err
 		}
 		if reg.Current != nil {
-			return errStanding
+			return errIssued
 		}
 		reg.Current, reg.RegisteredAt = issued, a.now.UTC()
 		reg.Addresses, reg.Hostname = a.addresses, a.hostname
 		return nil
 	})
-	if errors.Is(err, errStanding) {
+	if errors.Is(err, errIssued) {
 		return r.standing(ctx, found, a)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("instance %s: %w", id, err)
 	}
-	r.recorded("register", who, issued)
+	r.logIssued("register", holder, issued)
 	return issued, nil
 }
 
-// standing answers for an instance that has a certificate: the same key gets
-// the same certificate, until it has been renewed.
+// standing answers for an instance that has a certificate: the same key gets the
+// same certificate, until it has been renewed.
 func (r *Registrar) standing(ctx context.Context, reg Registration, a applicant) (*KeyRecord, error) {
-	if reg.Current.Fingerprint == a.print {
+	if reg.Current.Fingerprint == a.keyPrint {
 		return reg.Current, nil
 	}
 	reg, err := r.records.RefreshRegistration(ctx, reg.ID)
@@ -77,12 +77,12 @@ func (r *Registrar) standing(ctx context.Context, reg Registration, a applicant)
 }
 
 func (r *Registrar) sameKey(current *KeyRecord, a applicant) (*KeyRecord, error) {
-	if current != nil && current.Fingerprint == a.print {
+	if current != nil && current.Fingerprint == a.keyPrint {
 		return current, nil
 	}
 	r.alarm(a.identity(), "nonce %s was used again with another key, or after a renewal", a.claims.JTI)
 	return nil, foreign("if the first use was not yours, delete the instance or revoke the operator",
-		"nonce has been used already, with another key")
+		"nonce has been used already with another key")
 }
 
 // entitled compares what the nonce claims with the instance's record.
@@ -120,38 +120,38 @@ func (a applicant) identity() nstance.Identity {
 }
 
 // operatorName derives the client name from the nonce, so that it is unique
-// without asking anybody, and the same at each repeat.
+// without coordination, and the same at each repeat.
 func operatorName(c Claims) string {
 	sum := sha256.Sum256([]byte(c.JTI))
 	return string(c.Kind) + "-" + hex.EncodeToString(sum[:8])
 }
 
 func (r *Registrar) registerOperator(ctx context.Context, a applicant) (*KeyRecord, error) {
-	who := a.identity()
-	standing, err := r.records.Operator(ctx, who.Tenant, who.Subject)
+	holder := a.identity()
+	standing, err := r.records.Operator(ctx, holder.Tenant, holder.Subject)
 	switch {
 	case err == nil:
 		return r.standingOperator(standing, a)
 	case !errors.Is(err, nstance.NotFound):
-		return nil, fmt.Errorf("%s %s: %w", who.Role, who.Subject, err)
+		return nil, fmt.Errorf("%s %s: %w", holder.Role, holder.Subject, err)
 	}
 	if err := a.claims.inTime(a.now); err != nil {
 		return nil, err
 	}
-	issued, err := r.issue(who, a.key, a.now)
+	issued, err := r.issue(holder, a.key, a.now)
 	if err != nil {
 		return nil, err
 	}
 	standing, err = r.records.ConsumeNonce(ctx, a.claims.JTI, OperatorRegistration{
-		Name: who.Subject, Role: who.Role, Tenant: who.Tenant, JTI: a.claims.JTI, NonceExpiry: a.claims.Expiry, Hostname: a.hostname,
+		Name: holder.Subject, Role: holder.Role, Tenant: holder.Tenant, JTI: a.claims.JTI, NonceExpiry: a.claims.Expiry, Hostname: a.hostname,
 		RegisteredAt: a.now.UTC(), Succession: Succession{Current: issued},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", who.Role, who.Subject, err)
+		return nil, fmt.Errorf("%s %s: %w", holder.Role, holder.Subject, err)
 	}
 	if standing.Current != nil && standing.Current.Serial == issued.Serial {
-		r.recorded("register", who, issued)
-		r.opts.Journal(r.event(nstance.EventOperatorRegistered, who, "certificate %s until %s", issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339)))
+		r.logIssued("register", holder, issued)
+		r.opts.Journal(r.event(nstance.EventOperatorRegistered, holder, "certificate %s until %s", issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339)))
 	}
 	return r.standingOperator(standing, a)
 }

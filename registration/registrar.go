@@ -34,17 +34,18 @@ type Options struct {
 	// PerHolder limits renewals by one holder (by default one a minute, 5 at once).
 	PerHolder Limit
 
-	// Alarm is told when a nonce or a certificate turns out to be in two hands.
-	// It must not block. Nil logs.
+	// Alarm is called when two parties use the same nonce or certificate. It must
+	// not block. Nil logs.
 	Alarm func(nstance.Event)
 
-	// Exposed is told, after the alarm, of the holder of a certificate for which
-	// a superseded one was shown: its key has proved to be in other hands, or the
-	// holder has lost its newer one. It must not block; nil means no callback.
+	// Exposed is called after the alarm about a superseded certificate, with its
+	// holder: another party has the holder's key, or the holder has lost its
+	// newer certificate. It must not block; nil means no callback.
 	Exposed func(id nstance.Identity, why string)
 
-	// Journal is told of every operator and administrator that registers, and
-	// of every renewal, once that is durable. It must not block. Nil: nobody is.
+	// Journal is called for every operator and administrator that registers, and
+	// for every renewal, once that is durable. It must not block; nil means no
+	// callback.
 	Journal func(nstance.Event)
 
 	Now func() time.Time // default time.Now
@@ -136,11 +137,11 @@ func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options
 	return &Registrar{authority: authority, nonces: nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global, o.PerHolder)}, nil
 }
 
-// An applicant is a request whose nonce and key have proved genuine.
+// An applicant is a request whose nonce and key have been verified.
 type applicant struct {
 	claims    Claims
 	key       ed25519.PublicKey
-	print     string // fingerprint of key
+	keyPrint  string // fingerprint of key
 	addresses []netip.Addr
 	hostname  string
 	now       time.Time
@@ -159,7 +160,7 @@ func (r *Registrar) Register(ctx context.Context, req nstance.RegistrationReques
 	return r.credential(issued), nil
 }
 
-// exchange gives a certificate for a nonce.
+// exchange issues a certificate for a nonce.
 func (r *Registrar) exchange(ctx context.Context, req nstance.RegistrationRequest) (*KeyRecord, error) {
 	a, err := r.admit(req)
 	if err != nil {
@@ -171,7 +172,8 @@ func (r *Registrar) exchange(ctx context.Context, req nstance.RegistrationReques
 	return r.registerOperator(ctx, a)
 }
 
-// admit goes from cheap to dear: the limits come before any cryptography.
+// admit verifies a request, the cheap checks first: the rate limits come before
+// any cryptography.
 func (r *Registrar) admit(req nstance.RegistrationRequest) (applicant, error) {
 	now := r.opts.Now()
 	if err := r.limits.source(req.Source, now); err != nil {
@@ -192,8 +194,9 @@ func (r *Registrar) admit(req nstance.RegistrationRequest) (applicant, error) {
 	return applicant{claims, key, pki.KeyFingerprint(key), addresses, req.Hostname, now}, nil
 }
 
-// machineAddresses bounds and tidies what the machine says about itself. None
-// of it gets into an identity certificate.
+// machineAddresses validates the hostname and returns the addresses without
+// duplicates. The machine reports both; neither is part of an identity
+// certificate.
 func machineAddresses(req nstance.RegistrationRequest) ([]netip.Addr, error) {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
 	if len(req.Hostname) > maxHostname || strings.Trim(req.Hostname, allowed) != "" {
@@ -214,7 +217,7 @@ func machineAddresses(req nstance.RegistrationRequest) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// issue signs a client's certificate. Nobody gets it before it is recorded.
+// issue signs a client's certificate. The caller records it before the reply.
 func (r *Registrar) issue(id nstance.Identity, key ed25519.PublicKey, now time.Time) (*KeyRecord, error) {
 	lifetime := r.opts.OperatorLifetime
 	if id.Role == nstance.RoleAgent {
@@ -229,8 +232,8 @@ func (r *Registrar) issue(id nstance.Identity, key ed25519.PublicKey, now time.T
 	return &issued, nil
 }
 
-// recorded logs that a certificate was issued.
-func (r *Registrar) recorded(op string, id nstance.Identity, issued *KeyRecord) {
+// logIssued logs that a certificate was issued.
+func (r *Registrar) logIssued(op string, id nstance.Identity, issued *KeyRecord) {
 	r.opts.Log.Info("certificate issued", "op", op, "subject", id.Subject, "role", id.Role, "tenant", id.Tenant,
 		"serial", issued.Serial, "not_after", issued.NotAfter)
 }
@@ -242,14 +245,14 @@ func (r *Registrar) credential(issued *KeyRecord) nstance.Credential {
 	}
 }
 
-// alarm reports that what only one holder should have is in two hands.
+// alarm reports that two parties use the same nonce or certificate.
 func (r *Registrar) alarm(id nstance.Identity, format string, args ...any) {
 	e := r.event(nstance.EventAlarm, id, format, args...)
 	e.Code = nstance.Denied
 	r.opts.Alarm(e)
 }
 
-// event is one about the holder of a certificate.
+// event returns an event about the holder of a certificate.
 func (r *Registrar) event(typ nstance.EventType, id nstance.Identity, format string, args ...any) nstance.Event {
 	e := nstance.Event{
 		Time: r.opts.Now().UTC(), Type: typ, Tenant: id.Tenant,

@@ -43,7 +43,7 @@ func (r *Registrar) renew(ctx context.Context, rec holder, id nstance.Identity, 
 		return nil, err
 	}
 	now := r.opts.Now()
-	standing, err := s.succeed(id, &KeyRecord{Fingerprint: pki.KeyFingerprint(key)}, now) // on a copy: signing is worth it only if needed
+	standing, err := s.succeed(id, &KeyRecord{Fingerprint: pki.KeyFingerprint(key)}, now) // on a copy, to sign only if needed
 	if standing != nil || err != nil {
 		return standing, err
 	}
@@ -63,43 +63,43 @@ func (r *Registrar) recordRenewal(ctx context.Context, rec holder, id nstance.Id
 	err := rec.update(ctx, func(s *Succession) (err error) {
 		found = *s
 		if standing, err = s.succeed(id, issued, now); err == nil && standing != nil {
-			return errStanding
+			return errIssued
 		}
 		return err
 	})
 	switch {
-	case errors.Is(err, errStanding):
+	case errors.Is(err, errIssued):
 		return standing, nil
 	case errors.Is(err, errSuperseded):
 		return nil, r.superseded(id, found)
 	case err != nil:
 		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
-	r.recorded("renew", id, issued)
+	r.logIssued("renew", id, issued)
 	r.journalRenewal(id, issued, !now.Before(id.NotAfter))
 	return issued, nil
 }
 
-// journalRenewal leaves out what every agent does one and a half times a day: in
-// a large fleet it would push everything else out of the journal.
+// journalRenewal skips the ordinary renewals of agents, one and a half a day each:
+// in a large fleet they would push all other events out of the journal.
 func (r *Registrar) journalRenewal(id nstance.Identity, issued *KeyRecord, recovered bool) {
-	was := "replaces"
+	relation := "replaces"
 	switch {
 	case recovered:
-		was = "replaces, by recovery, the expired"
+		relation = "replaces, by recovery, the expired"
 	case id.Role == nstance.RoleAgent && issued.Issuer == id.Issuer:
 		return
 	}
 	r.opts.Journal(r.event(nstance.EventCertificateRenewed, id, "certificate %s until %s %s %s",
-		issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339), was, id.Serial))
+		issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339), relation, id.Serial))
 }
 
-// Verify checks, at each connection, what the certificate alone cannot say:
-// that its holder still exists and that its serial is the current or the
-// pending one. For a pending one promote is true: the caller then folds
-// Succession.Promote into the next write of the record; until then both stand.
-// It fails with NotFound when the instance is deleted or unknown, Denied when
-// the certificate has been superseded (with an alarm) or the operator revoked.
+// Verify checks, at each connection, that the certificate's holder still exists
+// and that its serial is the current or the pending one. For a pending one promote
+// is true: the caller then calls Succession.Promote in the next write of the
+// record; until then both are valid. It fails with NotFound when the instance is
+// deleted or unknown, Denied when the certificate has been superseded (with an
+// alarm) or the operator revoked.
 func (r *Registrar) Verify(ctx context.Context, id nstance.Identity) (promote bool, err error) {
 	rec, err := r.holder(id)
 	if err != nil {
@@ -109,8 +109,8 @@ func (r *Registrar) Verify(ctx context.Context, id nstance.Identity) (promote bo
 	return promote, err
 }
 
-// check reads storage before it refuses: a former leader's late write may have
-// issued the certificate that this one has not heard of.
+// check reads storage before it refuses: a late write of a former leader may have
+// issued the certificate.
 func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) (Succession, bool, error) {
 	var s Succession
 	for _, fresh := range []bool{false, true} {
@@ -122,44 +122,45 @@ func (r *Registrar) check(ctx context.Context, rec holder, id nstance.Identity) 
 			return s, pending, nil
 		}
 		if fresh && s.Open {
-			s, err := r.occupy(ctx, rec, id)
+			s, err := r.claimOpen(ctx, rec, id)
 			return s, false, err
 		}
 	}
 	return Succession{}, false, r.superseded(id, s)
 }
 
-// occupy makes the certificate of id, the first that is shown for an open
-// record, the current one. Its key, its serial and who signed it are all that is kept of it.
-func (r *Registrar) occupy(ctx context.Context, rec holder, id nstance.Identity) (Succession, error) {
-	var taken Succession
+// claimOpen makes the certificate of id, the first that is used for an open
+// record, the current one. It stores its key, serial and issuer only.
+func (r *Registrar) claimOpen(ctx context.Context, rec holder, id nstance.Identity) (Succession, error) {
+	var claimed Succession
 	err := rec.update(ctx, func(s *Succession) error {
-		taken = *s
-		if good, _ := s.holds(id); !good && !s.Open {
-			return errSuperseded // another one was faster
-		} else if !good {
+		claimed = *s
+		if valid, _ := s.holds(id); !valid && !s.Open {
+			return errSuperseded // another certificate was faster
+		} else if !valid {
 			s.Current, s.Open = &KeyRecord{Fingerprint: id.Key, Serial: id.Serial, Issuer: id.Issuer, NotAfter: id.NotAfter}, false
 		}
-		taken = *s
+		claimed = *s
 		return nil
 	})
 	switch {
 	case errors.Is(err, errSuperseded):
-		return Succession{}, r.superseded(id, taken)
+		return Succession{}, r.superseded(id, claimed)
 	case err != nil:
 		return Succession{}, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
-	r.opts.Log.Info("certificate taken for an adopted machine", "subject", id.Subject, "tenant", id.Tenant, "serial", id.Serial)
-	return taken, nil
+	r.opts.Log.Info("certificate of an adopted machine accepted as its current one", "subject", id.Subject, "tenant", id.Tenant, "serial", id.Serial)
+	return claimed, nil
 }
 
-// superseded refuses a certificate that the record s does not hold. One that ends
-// after the current one has not been superseded: the record is older than it is,
-// as after storage was put back, and its holder has done nothing wrong.
+// superseded refuses a certificate that the record s does not hold. If it ends
+// after the current one it has not been superseded: the record is older than the
+// certificate, as after storage was restored from a backup, and Exposed is not
+// called.
 func (r *Registrar) superseded(id nstance.Identity, s Succession) error {
-	why := fmt.Sprintf("certificate %s was shown although it has been superseded", id.Serial)
+	why := fmt.Sprintf("superseded certificate %s was used: there may be a copy of the key", id.Serial)
 	if s.Current != nil && id.NotAfter.After(s.Current.NotAfter) {
-		why = fmt.Sprintf("certificate %s was shown, which is newer than the record says: was storage put back to an earlier state?", id.Serial)
+		why = fmt.Sprintf("certificate %s was used, which is newer than the record: was storage restored from a backup?", id.Serial)
 		r.alarm(id, "%s", why)
 	} else {
 		r.alarm(id, "%s", why)
@@ -170,7 +171,7 @@ func (r *Registrar) superseded(id nstance.Identity, s Succession) error {
 
 // A holder is the record of one certificate's holder, of either kind.
 type holder interface {
-	// read fails with NotFound or Denied when the holder is no more.
+	// read fails with NotFound or Denied when the holder is deleted or revoked.
 	read(ctx context.Context, fresh bool) (Succession, error)
 	// update is one conditional write, refused like read.
 	update(ctx context.Context, fn func(*Succession) error) error
@@ -188,18 +189,18 @@ func (r *Registrar) holder(id nstance.Identity) (holder, error) {
 }
 
 type agentHolder struct {
-	records  Records
-	who      nstance.Identity
-	instance nstance.InstanceID
-	also     func(*Registration) // what else changes in the same write; nil: nothing
+	records     Records
+	identity    nstance.Identity
+	instance    nstance.InstanceID
+	extraUpdate func(*Registration) // in the same write; nil: none
 }
 
 func (h agentHolder) live(reg Registration) error {
 	switch {
 	case reg.Deleting:
 		return nstance.Errorf(nstance.NotFound, "instance is being deleted")
-	case reg.Tenant != h.who.Tenant:
-		return nstance.Errorf(nstance.Denied, "certificate names tenant %q, the record %q", h.who.Tenant, reg.Tenant)
+	case reg.Tenant != h.identity.Tenant:
+		return nstance.Errorf(nstance.Denied, "certificate names tenant %q, the record %q", h.identity.Tenant, reg.Tenant)
 	}
 	return nil
 }
@@ -221,8 +222,8 @@ func (h agentHolder) update(ctx context.Context, fn func(*Succession) error) err
 		if err := h.live(*reg); err != nil {
 			return err
 		}
-		if h.also != nil {
-			h.also(reg)
+		if h.extraUpdate != nil {
+			h.extraUpdate(reg)
 		}
 		return fn(&reg.Succession)
 	})
@@ -230,22 +231,22 @@ func (h agentHolder) update(ctx context.Context, fn func(*Succession) error) err
 }
 
 type operatorHolder struct {
-	records Records
-	who     nstance.Identity
+	records  Records
+	identity nstance.Identity
 }
 
 func (h operatorHolder) live(op OperatorRegistration) error {
 	switch {
 	case op.Revoked:
 		return revoked(op)
-	case op.Role != h.who.Role:
-		return nstance.Errorf(nstance.Denied, "certificate states role %s, the record %s", h.who.Role, op.Role)
+	case op.Role != h.identity.Role:
+		return nstance.Errorf(nstance.Denied, "certificate states role %s, the record %s", h.identity.Role, op.Role)
 	}
 	return nil
 }
 
 func (h operatorHolder) read(ctx context.Context, _ bool) (Succession, error) {
-	op, err := h.records.Operator(ctx, h.who.Tenant, h.who.Subject)
+	op, err := h.records.Operator(ctx, h.identity.Tenant, h.identity.Subject)
 	if err != nil {
 		return Succession{}, err
 	}
@@ -253,7 +254,7 @@ func (h operatorHolder) read(ctx context.Context, _ bool) (Succession, error) {
 }
 
 func (h operatorHolder) update(ctx context.Context, fn func(*Succession) error) error {
-	_, err := h.records.UpdateOperator(ctx, h.who.Tenant, h.who.Subject, func(op *OperatorRegistration) error {
+	_, err := h.records.UpdateOperator(ctx, h.identity.Tenant, h.identity.Subject, func(op *OperatorRegistration) error {
 		if err := h.live(*op); err != nil {
 			return err
 		}

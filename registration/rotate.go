@@ -10,45 +10,44 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// maxTries bounds how often a step is taken anew because others took one
-// meanwhile.
+// maxTries bounds how often a step is repeated after concurrent changes.
 const maxTries = 5
 
 // A Rotation is one step of a key set's rotation.
 type Rotation struct {
 	Set    string // Identity, Workload or Nonces
 	Step   Step
-	DryRun bool // say what the set would be, and change nothing
-	// Free returns nil when nothing depends on a retired key any more, which
-	// finish asks before that goes. Nil asks nobody: finish by force.
+	DryRun bool // return the resulting set without changing anything
+	// Free is called before StepFinish destroys a retired key. It returns nil
+	// when nothing depends on the key any more. Nil forces the step.
 	Free func(ctx context.Context, retired KeyEntry) error
 }
 
-// errFaster says that somebody else took a step at the same time.
-var errFaster = errors.New("others were faster")
+// errConcurrentChange means that the catalogue was changed at the same time.
+var errConcurrentChange = errors.New("the catalogue was changed concurrently")
 
-// Rotate takes a step and returns the set as it is then. Repeating a step is
-// harmless, whoever took it and wherever they died. It fails with Conflict when
-// the step is not next, or must wait: its message says for what; with Invalid
-// for a set or a step that does not exist.
+// Rotate performs a step and returns the resulting set. Steps are idempotent, also
+// after a crash of another process within the step. It fails with Conflict when
+// the step is not the next one or must wait, with the reason; with Invalid for a
+// set or a step that does not exist.
 //
 // A key's objects are written before the catalogue names it, and destroyed after
-// it does not any more.
+// it has been removed from the catalogue.
 func (r *Keyring) Rotate(ctx context.Context, o Rotation) (KeySet, error) {
 	if !slices.Contains(sets, o.Set) {
 		return KeySet{}, nstance.FieldError("name", "use identity, workload or nonce", "there are no %q keys", clip(o.Set))
 	}
-	if err := r.take(ctx); err != nil {
+	if err := r.lockVault(ctx); err != nil {
 		return KeySet{}, err
 	}
-	defer r.give()
+	defer r.unlockVault()
 	for range maxTries {
 		s, err := r.step(ctx, o)
-		if !errors.Is(err, errFaster) {
+		if !errors.Is(err, errConcurrentChange) {
 			return s, err
 		}
 	}
-	return KeySet{}, nstance.Errorf(nstance.Conflict, "%s of the %s keys: others have changed them %d times meanwhile", o.Step, o.Set, maxTries)
+	return KeySet{}, nstance.Errorf(nstance.Conflict, "%s of the %s keys: they were changed concurrently %d times, repeat it", o.Step, o.Set, maxTries)
 }
 
 func (r *Keyring) step(ctx context.Context, o Rotation) (KeySet, error) {
@@ -70,25 +69,25 @@ func (r *Keyring) step(ctx context.Context, o Rotation) (KeySet, error) {
 	if _, err := r.adopt(ctx, c, at); err != nil {
 		return KeySet{}, err
 	}
-	if err := r.destroy(ctx, o.Set); err != nil { // the step stands all the same, and the next one tries again
-		return KeySet{}, fmt.Errorf("%s is done, but a private key has not been destroyed, repeat it: %w", o.Step, err)
+	if err := r.destroy(ctx, o.Set); err != nil { // the step is done; the next one repeats the destruction
+		return KeySet{}, fmt.Errorf("%s is done, but a private key has not been destroyed, repeat the step: %w", o.Step, err)
 	}
 	return r.Set(o.Set), nil
 }
 
-// replace changes one set of a catalogue from old to next, unless somebody else
-// has changed it.
+// replace changes one set of a catalogue from old to next, unless it has been
+// changed concurrently.
 func replace(name string, old, next KeySet) func(*Catalogue) error {
 	return func(c *Catalogue) error {
 		if !slices.Equal(c.Sets[name].Keys, old.Keys) || c.Sets[name].Last != old.Last {
-			return errFaster
+			return errConcurrentChange
 		}
 		*c = c.with(name, next)
 		return nil
 	}
 }
 
-// next returns what a step makes of a set.
+// next returns the set after a step.
 func (r *Keyring) next(ctx context.Context, s KeySet, o Rotation, now time.Time) (KeySet, error) {
 	switch o.Step {
 	case StepBegin:
@@ -107,8 +106,8 @@ func (r *Keyring) next(ctx context.Context, s KeySet, o Rotation, now time.Time)
 	return s, nstance.FieldError("step", "use begin, activate, finish or abort", "there is no step %q", clip(string(o.Step)))
 }
 
-// begin makes the next generation. One that was made by somebody who died before
-// the catalogue named it is taken.
+// begin creates the next generation. It uses objects that a crashed process
+// created before the catalogue named them.
 func (r *Keyring) begin(ctx context.Context, s KeySet, o Rotation, now time.Time) (KeySet, error) {
 	generation := s.Last + 1
 	if o.DryRun {
@@ -141,10 +140,10 @@ func (s KeySet) finished(ctx context.Context, o Rotation, now time.Time) (KeySet
 	return s.without(PhaseRetired), nil
 }
 
-// destroy destroys the private keys that are gone. Until all are, each step
-// tries again.
+// destroy destroys the private keys of removed generations. Each step repeats it
+// until all are destroyed.
 func (r *Keyring) destroy(ctx context.Context, set string) error {
-	gone := r.seen.Load().Sets[set].Gone
+	gone := r.catalogue.Load().Sets[set].Gone
 	if len(gone) == 0 {
 		return nil
 	}
@@ -170,8 +169,9 @@ func (r *Keyring) destroy(ctx context.Context, set string) error {
 	return err
 }
 
-// UseUntil notes that something signed with a key is good until then, so that
-// finish waits for it. Nothing is written if that is known, or the key is gone.
+// UseUntil records that something signed with a key is valid until then, so that
+// StepFinish waits for it. Nothing changes if a later time is recorded already, or
+// the key has been removed.
 func (r *Keyring) UseUntil(ctx context.Context, set, id string, until time.Time) error {
 	until = until.UTC().Truncate(time.Second)
 	_, err := r.vault.UpdateCatalogue(ctx, func(c *Catalogue) error {

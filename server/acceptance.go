@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
@@ -212,8 +213,7 @@ func (a *acceptance) refuse(err error, why string) {
 	case nstance.Unavailable, nstance.Throttled, nstance.Ambiguous:
 		return
 	default:
-		text = err.Error()
-		text = strings.ToValidUTF8(text[:min(len(text), longestRefusal)], "")
+		text = wire.Cut(err.Error(), longestRefusal)
 	}
 	a.mu.Lock()
 	known := text == a.refused
@@ -313,10 +313,8 @@ func (a *acceptance) follow(ctx context.Context) {
 		if _, err := a.t.server.reread(ctx, "found where it comes from"); errors.Is(err, nstance.Unavailable) {
 			wait = min(wait, 5*time.Second)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/server/config"
 )
 
@@ -115,7 +116,7 @@ func (k *addressKeeper) take(ctx context.Context) error {
 			k.alarm("this server gives up leading: it cannot take the leader address "+k.address+", and one stands by that has never failed to", err)
 			return fmt.Errorf("take the leader address %s: %w", k.address, err)
 		}
-		if !pause(ctx, wait) {
+		if !sleep.For(ctx, wait) {
 			return nil
 		}
 		wait = min(2*wait, k.ttl)
@@ -139,7 +140,7 @@ func (k *addressKeeper) try(ctx context.Context) error {
 			return nil
 		case time.Since(began) >= k.ttl:
 			return nstance.Errorf(nstance.Unavailable, "the cloud has accepted it, and it is not here after %s", k.ttl)
-		case !pause(ctx, k.ttl/6):
+		case !sleep.For(ctx, k.ttl/6):
 			return nil
 		}
 	}
@@ -148,7 +149,7 @@ func (k *addressKeeper) try(ctx context.Context) error {
 // watch looks every ttl, and returns when the address has moved away, or ctx
 // has ended. An error is no answer.
 func (k *addressKeeper) watch(ctx context.Context) {
-	for pause(ctx, k.ttl) {
+	for sleep.For(ctx, k.ttl) {
 		held, err := k.held(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -207,16 +208,4 @@ func (k *addressKeeper) problems() []string {
 		return nil
 	}
 	return []string{k.trouble}
-}
-
-// pause waits, and reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

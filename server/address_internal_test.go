@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
@@ -74,7 +75,7 @@ func addressTest(t *testing.T, name string, f func(t *testing.T, c *simcloud.Clo
 
 // wait lets time pass, and everything that is due then happen.
 func wait(t *testing.T, d time.Duration) {
-	pause(t.Context(), d)
+	sleep.For(t.Context(), d)
 	synctest.Wait()
 }
 

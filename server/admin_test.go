@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -41,7 +43,27 @@ func (o *office) must(into any, args ...string) {
 	o.Helper()
 	code, out, errs := o.run(append(args, "-o", "json")...)
 	require.Zero(o, code, errs)
+	if m, ok := into.(proto.Message); ok {
+		require.NoError(o, protojson.Unmarshal([]byte(out), m), out)
+		return
+	}
 	require.NoError(o, json.Unmarshal([]byte(out), into), out)
+}
+
+// list runs a command of nstance-admin that prints a list of messages.
+func list[T any, M interface {
+	*T
+	proto.Message
+}](o *office, args ...string) (out []M) {
+	o.Helper()
+	var printed []json.RawMessage
+	o.must(&printed, args...)
+	for _, one := range printed {
+		m := M(new(T))
+		require.NoError(o, protojson.Unmarshal(one, m))
+		out = append(out, m)
+	}
+	return out
 }
 
 // until looks again and again, in the test's own goroutine.
@@ -83,44 +105,40 @@ func newOffice(t *testing.T, size int) *office {
 func TestAdminAgainstRealServer(t *testing.T) {
 	o := newOffice(t, 2)
 	o.until(func() bool { return o.count(nstance.EventCreated) == 3 })
-	var list []admin.Instance
-	o.must(&list, "instance", "list", "--group", "web")
-	require.Len(t, list, 2)
-	machines := []nstance.InstanceID{list[0].ID, list[1].ID}
+	web := list[apiv1.Instance](o, "instance", "list", "--group", "web")
+	require.Len(t, web, 2)
+	machines := []nstance.InstanceID{nstance.InstanceID(web[0].GetId()), nstance.InstanceID(web[1].GetId())}
 	for _, id := range machines {
 		o.ready(id)
 	}
 	t.Run("status", func(t *testing.T) {
-		var s admin.ShardStatus
+		var s apiv1.GetShardStatusResponse
 		o.must(&s, "status")
 		require.True(t, s.Leader)
-		require.Equal(t, []int{2, 3, 2}, []int{s.Groups, s.Instances, s.AgentsConnected})
+		require.Equal(t, []int32{2, 3, 2}, []int32{s.Groups, s.Instances, s.AgentsConnected})
 	})
 	t.Run("groups", func(t *testing.T) {
-		var groups []admin.Group
-		o.must(&groups, "group", "list", "--tenant", "default")
+		groups := list[apiv1.Group](o, "group", "list", "--tenant", "default")
 		require.Len(t, groups, 1)
-		require.Equal(t, 2, groups[0].Ready)
-		require.True(t, groups[0].Static)
+		require.EqualValues(t, 2, groups[0].GetReady())
+		require.True(t, groups[0].GetIsStatic())
 	})
 	t.Run("an instance and its story", func(t *testing.T) {
-		var s admin.Story
+		var s apiv1.GetInstanceResponse
 		o.until(func() bool { // the journal is written in batches
-			s = admin.Story{}
 			o.must(&s, "instance", "get", string(machines[0]))
-			return len(s.Events) > 0 && s.Events[len(s.Events)-1].Type == nstance.EventReady
+			events := s.GetEvents()
+			return len(events) > 0 && events[len(events)-1].GetType() == string(nstance.EventReady)
 		})
-		require.Equal(t, nstance.Ready, s.State)
-		require.True(t, s.Connected)
-		var events []nstance.Event
-		o.must(&events, "events", "--group", "web")
-		require.NotEmpty(t, events)
+		require.Equal(t, string(nstance.Ready), s.GetInstance().GetState())
+		require.True(t, s.GetInstance().GetConnected())
+		require.NotEmpty(t, list[apiv1.Event](o, "events", "--group", "web"))
 	})
 	t.Run("the configuration", func(t *testing.T) {
-		var s admin.ConfigStatus
+		var s apiv1.GetConfigStatusResponse
 		o.must(&s, "config", "status")
 		require.NotEmpty(t, s.Digest)
-		var r admin.ConfigRefresh
+		var r apiv1.RefreshConfigResponse
 		o.must(&r, "config", "refresh")
 		require.False(t, r.Changed)
 		before := o.conf.text
@@ -141,26 +159,26 @@ func TestAdminAgainstRealServer(t *testing.T) {
 		}
 	})
 	t.Run("scaling", func(t *testing.T) {
-		var s admin.Scaling
+		var s apiv1.UpdateGroupResponse
 		o.must(&s, "group", "scale", "web", "1", "--dry-run")
-		require.Equal(t, admin.Scaling{Tenant: "default", Group: "web", Size: 1, PreviousSize: 2, DryRun: true}, s)
+		require.EqualValues(t, 1, s.GetGroup().GetSize())
 		code, _, _ := o.run("group", "scale", "web", "1")
 		require.Equal(t, 2, code, "without a confirmation")
 		o.must(&s, "group", "scale", "web", "3")
 		o.until(func() bool { return o.count(nstance.EventCreated) == 4 })
 	})
 	t.Run("draining", func(t *testing.T) {
-		var r admin.Removal
+		var r apiv1.DrainInstanceResponse
 		o.must(&r, "instance", "drain", string(machines[1]), "--reason", "kernel", "--yes")
-		require.Equal(t, nstance.CauseRequest, r.Drain.Causes[0].Kind)
+		require.Equal(t, string(nstance.CauseRequest), r.Drain.Causes[0].Kind)
 		require.Regexp(t, `^kernel \(asked for by admin-\w+\)$`, r.Drain.Causes[0].Message)
 		code, _, errs := o.run("interrupt", string(machines[1]), "--yes")
 		require.Equal(t, 6, code, errs)
 	})
 	t.Run("deleting", func(t *testing.T) {
-		var r admin.Removal
-		o.must(&r, "instance", "delete", string(o.machine("blue")), "--no-drain", "--yes")
-		require.Equal(t, "delete", r.Action)
+		id := o.machine("blue")
+		o.must(&apiv1.DeleteInstanceResponse{}, "instance", "delete", string(id), "--no-drain", "--yes")
+		o.await(nstance.EventDeleteRequested, id)
 	})
 }
 

@@ -12,13 +12,14 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server/web"
 )
 
 // Kinds of what needs attention, beside those of the reconciler.
 const (
 	attentionAddress    = "leader_address" // the shard's movable address is not this server's
-	attentionCleaning   = "cleaning"       // what is of no use any more is not removed
+	attentionGarbage    = "garbage"        // what has no use any more is not deleted
 	attentionConfig     = "config"         // the configuration in force is not remembered
 	attentionFiles      = "files"          // files of machines cannot be made
 	attentionGroups     = "groups_file"    // what the API changed cannot be read or kept
@@ -35,7 +36,7 @@ func attentionKinds() []string {
 	kinds := append(reconcile.HoldKinds(),
 		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
 		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
-		attentionAddress, attentionCleaning, attentionConfig, attentionFiles, attentionGroups, attentionHeld, attentionJournal,
+		attentionAddress, attentionGarbage, attentionConfig, attentionFiles, attentionGroups, attentionHeld, attentionJournal,
 		attentionKeys, attentionLookup, attentionRefused, attentionNotLeading,
 	)
 	slices.Sort(kinds)
@@ -65,7 +66,7 @@ func (t *term) attention() []reconcile.Attention {
 		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.resolver.problems()),
 		sentences(attentionAddress, "look at the network and the rights of this server", t.address.problems()),
 		sentences(attentionFiles, "configure what the file needs, or put the secret", t.files.problems()),
-		sentences(attentionCleaning, "look at the storage", t.cleaner.problems()),
+		sentences(attentionGarbage, "look at the storage", t.collector.problems()),
 		sentences(attentionJournal, "look at the disk of this server", s.cache.Problems()),
 		sentences(attentionKeys, "look at the storage", s.keyProblems()),
 	)
@@ -97,7 +98,7 @@ func (s *Server) refusedConfig() []reconcile.Attention {
 // everybodys reports whether each operator may see an entry: it concerns the
 // whole shard, and says nothing of its settings, machines or tenants.
 func everybodys(a reconcile.Attention) bool {
-	return a.Tenant == "" && (a.Kind == reconcile.HoldFrozen || a.Kind == reconcile.HoldClock)
+	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock)
 }
 
 // Bounds on one answer.
@@ -117,14 +118,12 @@ func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Atten
 		default:
 			out = append(out, &apiv1.Attention{
 				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
-				Until: wire.Time(a.Until), Why: cut(a.Why), Remedy: cut(a.Remedy),
+				Until: wire.Time(a.Until), Why: wire.Cut(a.Why, maxWhy), Remedy: wire.Cut(a.Remedy, maxWhy),
 			})
 		}
 	}
 	return out, omitted
 }
-
-func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxWhy)], "") }
 
 // attentionRows returns for the status page, which has no login, how many entries
 // of each kind there are. Only what every operator may see is shown in words.

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // attention returns by kind what a caller is told needs attention.
@@ -47,13 +48,13 @@ func TestAttentionIsShownAlike(t *testing.T) {
 		require.Equal(t, "group blue/db", all[reconcile.AttentionShort][0].GetSubject())
 		require.Equal(t, "0 of 2 members are ready, 2 booting", all[reconcile.AttentionShort][1].GetWhy())
 		require.NotNil(t, all[reconcile.AttentionShort][1].GetSince())
-		require.Contains(t, all[reconcile.HoldFrozen][0].GetWhy(), "audit")
+		require.Contains(t, all[plan.HoldFrozen][0].GetWhy(), "audit")
 		require.Equal(t, "instance "+string(id), all[reconcile.AttentionAlarm][0].GetSubject())
 		require.Contains(t, all["config_refused"][0].GetRemedy(), "nstance-admin config refresh")
 	})
 	t.Run("to operators what concerns their tenant", func(t *testing.T) {
 		require.Len(t, theirs[reconcile.AttentionShort], 1)
-		require.Len(t, theirs[reconcile.HoldFrozen], 1)
+		require.Len(t, theirs[plan.HoldFrozen], 1)
 		require.Len(t, theirs[reconcile.AttentionAlarm], 1)
 		require.Empty(t, theirs["config_refused"])
 		for _, list := range attention(t, w.client(nstance.RoleOperator, nstance.DefaultTenant).api()) {

@@ -38,7 +38,7 @@ func (b bootstrap) Render(ctx context.Context, rec *storage.Instance, def nstanc
 	}
 	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
 	userData, err := renderText(ctx, "userdata.content", content, data)
-	return reconcile.Rendered{UserData: userData, Args: args}, err
+	return reconcile.Rendered{UserData: []byte(userData), Args: args}, err
 }
 
 // renderArgs renders every string within args.
@@ -46,39 +46,11 @@ func renderArgs(ctx context.Context, args json.RawMessage, data files.Boot) (jso
 	if len(args) == 0 || !bytes.Contains(args, []byte("{{")) {
 		return args, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(args))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil {
-		return nil, nstance.FieldError("args", "correct the template", "%v", err)
-	}
-	v, err := renderIn(ctx, "args", v, data)
+	v, err := render.JSON("args", args, func(path, text string) (string, error) { return renderText(ctx, path, text, data) })
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(v)
-}
-
-func renderIn(ctx context.Context, path string, v any, data files.Boot) (any, error) {
-	var err error
-	switch v := v.(type) {
-	case string:
-		out, err := renderText(ctx, path, v, data)
-		return string(out), err
-	case map[string]any:
-		for k := range v {
-			if v[k], err = renderIn(ctx, path+"."+k, v[k], data); err != nil {
-				return nil, err
-			}
-		}
-	case []any:
-		for i := range v {
-			if v[i], err = renderIn(ctx, path, v[i], data); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
 }
 
 func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string, error) {
@@ -132,17 +104,13 @@ func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boo
 	}}
 }
 
-func renderText(ctx context.Context, field, content string, data files.Boot) ([]byte, error) {
-	t, err := render.Parse(content)
-	if err != nil {
-		return nil, nstance.FieldError(field, "correct the template", "%v", err)
-	}
-	out, err := t.Render(ctx, data)
+func renderText(ctx context.Context, field, content string, data files.Boot) (string, error) {
+	out, err := new(render.Renderer).Text(ctx, content, data)
 	switch {
 	case err == nil:
 		return out, nil
 	case errors.Is(err, nstance.Unavailable):
-		return nil, fmt.Errorf("%s: %w", field, err)
+		return "", fmt.Errorf("%s: %w", field, err)
 	}
-	return nil, nstance.FieldError(field, "correct the template, or define the variable", "%v", err)
+	return "", nstance.FieldError(field, "correct the template, or define the variable", "%v", err)
 }

@@ -103,12 +103,7 @@ func (l *certlog) put(ctx context.Context, b *batch) error {
 		return err
 	}
 	key := storage.CertLogPrefix(l.shard) + b.last.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
-	_, err := l.store.PutIfAbsent(ctx, key, b.lines.Bytes())
-	if errors.Is(err, nstance.Ambiguous) {
-		if obj, gerr := l.store.Get(ctx, key); gerr == nil && bytes.Equal(obj.Data, b.lines.Bytes()) {
-			return nil
-		}
-	}
+	_, err := storage.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
 	return err
 }
 

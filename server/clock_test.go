@@ -8,7 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -46,7 +46,7 @@ func TestWrongClockIsShown(t *testing.T) {
 			require.Contains(t, said.Reason, c.want)
 
 			api := w.admin()
-			hold := w.held(api, "web", reconcile.HoldClock)
+			hold := w.held(api, "web", plan.HoldClock)
 			require.Contains(t, hold.GetReason(), c.want)
 			require.WithinDuration(t, said.Time, hold.GetSince().AsTime(), time.Second)
 			shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
@@ -55,8 +55,8 @@ func TestWrongClockIsShown(t *testing.T) {
 			require.Equal(t, hold.GetSince().AsTime(), shard.GetHolds()[0].GetSince().AsTime())
 			require.Len(t, shard.GetProblems(), 1)
 			s := w.status()
-			require.Equal(t, []string{reconcile.HoldClock + ": " + hold.GetReason()}, s.Groups[1].Holds)
-			require.Contains(t, w.shown(reconcile.HoldClock).Why, c.want)
+			require.Equal(t, []string{plan.HoldClock + ": " + hold.GetReason()}, s.Groups[1].Holds)
+			require.Contains(t, w.shown(plan.HoldClock).Why, c.want)
 			require.Contains(t, w.scrape(), `nstance_group_held{group="web",kind="clock",tenant="default"} 1`)
 		})
 	}

@@ -177,6 +177,7 @@ func TestGroupChangesAreJournalled(t *testing.T) {
 
 // TestOrdersAreJournalled: who gave them stands beside his reason.
 func TestOrdersAreJournalled(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 4, shard: `"gc": {"interval": "1s"},`})
 	eve := w.client(nstance.RoleAdmin, nstance.DefaultTenant)
 	api, by := eve.api(), "asked for by "+eve.who().Subject
@@ -199,7 +200,7 @@ func TestOrdersAreJournalled(t *testing.T) {
 	ok(api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Group: "web", Id: ordered}))
 	ok(api.AdoptOrphan(t.Context(), &apiv1.AdoptOrphanRequest{Id: string(stray)}))
 	ok(api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web", Reason: "audit"}))
-	w.told(api, &apiv1.ListEventsRequest{Group: "web", Types: []string{"hold_began"}}, "frozen: ", "audit", by)
+	w.told(api, &apiv1.ListEventsRequest{Group: "web", Types: []string{"hold_started"}}, "frozen: ", "audit", by)
 	ok(api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"}))
 	w.told(api, &apiv1.ListEventsRequest{Group: "web", Types: []string{"hold_ended"}}, "frozen, after ")
 

@@ -13,9 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
 )
 
@@ -48,25 +51,36 @@ func (o *office) start(args ...string) *background {
 }
 
 // change returns what the next line says.
-func (b *background) change() admin.DrainChange {
+func (b *background) change() drainChange {
 	b.Helper()
-	var c admin.DrainChange
-	require.NoError(b, json.Unmarshal([]byte(receive(b.T, b.lines)), &c))
-	return c
+	var printed struct {
+		Change string
+		Drain  json.RawMessage
+	}
+	require.NoError(b, json.Unmarshal([]byte(receive(b.T, b.lines)), &printed))
+	var d apiv1.Drain
+	require.NoError(b, protojson.Unmarshal(printed.Drain, &d))
+	return drainChange{printed.Change, *wire.DrainOf(&d)}
+}
+
+// A drainChange is a line of drain watch.
+type drainChange struct {
+	Change string
+	nstance.Drain
 }
 
 // TestDrainByHand has a script be the executor of drains, with nothing but the
 // commands of nstance-admin.
 func TestDrainByHand(t *testing.T) {
 	o := newOffice(t, 3)
-	var list []admin.Instance
-	o.until(func() bool {
-		o.must(&list, "instance", "list", "--group", "web")
-		return o.count(nstance.EventCreated) == 4
-	})
+	o.until(func() bool { return o.count(nstance.EventCreated) == 4 })
+	var web []nstance.InstanceID
+	for _, i := range list[apiv1.Instance](o, "instance", "list", "--group", "web") {
+		web = append(web, nstance.InstanceID(i.GetId()))
+	}
 	talks := map[nstance.InstanceID]*talk{}
-	for _, i := range list {
-		talks[i.ID] = o.ready(i.ID)
+	for _, id := range web {
+		talks[id] = o.ready(id)
 	}
 	executors := func(present bool) {
 		t.Helper()
@@ -74,23 +88,24 @@ func TestDrainByHand(t *testing.T) {
 	}
 	drain := func(id nstance.InstanceID) nstance.Drain {
 		t.Helper()
-		var r admin.Removal
+		var r apiv1.DrainInstanceResponse
 		o.must(&r, "instance", "drain", string(id), "-y")
-		require.NotNil(t, r.Drain)
-		return *r.Drain
+		require.NotNil(t, r.GetDrain())
+		return *wire.DrainOf(r.GetDrain())
 	}
 
 	follow := o.start("events", "--follow")
-	first := drain(list[0].ID)
-	require.Equal(t, nstance.ExecutorAgent, first.Executor, "one who follows events drains nothing")
+	o.until(func() bool { return server.AdminWatches(o.server) == 1 })
+	first := drain(web[0])
+	require.Equal(t, nstance.ExecutorAgent, first.Executor, "a watch of events drains nothing")
 	receive(t, follow.lines)
 	follow.stop()
-	code, _, errs := o.run("drain", "ack", string(list[0].ID), "--generation", strconv.FormatUint(first.Generation, 10))
+	code, _, errs := o.run("drain", "ack", string(web[0]), "--generation", strconv.FormatUint(first.Generation, 10))
 	require.Equal(t, 4, code, errs)
 
 	watch := o.start("drain", "watch", "-o", "json")
 	executors(true)
-	second := drain(list[1].ID)
+	second := drain(web[1])
 	require.Equal(t, nstance.ExecutorOperator, second.Executor)
 	c := watch.change()
 	require.Equal(t, "requested", c.Change, "that of the agent is none of its business")
@@ -103,7 +118,7 @@ func TestDrainByHand(t *testing.T) {
 	require.Equal(t, "tightened", c.Change)
 	require.True(t, c.Deadline.Before(second.Deadline))
 
-	var ack admin.DrainAck
+	var ack apiv1.AcknowledgeDrainedResponse
 	o.must(&ack, "drain", "ack", string(c.Instance), "--generation", strconv.FormatUint(c.Generation, 10), "--failed", "--reason", "busy")
 	e := o.await(nstance.EventDrainAcknowledged, c.Instance)
 	require.Equal(t, "busy", e.Error)
@@ -123,5 +138,5 @@ func TestDrainByHand(t *testing.T) {
 		require.Zero(t, receive(t, b.code))
 	}
 	executors(false)
-	require.Equal(t, nstance.ExecutorAgent, drain(list[2].ID).Executor)
+	require.Equal(t, nstance.ExecutorAgent, drain(web[2]).Executor)
 }

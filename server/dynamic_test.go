@@ -19,7 +19,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -399,6 +399,7 @@ func TestReleasedAtATakeover(t *testing.T) {
 // TestGroupsFileIsKeptFirst: what is configured no more must be durable before
 // the configuration without it is in force.
 func TestGroupsFileIsKeptFirst(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	faulty := storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: "groups/", Times: -1})
 	w := newWorld(t, setup{size: 1, store: faulty})
@@ -482,7 +483,7 @@ func TestLimitsCountWhatMakesNoSense(t *testing.T) {
 	_, err := blue.CreateGroup(t.Context(), group)
 	require.NoError(t, err)
 	w.adopt(strings.NewReplacer(pools, "", `"subnet_pools": ["open"], `, "").Replace(tenanted(t)))
-	w.held(blue, "batch", reconcile.HoldUnresolved)
+	w.held(blue, "batch", plan.HoldUnresolved)
 	_, err = blue.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "more", Template: "vm", Size: proto.Int32(1)})
 	refuses(t, err, nstance.Quota, "size")
 }

@@ -65,10 +65,10 @@ func (s *Server) marks(ctx context.Context) (top uint64, err error) {
 func (s *Server) leaderChanged(h lease.Holder) {
 	switch {
 	case h.Self:
+	case h.ID == "":
+		s.log.Info("no server leads")
 	case h.Released:
 		s.log.Info("the leader has given the lease back", "leader", h.Address, "epoch", h.Epoch)
-	case h.ID == "":
-		s.log.Info("nobody leads, as far as is known")
 	default:
 		s.log.Info("another server leads", "leader", h.Address, "epoch", h.Epoch)
 	}

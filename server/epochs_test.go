@@ -9,7 +9,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // TestEpochsAreFound: whichever of the shard's objects with an epoch is left
@@ -19,7 +18,7 @@ func TestEpochsAreFound(t *testing.T) {
 	store := storage.NewMemory()
 	_, err := storage.NewDoc[struct{}](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*struct{}) error { return nil })
 	require.NoError(t, err)
-	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: lease.NewSingle(store, zone, nil)}})
+	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: takesAtOnce(t, store)}})
 	epoch := w.status().Epoch
 	require.Greater(t, epoch, uint64(7))
 	w.ready(w.machine("default"))
@@ -43,9 +42,11 @@ func TestEpochsAreFound(t *testing.T) {
 		left := storage.NewMemory()
 		_, err = left.PutIfAbsent(t.Context(), obj.Key, obj.Data)
 		require.NoError(t, err)
-		term, err := lease.NewSingle(left, zone, nil).Campaign(t.Context())
+		elector := takesAtOnce(t, left)
+		term, err := elector.Campaign(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, epoch+1, term.Epoch(), "only %s is left", entry.Key)
+		require.NoError(t, elector.Resign(t.Context()))
 	}
 	require.GreaterOrEqual(t, found, 4, "records, state, groups, accepted configuration")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // A whole shard server over a cloud and a store in memory. Its machines run no
@@ -28,7 +29,12 @@ func ExampleNew() {
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	source := func(context.Context) (string, []byte, error) { return "demo.jsonc", []byte(conf), nil }
-	s, err := server.New(ctx, storage.NewMemory(), cloud, source, nil)
+	store := storage.NewMemory()
+	if _, err := lease.Prepare(ctx, store, "a"); err != nil { // the shard is new: its first leader need not wait
+		fmt.Println(err)
+		return
+	}
+	s, err := server.New(ctx, store, cloud, source, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

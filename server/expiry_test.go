@@ -25,6 +25,7 @@ func lapsing(t *testing.T, behind time.Duration) (*world, *past) {
 
 // The connection was made while the certificate was good.
 func TestExpiredCertificateOnAnOpenConnection(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	t.Run("is refused at each call, of operators and of agents", func(t *testing.T) {
 		w, p := lapsing(t, 0)
 		api := w.admin()

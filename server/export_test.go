@@ -21,7 +21,7 @@ import (
 // Hasten has a server look more often at what no event announces, and calls
 // filePassed after each pass over machines' files; nil: it does not.
 func Hasten(o *Options, filePassed func()) {
-	o.intervals = intervals{filePass: 20 * time.Millisecond, cleanerCheck: 20 * time.Millisecond, campaign: 50 * time.Millisecond, journal: 10 * time.Millisecond, filePassed: filePassed}
+	o.intervals = intervals{filePass: 20 * time.Millisecond, collectorCheck: 20 * time.Millisecond, campaign: 50 * time.Millisecond, journal: 10 * time.Millisecond, filePassed: filePassed}
 }
 
 // Access is the table of who may call what.
@@ -66,6 +66,13 @@ func HasExecutor(s *Server, tenant nstance.TenantID) bool {
 	return err == nil && t.drains.HasExecutor(tenant)
 }
 
+// AdminWatches returns how many watches administrators hold open.
+func AdminWatches(s *Server) int {
+	s.budgets.mu.Lock()
+	defer s.budgets.mu.Unlock()
+	return s.budgets.usage("").watches
+}
+
 // NewPatient is how every port listens.
 func NewPatient(lis net.Listener, log *slog.Logger) net.Listener { return newPatient(lis, log) }
 
@@ -80,3 +87,16 @@ func AttentionKinds() []string { return attentionKinds() }
 
 // Problems are what needs attention, in words, also where s does not lead.
 func Problems(s *Server) []string { return reconcile.Problems(s.attention()) }
+
+// NotLeading says why s cannot lead, as its attention list has it.
+func NotLeading(s *Server) (why []string) {
+	for _, a := range s.attention() {
+		if a.Kind == attentionNotLeading {
+			why = append(why, a.Why)
+		}
+	}
+	return why
+}
+
+// EventID is the event ID of a provider's notice, given those that stand.
+func EventID(standing []nstance.Notice, n nstance.Notice) string { return eventID(standing, n) }

@@ -64,7 +64,7 @@ func TestSupersededCertificate(t *testing.T) {
 		_, err := begin(t, thief)
 		require.ErrorIs(t, err, nstance.Denied)
 	}
-	w.replaced(id, "has been superseded")
+	w.replaced(id, "superseded certificate")
 	require.Equal(t, 1, w.count(nstance.EventAlarm), "however often it is shown")
 	require.Equal(t, 1, w.count(nstance.EventRemovalRequested))
 }

@@ -82,6 +82,7 @@ func (w *world) passesFiles(n int64) {
 // TestSecretThatChangesDuringAFreeze: it reaches no machine before the thaw, and
 // stands in the way of no certificate.
 func TestSecretThatChangesDuringAFreeze(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	var ahead atomic.Int64
 	shard := `"health_interval": "24h", "file_refresh": "1s",`
 	w := newWorld(t, setup{size: 1, shard: shard, opts: server.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})

@@ -260,6 +260,7 @@ func TestMachineIsBornWithItsFiles(t *testing.T) {
 
 // TestFileThatCannotBeMade has a secret that does not exist yet.
 func TestFileThatCannotBeMade(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	shard := often + `"file_refresh": "1s",`
 	w := newWorld(t, setup{size: 1, shard: shard})
 	m := w.boot(w.machine(nstance.DefaultTenant))
@@ -294,6 +295,7 @@ func TestFileThatCannotBeMade(t *testing.T) {
 
 // TestStorageThatDoesNotAnswer shows that an error takes no file away.
 func TestStorageThatDoesNotAnswer(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	shard := often + `"file_refresh": "1s",`
 	store := storagetest.NewFaulty(storage.NewMemory())
 	w := newWorld(t, setup{size: 1, shard: shard, store: store})

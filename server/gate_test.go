@@ -148,6 +148,7 @@ func TestSilentConnectionsEnd(t *testing.T) {
 
 // A call whose request never comes keeps its connection busy.
 func TestHalfOpenCalls(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	half := func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
 		desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 		return conn.NewStream(ctx, desc, apiv1.RegistrationService_RegisterAgent_FullMethodName)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -65,10 +66,7 @@ func (g *groups) load(ctx context.Context, tried func()) {
 			return
 		}
 		g.t.log.Error("groups not read yet, nothing is planned", "code", nstance.CodeOf(err), "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(g.t.server.opts.intervals.campaign):
-		}
+		sleep.For(ctx, g.t.server.opts.intervals.campaign)
 	}
 }
 
@@ -359,9 +357,7 @@ func (g *groups) keep(ctx context.Context) error {
 		lasts, err = g.lasts(ctx, conf, file)
 	}
 	if err == nil {
-		err = g.claim(ctx, bases, lasts)
-	}
-	if err == nil {
+		g.keepDefinitions(bases, lasts)
 		_, err = g.doc.Update(ctx, func(f *groupsFile) error { f.settle(conf, bases, lasts, gone); return nil })
 	}
 	if err != nil {
@@ -448,18 +444,17 @@ func (g *groups) lasts(ctx context.Context, conf *config.Config, file groupsFile
 	return out, nil
 }
 
-// claim makes sure that the definitions that the file is about to name stay.
-func (g *groups) claim(ctx context.Context, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*last) error {
-	var keys []string
+// keepDefinitions keeps what the file is about to name.
+func (g *groups) keepDefinitions(bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*last) {
+	recs := g.t.reconciler.Records()
 	for _, b := range bases {
-		keys = append(keys, storage.DefinitionKey(b.Definition))
+		recs.KeepDefinitions(b.Definition)
 	}
 	for _, l := range lasts {
 		if l.digest != "" {
-			keys = append(keys, storage.DefinitionKey(l.digest))
+			recs.KeepDefinitions(l.digest)
 		}
 	}
-	return g.t.reconciler.Records().Contents().Claim(ctx, keys...)
 }
 
 // remember returns spec in the form in which it is kept, with its definition

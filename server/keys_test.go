@@ -271,6 +271,7 @@ func TestIdentityRotatesUnderRunningServers(t *testing.T) {
 }
 
 func TestFinishByForceEndsWhatRestsOnTheOldKey(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newTurn(t)
 	agent := w.agent(w.machine("default"))
 	session := agent.connect()
@@ -416,7 +417,7 @@ func TestRevokeOperator(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventOperatorRevoked))
 		require.Contains(t, w.await(nstance.EventOperatorRevoked, "").Reason, "left us")
 
-		next := newWorld(t, setup{size: 1, store: w.store, opts: server.Options{Elector: lease.NewSingle(w.store, zone, nil)}}) // a server that has not heard of it
+		next := newWorld(t, setup{size: 1, store: w.store, opts: server.Options{Elector: takesAtOnce(t, w.store)}}) // a server that has not heard of it
 		eve.w = next
 		_, err = eve.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
@@ -565,6 +566,8 @@ func secondShard(t *testing.T, w *world) *server.Server {
 	t.Cleanup(cloud.Close)
 	text := `{"cluster": {"id": "c1"}, "shard": {"id": "s2", "provider": {"kind": "sim"}, "shutdown_timeout": "5s",
 		"bind": {"http": "127.0.0.1:0", "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}}}`
+	_, err := lease.Prepare(t.Context(), w.store, "s2")
+	require.NoError(t, err)
 	source := func(context.Context) (string, []byte, error) { return "s2.jsonc", []byte(text), nil }
 	s, err := server.New(t.Context(), w.store, cloud, source, &server.Options{Kinds: kinds, KeyInterval: 10 * time.Millisecond})
 	require.NoError(t, err)

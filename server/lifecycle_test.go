@@ -25,6 +25,7 @@ import (
 
 // TestShutdown: the configuration permits 30 s, longer than the test waits.
 func TestShutdown(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 1})
 	id := w.machine(nstance.DefaultTenant)
 	k := w.ready(id)

@@ -75,6 +75,7 @@ func (g *guest) drained(least, most time.Duration) {
 }
 
 func TestNoticesOfMachinesWithWrongClocks(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	// What a busy test machine may lose of the time left.
 	const slack = 15 * time.Second
 	clocks := map[string]time.Duration{

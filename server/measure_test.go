@@ -18,7 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 )
 
@@ -120,9 +120,9 @@ func values() map[string][]string {
 	}
 	return map[string][]string{
 		"kind": append(server.AttentionKinds(),
-			reconcile.HoldBackoff, reconcile.HoldHalted, reconcile.HoldPaused, reconcile.HoldSettling, reconcile.HoldUnhealthyCap,
-			reconcile.HoldBreaker, reconcile.HoldClock, reconcile.HoldUnreadable, reconcile.HoldFrozen, reconcile.HoldDefinition,
-			reconcile.HoldBudget, reconcile.HoldCapacity, reconcile.HoldUnresolved, reconcile.HoldRolledBack,
+			plan.HoldBackoff, plan.HoldHalted, plan.HoldPaused, plan.HoldSettling, plan.HoldUnhealthyCap,
+			plan.HoldBreaker, plan.HoldClock, plan.HoldUnreadable, plan.HoldFrozen, plan.HoldDefinition,
+			plan.HoldBudget, plan.HoldCapacity, plan.HoldUnresolved, plan.HoldRolledBack,
 		),
 		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
 		"code":    codes,
@@ -217,6 +217,7 @@ func balanced(expr string) bool {
 
 // TestMetricsOfDrainsAndHolds has a drain end in each way, and a group that is held.
 func TestMetricsOfDrainsAndHolds(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 2, shard: `"default_drain_timeout": "1s",`})
 	operator := w.client(nstance.RoleOperator, "default").api()
 	var ids []nstance.InstanceID

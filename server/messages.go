@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 func groupMessage(g reconcile.GroupView) *apiv1.Group {
@@ -31,7 +32,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 	return m
 }
 
-func holdMessage(h reconcile.Hold, since time.Time) *apiv1.Hold {
+func holdMessage(h plan.Hold, since time.Time) *apiv1.Hold {
 	return &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(since), Until: wire.Time(h.Until)}
 }
 
@@ -85,7 +86,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Unhealthy {
 		m.Conditions = append(m.Conditions, "unhealthy")
 	}
-	if !v.Report.Good() {
+	if !v.Report.ProbesPassed() {
 		m.Conditions = append(m.Conditions, "probes_failing")
 	}
 	if v.Expired {

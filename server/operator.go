@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
@@ -284,7 +285,7 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	}
 	if f, frozen := c.term.reconciler.Frozen(); frozen {
 		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
-		resp.Holds = append(resp.Holds, holdMessage(reconcile.Hold{Kind: reconcile.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
+		resp.Holds = append(resp.Holds, holdMessage(plan.Hold{Kind: plan.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
 	if h, held := c.term.reconciler.ClockHold(); held {
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))

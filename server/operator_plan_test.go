@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -97,11 +98,12 @@ func TestPlan(t *testing.T) {
 		_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/web": {"size": -1}}}`))
 		require.NoError(t, err)
 		w := newWorld(t, setup{size: 2, store: store})
+		w.machine("blue") // what the other group makes is no act of the plan
 		p := planned(t, w.plan(w.admin(), ordinary(3)), "web")
 		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "it is none that anybody knows")
 		require.Empty(t, p.GetInstances())
 		require.Zero(t, p.GetCreates())
-		require.Equal(t, reconcile.HoldUnresolved, p.GetHolds()[0].GetKind())
+		require.Equal(t, plan.HoldUnresolved, p.GetHolds()[0].GetKind())
 	})
 	t.Run("what a refresh would read", func(t *testing.T) {
 		w.conf.set(ordinary(3), nil)
@@ -195,6 +197,7 @@ func (w *world) unmoved(text string) {
 }
 
 func TestPlanOfWhatIsLookedUp(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	t.Run("images", func(t *testing.T) {
 		slowly := simcloud.Options{Latency: simcloud.Constant(50 * time.Millisecond)} // the plan does not come before the image
 		w := newWorld(t, setup{cloud: slowly})
@@ -208,7 +211,7 @@ func TestPlanOfWhatIsLookedUp(t *testing.T) {
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
 		require.Len(t, p.GetHolds(), 1)
-		require.Equal(t, reconcile.HoldUnresolved, p.GetHolds()[0].GetKind())
+		require.Equal(t, plan.HoldUnresolved, p.GetHolds()[0].GetKind())
 		require.Contains(t, p.GetHolds()[0].GetReason(), "image base is not known yet")
 		require.NotNil(t, p.GetHolds()[0].GetSince())
 	})

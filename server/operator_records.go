@@ -80,10 +80,10 @@ func (t *term) recordKey(ctx context.Context, name string) (string, error) {
 		return t.recordOf(ctx, id)
 	}
 	own := []string{storage.ConfigKey(shard), storage.GroupsKey(shard), storage.StateKey(shard), storage.AcceptedKey(shard), storage.LeaseKey(shard)}
-	if slices.Contains(own, name) || strings.HasPrefix(name, storage.InstancePrefix(shard)) || strings.HasPrefix(name, storage.DefinitionKey("")) {
+	if slices.Contains(own, name) || strings.HasPrefix(name, storage.InstancePrefix(shard)) || strings.HasPrefix(name, storage.DefinitionPrefix(shard)) {
 		return name, storage.ValidateKey(name)
 	}
-	return "", nstance.FieldError("key", "use an instance ID, or one of "+strings.Join(own, ", ")+", "+storage.InstancePrefix(shard)+"..., "+storage.DefinitionKey("..."),
+	return "", nstance.FieldError("key", "use an instance ID, or one of "+strings.Join(own, ", ")+", "+storage.InstancePrefix(shard)+"..., "+storage.DefinitionKey(shard, "..."),
 		"%.200q is not an object of this shard", name)
 }
 

@@ -45,7 +45,7 @@ func (c caller) because(reason string) string {
 		return who
 	}
 	who = " (" + who + ")"
-	return wire.Text(reason[:min(len(reason), max(0, longestReason-len(who)))]) + who
+	return wire.Cut(reason, max(0, longestReason-len(who))) + who
 }
 
 // longestReason is how many bytes of a reason are kept.

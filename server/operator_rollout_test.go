@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -95,7 +95,7 @@ func TestOrders(t *testing.T) {
 		resp, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "busy"})
 		require.NoError(t, err)
 		require.True(t, resp.GetGroup().GetPaused())
-		hold := w.held(api, "web", reconcile.HoldPaused)
+		hold := w.held(api, "web", plan.HoldPaused)
 		require.Contains(t, hold.GetReason(), "busy")
 		require.NotNil(t, hold.GetSince())
 		require.Contains(t, w.status().Groups[1].Holds[0], "busy")
@@ -103,7 +103,7 @@ func TestOrders(t *testing.T) {
 		w.successor(server.Options{})
 		api := w.admin()
 		require.True(t, w.group(api, "web").GetPaused())
-		require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", reconcile.HoldPaused).GetSince().AsTime())
+		require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", plan.HoldPaused).GetSince().AsTime())
 		resumed, err := api.ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web"})
 		require.NoError(t, err)
 		require.False(t, resumed.GetGroup().GetPaused())
@@ -162,11 +162,11 @@ func TestBadImage(t *testing.T) {
 	require.NotEmpty(t, g.GetLastGoodHash())
 	k.acked(k.report())
 
-	hold := w.held(api, "web", reconcile.HoldHalted)
+	hold := w.held(api, "web", plan.HoldHalted)
 	w.successor(server.Options{})
 	api = w.admin()
 	require.Eventually(t, func() bool { return w.group(api, "web").GetHalted() != "" }, eventually, time.Millisecond)
-	require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", reconcile.HoldHalted).GetSince().AsTime())
+	require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", plan.HoldHalted).GetSince().AsTime())
 
 	resp, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web"})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestBadImage(t *testing.T) {
 	require.True(t, now.GetRolledBack())
 	require.Empty(t, now.GetHalted())
 	require.Zero(t, now.GetStale())
-	w.held(api, "web", reconcile.HoldRolledBack)
+	w.held(api, "web", plan.HoldRolledBack)
 	again := k.holder.connect()
 	again.acked(again.report())
 	got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
@@ -204,12 +204,12 @@ func TestFreezing(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, `^audit \(asked for by admin-\w+\)$`, shard.GetFrozen())
 		require.NotNil(t, shard.GetFrozenAt())
-		require.Equal(t, reconcile.HoldFrozen, shard.GetHolds()[0].GetKind())
+		require.Equal(t, plan.HoldFrozen, shard.GetHolds()[0].GetKind())
 		require.Contains(t, strings.Join(shard.GetProblems(), "\n"), "the shard is frozen")
-		require.Contains(t, w.shown(reconcile.HoldFrozen).Why, "the shard is frozen")
+		require.Contains(t, w.shown(plan.HoldFrozen).Why, "the shard is frozen")
 		require.True(t, w.group(api, "web").GetFrozen())
 		require.True(t, w.group(api, "db").GetFrozen())
-		require.Contains(t, w.held(api, "web", reconcile.HoldFrozen).GetReason(), "audit")
+		require.Contains(t, w.held(api, "web", plan.HoldFrozen).GetReason(), "audit")
 	})
 	t.Run("what would change something is refused", func(t *testing.T) {
 		for name, call := range map[string]func() error{

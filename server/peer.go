@@ -10,7 +10,6 @@ import (
 	"iter"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -112,7 +111,7 @@ func (p *peers) join(req *apiv1.WatchRequest) (leave func(here bool), err error)
 	return func(here bool) { p.leave(id, here) }, nil
 }
 
-func said(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxSaid)], "") }
+func said(s string) string { return wire.Cut(s, maxSaid) }
 
 func (p *peers) leave(id string, here bool) {
 	p.mu.Lock()

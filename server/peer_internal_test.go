@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/server/config"
 )
 
@@ -36,9 +37,9 @@ func TestPeers(t *testing.T) {
 		require.True(t, p.known(), "one of its streams is left")
 		again(true)
 		require.True(t, p.known(), "it was this side that ended the stream")
-		pause(t.Context(), 12*time.Second)
+		sleep.For(t.Context(), 12*time.Second)
 		require.True(t, p.known())
-		pause(t.Context(), time.Millisecond)
+		sleep.For(t.Context(), time.Millisecond)
 		require.False(t, p.known())
 		require.Empty(t, p.standbys)
 

@@ -57,7 +57,7 @@ func TestProbesOfAMachine(t *testing.T) {
 			return len(probes) == 5 && probes[i].GetOk() == ok && probes[i].GetMessage() == message
 		}, eventually, 5*time.Millisecond, name)
 	}
-	shown("slow", false, "no outcome yet") // it holds up no report
+	shown("slow", false, "no result yet") // it delays no report
 	shown("flag", false, "exit status 3: no flag")
 	shown("web", false, "503 Service Unavailable: warming up")
 	shown("port", true, "")

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // What a provider knows of a machine has the same effect as if the machine's own
@@ -28,6 +31,58 @@ func TestProviderNotices(t *testing.T) {
 	w.await(nstance.EventNoticeReceived, id)
 	w.await(nstance.EventDeleteRequested, id)
 	require.Equal(t, 1, w.count(nstance.EventNoticeDetected), "a repeat says nothing, and neither does a machine without a record")
+}
+
+// TestSecondMaintenance: an event that has neither date nor ID is another one once
+// the first was withdrawn, and the same one to the next leader while it stands.
+func TestSecondMaintenance(t *testing.T) {
+	w := newWorld(t, setup{size: 1})
+	id := w.machine(nstance.DefaultTenant)
+	w.ready(id)
+	_, err := w.admin().Freeze(t.Context(), &apiv1.FreezeRequest{}) // else it would be replaced
+	require.NoError(t, err)
+	n := nstance.Notice{Kind: nstance.Stop, Action: "node maintenance", Source: "sim/node", EventID: "node-1"}
+	end := n
+	end.Cancelled = true
+	events := func(n int) []string {
+		t.Helper()
+		require.Eventually(t, func() bool { return w.count(nstance.EventNoticeReceived) >= n }, eventually, time.Millisecond)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		var out []string
+		for _, e := range w.events {
+			if e.Type == nstance.EventNoticeReceived {
+				out = append(out, e.Notice.EventID)
+			}
+		}
+		require.Len(t, out, n)
+		return out
+	}
+	records := func(want ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			rec, err := storage.NewDoc[storage.Instance](w.store, storage.InstanceKey(zone, nstance.DefaultTenant, "web", id), nil).Load(t.Context())
+			require.NoError(t, err)
+			var have []string
+			for _, n := range rec.Notices {
+				have = append(have, n.EventID)
+			}
+			return slices.Equal(want, have)
+		}, eventually, time.Millisecond)
+	}
+	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: n})
+	first := events(1)[0]
+	records(first)
+	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: end})
+	records()
+	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: n})
+	second := events(2)[1]
+	require.NotEqual(t, first, second)
+	records(second)
+
+	onRecord := []nstance.Notice{{Source: n.Source, EventID: second}}
+	require.Equal(t, second, server.EventID(onRecord, n), "what the next leader is told is what stands on record")
+	require.Equal(t, second, server.EventID(onRecord, end))
 }
 
 func TestConsoleOutput(t *testing.T) {

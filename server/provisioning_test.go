@@ -10,13 +10,14 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // TestShapesAsConfigured goes from the configuration to the machines: instance
 // types in their order, subnets by their free addresses, and what is said when
 // nothing is left.
 func TestShapesAsConfigured(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	conf := func(size int) string {
 		text := fmt.Sprintf(configuration, `"subnet_pools": {"main": ["s-1", "s-2"]},`, size)
 		text = replace(t, text, `"instance_type": "small"`, `"instance_types": ["small", "medium"], "subnet_pool": "main"`)
@@ -38,7 +39,7 @@ func TestShapesAsConfigured(t *testing.T) {
 	api := w.admin()
 	require.Eventually(t, func() bool {
 		for _, h := range w.group(api, "web").GetHolds() {
-			if h.GetKind() == reconcile.HoldCapacity {
+			if h.GetKind() == plan.HoldCapacity {
 				return h.GetReason() != ""
 			}
 		}

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
@@ -106,17 +105,15 @@ func (r records) ConsumeNonce(ctx context.Context, jti string, op registration.O
 	if err != nil {
 		return op, err
 	}
-	if _, err = store.PutIfAbsent(ctx, key, data); err != nil {
-		obj, gerr := store.Get(ctx, key) // whatever the answer was, what stands there counts
-		if gerr != nil {
-			return op, errors.Join(err, gerr)
-		}
-		var used usedNonce
-		if err := json.Unmarshal(obj.Data, &used); err != nil {
-			return op, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
-		}
-		op = used.Operator
+	standing, err := storage.PutOnce(ctx, store, key, data)
+	if err != nil {
+		return op, err
 	}
+	var used usedNonce
+	if err := json.Unmarshal(standing, &used); err != nil {
+		return op, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
+	}
+	op = used.Operator
 	_, err = r.operator(op.Tenant, op.Name).Update(ctx, func(rec *operatorRecord) error {
 		if rec.Operator == nil {
 			rec.Operator = &op

@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -70,7 +70,7 @@ func TestTenantsHearNothingOfOthers(t *testing.T) {
 	w.await(nstance.EventReplacementRequested, "")
 	_, err = api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Tenant: theirs, Group: group, Reason: "of vermilion"})
 	require.NoError(t, err)
-	w.held(api, group, reconcile.HoldPaused)
+	w.held(api, group, plan.HoldPaused)
 	w.journalled(api, nstance.EventDrainStarted, lost)
 	w.conf.set(replace(t, text, `"vermilion": {`, `"vermilion ": {`), nil)
 	require.ErrorIs(t, w.refresh(api), nstance.Invalid)

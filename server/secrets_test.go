@@ -26,6 +26,7 @@ const password = `"password": {"kind": "secret", "secret": "db"}`
 // TestSecretsFromElsewhere sends a secret of a directory to a machine, and what
 // has become of it. What storage holds under that name is not looked at.
 func TestSecretsFromElsewhere(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	dir := t.TempDir()
 	put := func(value string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "new"), []byte(value), 0o600))
@@ -63,6 +64,7 @@ func TestSecretsFromNowhere(t *testing.T) {
 // content, not when the same is stored again or sealed with another key, nor
 // when it cannot be read.
 func TestTrackedSecretsReplace(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	store := storage.NewMemory()
 	put := func(value string) {
 		key := storage.SecretKey("db")

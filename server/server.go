@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/traced"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
@@ -81,10 +82,10 @@ type Options struct {
 // intervals are how often a term looks at what no event announces. Zero fields
 // mean the defaults; only tests have others.
 type intervals struct {
-	filePass     time.Duration
-	cleanerCheck time.Duration
-	campaign     time.Duration // between two attempts to lead, or to read what a leader must know
-	journal      time.Duration // before events are written; 0: as package cache has it
+	filePass       time.Duration
+	collectorCheck time.Duration
+	campaign       time.Duration // between two attempts to lead, or to read what a leader must know
+	journal        time.Duration // before events are written; 0: as package cache has it
 
 	filePassed func() // called after each pass over files; nil: nothing
 }
@@ -93,7 +94,7 @@ func (i *intervals) fill() {
 	for _, d := range []struct {
 		is     *time.Duration
 		orElse time.Duration
-	}{{&i.filePass, filePass}, {&i.cleanerCheck, cleanerCheck}, {&i.campaign, time.Second}} {
+	}{{&i.filePass, filePass}, {&i.collectorCheck, collectorCheck}, {&i.campaign, time.Second}} {
 		if *d.is <= 0 {
 			*d.is = d.orElse
 		}
@@ -280,10 +281,11 @@ func (s *Server) campaign(ctx context.Context) {
 		if granted != nil || ctx.Err() == nil {
 			s.log.Warn("not leading", "code", nstance.CodeOf(err), "err", err)
 		}
-		select { // each attempt writes to storage
-		case <-ctx.Done():
-		case <-time.After(s.opts.intervals.campaign):
+		wait := s.opts.intervals.campaign // each attempt writes to storage
+		if errors.Is(err, nstance.Invalid) {
+			wait *= 10 // settings or credentials must change first
 		}
+		sleep.For(ctx, wait)
 	}
 }
 

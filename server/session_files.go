@@ -344,7 +344,7 @@ func (s *session) filesApplied(m *apiv1.FilesApplied) {
 		s.queueFiles()
 	}
 	hash, lacks := f.set.Hash, f.set.Errors()
-	now := nstance.Filed{ID: s.id, ConfigHash: f.hash, Files: f.have, Error: wire.Text(m.GetError())}
+	now := nstance.FilesReported{ID: s.id, ConfigHash: f.hash, Files: f.have, Error: wire.Text(m.GetError())}
 	s.mu.Unlock()
 	s.term.reconciler.Observe(now)
 	s.term.filesApplied(s, hash, placed, lacks, now.Error)

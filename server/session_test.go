@@ -54,6 +54,7 @@ func (d *dam) release() { d.once.Do(func() { close(d.open) }) }
 
 // TestNotice follows one notice from the agent's message to the deleted machine.
 func TestNotice(t *testing.T) {
+	t.Parallel() // it waits for intervals of seconds
 	store := newDam()
 	w := newWorld(t, setup{size: 1, store: store})
 	t.Cleanup(store.release)

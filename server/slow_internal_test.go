@@ -152,9 +152,10 @@ type (
 )
 
 // quietTerm returns a term in which nothing happens, and a watcher's stream.
-func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Single) {
+func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Lease) {
 	store := storage.NewMemory()
-	elector := lease.NewSingle(store, "s1", nil)
+	elector, err := lease.New(store, "s1", &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	require.NoError(t, err)
 	granted, err := elector.Campaign(t.Context())
 	require.NoError(t, err)
 	cloud := simcloud.New(nil)

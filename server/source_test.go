@@ -26,6 +26,7 @@ func TestConfigurationInStorage(t *testing.T) {
 	require.NoError(t, err)
 	w := &world{T: t, store: store, cloud: simcloud.New(nil), news: make(chan struct{})}
 	t.Cleanup(w.cloud.Close)
+	w.giveLeaseBack()
 	w.server, err = server.New(t.Context(), store, w.cloud, src, &server.Options{Kinds: kinds, Journal: w.journal, Reread: time.Millisecond})
 	require.NoError(t, err)
 	w.run()

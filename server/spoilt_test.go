@@ -122,7 +122,7 @@ func newSpoiltShard(t *testing.T, seed uint64, bucket, endpoint string) *spoiltS
 		st := &site{proxy: proxy, world: &world{T: t, cloud: s.cloud, keys: keys, news: make(chan struct{})}}
 		st.store = s.open(bucket, front.URL)
 		st.conf.set(strings.NewReplacer("127.0.0.1:0", "@").Replace(fmt.Sprintf(configuration,
-			`"election": {"ttl": "2s"}, "health_interval": "1s", "create_rate": {"per_second": 1000, "burst": 1000},`, 3)), nil)
+			`"election": {"ttl": "2s"}, "request_timeout": "2s", "health_interval": "1s", "create_rate": {"per_second": 1000, "burst": 1000},`, 3)), nil)
 		for strings.Contains(st.conf.text, "@") { // it must be the same after a restart
 			st.conf.text = strings.Replace(st.conf.text, "@", freeAddress(t), 1)
 		}
@@ -144,6 +144,8 @@ func freeAddress(t *testing.T) string {
 // start starts a server, with sound storage at first.
 func (s *spoiltShard) start(st *site) {
 	st.proxy.Heal()
+	_, err := lease.Prepare(s.Context(), st.store, zone)
+	require.NoError(s, err)
 	elector, err := lease.New(st.store, zone, &lease.Options{TTL: 2 * time.Second})
 	require.NoError(s, err)
 	for limit := time.Now().Add(eventually); ; { // a service manager tries again, too

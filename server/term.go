@@ -36,7 +36,7 @@ type term struct {
 	files      *fileKeeper
 	accepts    *acceptance
 	tuner      *tuner
-	cleaner    *cleaner
+	collector  *collector
 	events     *tenantFeeds[watched]
 	groupFeeds *tenantFeeds[groupChange]
 	used       successors
@@ -91,7 +91,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.sessions = newSessions(t.reconciler.Observe)
 	t.sessions.contested = t.contested
 	t.tuner = newTuner(t)
-	t.cleaner = newCleaner(t)
+	t.collector = newCollector(t)
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
@@ -132,7 +132,7 @@ func (t *term) run() error {
 	defer wg.Wait()
 	defer stop()
 	tried := make(chan struct{})
-	wg.Go(func() { t.cleaner.run(ctx) })
+	wg.Go(func() { t.collector.run(ctx) })
 	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })

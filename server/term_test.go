@@ -32,6 +32,6 @@ func (b *brief) Campaign(ctx context.Context) (term *lease.Term, err error) {
 // in which it begins to lead.
 func TestBriefTerm(t *testing.T) {
 	store := storage.NewMemory()
-	w := newWorld(t, setup{store: store, opts: server.Options{Elector: &brief{Elector: lease.NewSingle(store, zone, nil)}}})
+	w := newWorld(t, setup{store: store, opts: server.Options{Elector: &brief{Elector: takesAtOnce(t, store)}}})
 	require.NoError(t, w.stop())
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // inventedTypes returns names of instance types that no cloud has.
@@ -33,7 +33,7 @@ func TestInventedInstanceTypes(t *testing.T) {
 		require.NoError(t, err)
 		for _, g := range resp.GetGroups() {
 			for _, h := range g.GetHolds() {
-				require.NotEqual(t, reconcile.HoldUnresolved, h.GetKind(), "%s: %s", g.GetGroup(), h.GetReason())
+				require.NotEqual(t, plan.HoldUnresolved, h.GetKind(), "%s: %s", g.GetGroup(), h.GetReason())
 			}
 		}
 	}

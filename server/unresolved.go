@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server/config"
 )
 
@@ -27,14 +28,14 @@ func (g *groups) acquaint(ctx context.Context, conf *config.Config) {
 // foretell returns the holds of a group as they would be if it became what spec
 // says: whether something that its definition names is not known, it says itself.
 func (g *groups) foretell(spec nstance.Group, holds []reconcile.HoldView) []reconcile.HoldView {
-	out := slices.DeleteFunc(slices.Clone(holds), func(h reconcile.HoldView) bool { return h.Kind == reconcile.HoldUnresolved })
+	out := slices.DeleteFunc(slices.Clone(holds), func(h reconcile.HoldView) bool { return h.Kind == plan.HoldUnresolved })
 	err := g.incomplete(spec)
 	if err == nil || spec.Removing {
 		return out
 	}
-	now := reconcile.HoldView{Hold: reconcile.Hold{Kind: reconcile.HoldUnresolved, Reason: err.Error()}, Since: g.t.server.opts.Now().UTC()}
+	now := reconcile.HoldView{Hold: plan.Hold{Kind: plan.HoldUnresolved, Reason: err.Error()}, Since: g.t.server.opts.Now().UTC()}
 	for _, h := range holds {
-		if h.Kind == reconcile.HoldUnresolved {
+		if h.Kind == plan.HoldUnresolved {
 			now.Since = h.Since // it goes on
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -78,7 +78,7 @@ func TestAGroupLeftOpen(t *testing.T) {
 	hash := w.group(api, "web").GetInfraHash()
 	text := replace(t, ordinary(1), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`)
 	w.adopt(text)
-	h := w.held(api, "web", reconcile.HoldUnresolved)
+	h := w.held(api, "web", plan.HoldUnresolved)
 	require.Contains(t, h.GetReason(), `"arm" does not run amd64`)
 	require.NotNil(t, h.GetSince())
 
@@ -88,7 +88,7 @@ func TestAGroupLeftOpen(t *testing.T) {
 	w.adopt(replace(t, text, `"web": {"template"`, `"web": {"drain_timeout": "7m", "template"`))
 	require.Equal(t, 7*time.Minute, w.group(api, "web").GetDrainTimeout().AsDuration())
 	require.Equal(t, hash, w.group(api, "web").GetInfraHash(), "what it is made from stays")
-	require.Equal(t, h.GetSince(), w.held(api, "web", reconcile.HoldUnresolved).GetSince())
+	require.Equal(t, h.GetSince(), w.held(api, "web", plan.HoldUnresolved).GetSince())
 
 	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["last"] != nil }, eventually, 5*time.Millisecond)
 	require.NoError(t, w.stop())
@@ -96,7 +96,7 @@ func TestAGroupLeftOpen(t *testing.T) {
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "web", reconcile.HoldUnresolved)
+	next.held(api, "web", plan.HoldUnresolved)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(4)})
 	require.NoError(t, err)
 	next.counts(api, "web", 4)
@@ -121,7 +121,7 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 	hash := w.group(api, "batch").GetInfraHash()
 	text := ordinary(0)
 	w.adopt(text)
-	require.Contains(t, w.held(api, "batch", reconcile.HoldUnresolved).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
+	require.Contains(t, w.held(api, "batch", plan.HoldUnresolved).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
 	require.Eventually(t, func() bool { return w.groupsFile()["default/batch"]["was"] != nil }, eventually, 5*time.Millisecond)
 	require.NoError(t, w.stop())
 
@@ -131,7 +131,7 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "batch", reconcile.HoldUnresolved)
+	next.held(api, "batch", plan.HoldUnresolved)
 	i := slices.IndexFunc(machines, func(m nstance.Machine) bool { return m.Group == "batch" })
 	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(machines[i].ID)})
 	require.NoError(t, err)
@@ -179,7 +179,7 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	}
 	g := create("batch")
 	require.Len(t, g.GetHolds(), 1)
-	require.Equal(t, reconcile.HoldUnresolved, g.GetHolds()[0].GetKind())
+	require.Equal(t, plan.HoldUnresolved, g.GetHolds()[0].GetKind())
 	require.Contains(t, g.GetHolds()[0].GetReason(), "image base is not known yet")
 	require.EqualValues(t, 2, g.GetSize())
 	require.True(t, w.listed(api, "batch"))
@@ -193,16 +193,16 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	foretold := func() []string {
 		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "later", Template: "vm", Size: proto.Int32(1), DryRun: true})
 		require.NoError(t, err)
-		return reasons(resp.GetGroup(), reconcile.HoldUnresolved)
+		return reasons(resp.GetGroup(), plan.HoldUnresolved)
 	}
 	require.Len(t, foretold(), 1)
 	require.Contains(t, foretold()[0], "image base is not known yet")
 	dry, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(5), DryRun: true})
 	require.NoError(t, err)
-	require.Equal(t, w.held(api, "batch", reconcile.HoldUnresolved).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
+	require.Equal(t, w.held(api, "batch", plan.HoldUnresolved).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
 	gone, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 	require.NoError(t, err)
-	require.Empty(t, reasons(gone.GetGroup(), reconcile.HoldUnresolved), "who goes waits for nothing")
+	require.Empty(t, reasons(gone.GetGroup(), plan.HoldUnresolved), "who goes waits for nothing")
 
 	create("doomed")
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "doomed"})
@@ -245,7 +245,7 @@ func TestATypeThatIsNew(t *testing.T) {
 		if g == nil {
 			g = m.GetSnapshot()
 		}
-		require.Empty(t, reasons(g, reconcile.HoldUnresolved))
+		require.Empty(t, reasons(g, plan.HoldUnresolved))
 		if len(g.GetInstanceTypes()) > 0 && g.GetInstanceTypes()[0] == "large" {
 			return
 		}
@@ -260,7 +260,7 @@ func TestAGroupOfNothing(t *testing.T) {
 	require.NoError(t, err)
 	w := newWorld(t, setup{store: store})
 	api := w.admin()
-	require.True(t, strings.Contains(w.held(api, "lost", reconcile.HoldUnresolved).GetReason(), `template "gone" is not defined`))
+	require.True(t, strings.Contains(w.held(api, "lost", plan.HoldUnresolved).GetReason(), `template "gone" is not defined`))
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "lost"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return !w.listed(api, "lost") && w.groupsFile()["default/lost"] == nil }, eventually, 5*time.Millisecond)
@@ -279,5 +279,5 @@ func TestTypesThatNobodyCanTell(t *testing.T) {
 	w.cloud.Heal()
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	w.held(api, "web", reconcile.HoldUnresolved)
+	w.held(api, "web", plan.HoldUnresolved)
 }

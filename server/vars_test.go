@@ -8,7 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // TestVariablesMeanNothingInScripts: a variable that is set through the API runs
@@ -38,5 +38,5 @@ func TestVariablesMeanNothingInScripts(t *testing.T) {
 	require.Equal(t, "#!/bin/sh\necho 'red; $(reboot)\n'", string(spec.UserData))
 
 	w.adopt(with(raw))
-	require.Contains(t, w.held(api, "batch", reconcile.HoldUnresolved).GetReason(), "vars.colour")
+	require.Contains(t, w.held(api, "batch", plan.HoldUnresolved).GetReason(), "vars.colour")
 }

@@ -142,25 +142,28 @@ func newWorld(t *testing.T, s setup) *world {
 	return w
 }
 
-// giveLeaseBack makes a store in which a test has put what leaders leave look as
-// if the last one had given its lease back: no server has to wait for it then.
+// giveLeaseBack makes a store look as if the last leader had given its lease
+// back: no server has to wait for it then.
 func (w *world) giveLeaseBack() {
 	w.Helper()
+	if prepared, err := lease.Prepare(w.Context(), w.store, zone); err == nil && prepared {
+		return
+	}
 	if _, err := w.store.Get(w.Context(), storage.LeaseKey(zone)); !errors.Is(err, nstance.NotFound) {
 		return
 	}
-	left := false
-	for _, prefix := range append(storage.ShardKeys(zone), storage.InstancePrefix(zone)) {
-		page, _, err := storage.ListPage(w.Context(), w.store, prefix, "", 1)
-		require.NoError(w, err)
-		left = left || len(page) > 0
-	}
-	if left {
-		last := lease.NewSingle(w.store, zone, nil)
-		_, err := last.Campaign(w.Context())
-		require.NoError(w, err)
-		require.NoError(w, last.Resign(w.Context()))
-	}
+	last := takesAtOnce(w, w.store)
+	_, err := last.Campaign(w.Context())
+	require.NoError(w, err)
+	require.NoError(w, last.Resign(w.Context()))
+}
+
+// takesAtOnce returns an elector that waits for no other server.
+func takesAtOnce(t testing.TB, store storage.Store) lease.Elector {
+	t.Helper()
+	l, err := lease.New(store, zone, &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	require.NoError(t, err)
+	return l
 }
 
 // keysOf returns the cluster's keys as they are in storage.

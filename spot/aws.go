@@ -21,15 +21,15 @@ const (
 	awsTargetState = "latest/meta-data/autoscaling/target-lifecycle-state"
 )
 
-// AWS detects what EC2 intends for this machine: interruptions, rebalance
+// AWS detects what EC2 announces for this machine: interruptions, rebalance
 // recommendations, scheduled maintenance, and termination by Auto Scaling. It
-// watches all of them on every machine, since an on-demand one has maintenance
-// too and an unanswered question must not switch anything off. It is safe for
+// watches all of them on every machine: on-demand machines have maintenance too,
+// and a failed Interruptible must not switch off a watch. It is safe for
 // concurrent use.
 type AWS struct {
-	o       Options
-	session *session
-	rounds  rounds
+	o         Options
+	session   *session
+	lastReads lastReads
 }
 
 var _ nstance.SpotDetector = (*AWS)(nil)
@@ -61,20 +61,21 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 	return word == "spot", nil
 }
 
-// Watch yields notices and errors until ctx ends. Each watch begins afresh and
-// yields what stands already.
+// Watch yields notices and errors until ctx ends. Each watch begins without
+// history and yields every notice that stands already.
 //
 // An interruption is a Reclaim with the cloud's action and deadline, a
 // rebalance recommendation a Rebalance, a scheduled event a Maintenance with
 // its NotBefore and its code as action, the target state Terminated a
-// Terminate. Deadlines are carried over to the machine's clock by the service's
-// Date; only what is past when the watch begins is ignored, with an error. A notice whose key or entry disappears, or whose state becomes
+// Terminate. Deadlines are converted to the machine's clock by the service's
+// Date header. A notice whose deadline is past when the watch begins is ignored,
+// with an error. A notice whose key or entry disappears, or whose state becomes
 // canceled or completed, is yielded once more, Cancelled. An interruption that
-// is put off before it is due keeps the deadline that was yielded, since
+// is postponed before it is due keeps the deadline that was yielded, since
 // deadlines only tighten. An error is yielded once as long as it lasts.
 func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &a.o, &a.rounds,
+		watch(ctx, &a.o, &a.lastReads,
 			&actionKey{awsKey: awsKey{a, awsAction, parseInstanceAction}},
 			awsKey{a, awsRebalance, parseRebalance},
 			awsKey{a, awsMaintenance, parseMaintenance},
@@ -83,11 +84,11 @@ func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	}
 }
 
-// Due returns by when the watches under way will have read everything again, if
-// they make progress; zero: there is none. It may be called concurrently.
-func (a *AWS) Due() time.Time { return a.rounds.due(a.o.PollInterval) }
+// Due returns when the watches under way will have read every key again, if they
+// make progress; zero: there is no watch. It may be called concurrently.
+func (a *AWS) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
 
-// An awsKey is one path and the reading of its document.
+// An awsKey is one path and the parser of its document.
 type awsKey struct {
 	aws   *AWS
 	path  string
@@ -124,24 +125,24 @@ func (k *actionKey) read(ctx context.Context) (reading, error) {
 		k.standing = nstance.Notice{}
 		return got, nil
 	}
-	k.standing = anchor(k.standing, got.found[0], got.at.cloud)
+	k.standing = keepIdentity(k.standing, got.found[0], got.at.cloud)
 	got.found = []nstance.Notice{k.standing}
 	return got, nil
 }
 
-// anchor returns the notice n as it stands after was. A time that moves before
-// it has come is the same interruption moved, though the time is part of its
-// name; some services that imitate EC2 move it with every read. One that moves
-// after it has come is another: a termination that failed leaves its time
-// behind.
-func anchor(was, n nstance.Notice, now time.Time) nstance.Notice {
-	due := !was.Deadline.IsZero() && !was.Deadline.After(now)
-	if was.Action != n.Action || due {
+// keepIdentity returns the notice n that follows previous. If the time changes
+// before it has passed, it is the same interruption, although the time is part of
+// the event ID: some services that imitate EC2 change it with every read. If it
+// changes after it has passed, it is another interruption, because a failed
+// termination leaves its old time in the document.
+func keepIdentity(previous, n nstance.Notice, now time.Time) nstance.Notice {
+	due := !previous.Deadline.IsZero() && !previous.Deadline.After(now)
+	if previous.Action != n.Action || due {
 		return n
 	}
-	n.EventID = was.EventID
-	if !was.Deadline.IsZero() && (n.Deadline.IsZero() || n.Deadline.After(was.Deadline)) {
-		n.Deadline = was.Deadline
+	n.EventID = previous.EventID
+	if !previous.Deadline.IsZero() && (n.Deadline.IsZero() || n.Deadline.After(previous.Deadline)) {
+		n.Deadline = previous.Deadline
 	}
 	return n
 }

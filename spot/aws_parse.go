@@ -17,7 +17,7 @@ const (
 
 // parseInstanceAction reads {"action": "terminate", "time": "…Z"} (EC2 user
 // guide, "Spot Instance interruption notices"). A document without a time is
-// believed: an interruption is certain then, only its moment is not.
+// accepted: the interruption is certain, only its time is unknown.
 func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
 	var doc struct{ Action, Time string }
 	if err := decode(body, &doc); err != nil {
@@ -39,8 +39,8 @@ func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
 }
 
 // parseRebalance reads {"noticeTime": "…Z"} (EC2 user guide, "EC2 instance
-// rebalance recommendations"). That time is when the signal was last given, not
-// when anything will happen: the risk is one, however often it is signalled.
+// rebalance recommendations"). That time is when the signal was last sent, not
+// when anything will happen: repeated signals are the same notice.
 func parseRebalance(body []byte) ([]nstance.Notice, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
@@ -113,8 +113,8 @@ func (e maintenanceEntry) notice() (nstance.Notice, error) {
 
 // parseTargetState reads the plain text state that Auto Scaling moves the
 // machine to ("Retrieve the target lifecycle state through instance
-// metadata"). Only termination concerns us; the stand-by and warm pool states
-// are somebody's plan for a machine that stays.
+// metadata"). Only termination is a notice: in the standby and warm pool states
+// the machine stays.
 func parseTargetState(body []byte) ([]nstance.Notice, error) {
 	state, err := parseWord(body)
 	if err != nil {
@@ -131,8 +131,8 @@ func parseTargetState(body []byte) ([]nstance.Notice, error) {
 	}}, nil
 }
 
-// decode wants exactly one JSON document. Its error names no content, so that
-// a service that prints a new time each read is not new trouble each read.
+// decode accepts exactly one JSON document. Its error quotes no content, so that
+// a document with a new time at each read is not a new error each time.
 func decode(body []byte, into any) error {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return errors.New("empty document")

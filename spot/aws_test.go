@@ -427,7 +427,7 @@ func TestAWSMaintenance(t *testing.T) {
 			require.Equal(t, "aws/maintenance/instance-event-1", notices[2].EventID)
 		})
 	}
-	bubble(t, "an event that was cancelled while nobody looked is told as such", func(t *testing.T) {
+	bubble(t, "an event that was cancelled between two watches is yielded as cancelled", func(t *testing.T) {
 		s := aws()
 		over := reboot
 		over.State = "canceled"

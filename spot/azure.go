@@ -18,18 +18,19 @@ const (
 	azureEvents  = "metadata/scheduledevents?api-version=2020-07-01"
 )
 
-// firstEvents is how long the first answer may take: asking turns the service on,
-// which takes up to two minutes ("Scheduled Events for Linux VMs"). Reads that give
-// up before are repeated.
-const firstEvents = 20 * time.Second
+// enableTimeout bounds the first read: it enables the service, which takes up to
+// two minutes ("Scheduled Events for Linux VMs"). Reads that time out are
+// repeated.
+const enableTimeout = 20 * time.Second
 
-// Azure detects what Azure intends for this machine: eviction of spot capacity,
+// Azure detects what Azure announces for this machine: eviction of spot capacity,
 // deletion and maintenance, from the scheduled events. It acknowledges none of
 // them. It is safe for concurrent use.
 type Azure struct {
-	o      Options
-	rounds rounds
-	primed atomic.Bool // the service of events has answered
+	o         Options
+	lastReads lastReads
+
+	eventsEnabled atomic.Bool
 }
 
 var _ nstance.SpotDetector = (*Azure)(nil)
@@ -52,21 +53,21 @@ func (a *Azure) Interruptible(ctx context.Context) (bool, error) {
 	return err == nil && self.interruptible(), err
 }
 
-// Watch yields notices and errors until ctx ends. Each watch begins afresh and
-// yields what stands already.
+// Watch yields notices and errors until ctx ends. Each watch begins without
+// history and yields every notice that stands already.
 //
 // A Preempt event is a Reclaim and a Terminate event a Terminate, both with the
 // earliest start as their deadline, which stays when the event has started. Freeze,
-// Reboot and Redeploy are Maintenance. Events of other machines, which reach every
-// member of an availability set, are not this machine's. An event that vanishes is
-// withdrawn. An error is yielded once as long as it lasts.
+// Reboot and Redeploy are Maintenance. Every member of an availability set sees the
+// events of all members; those of other machines are ignored. An event that
+// disappears is withdrawn. An error is yielded once as long as it lasts.
 func (a *Azure) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
-	return watch(ctx, &a.o, &a.rounds, &azureSource{azure: a, deadlines: map[string]time.Time{}})
+	return watch(ctx, &a.o, &a.lastReads, &azureSource{azure: a, deadlines: map[string]time.Time{}})
 }
 
-// Due returns by when the watches under way will have read everything again, if
-// they make progress; zero: there is none. It may be called concurrently.
-func (a *Azure) Due() time.Time { return a.rounds.due(a.o.PollInterval) }
+// Due returns when the watches under way will have read every key again, if they
+// make progress; zero: there is no watch. It may be called concurrently.
+func (a *Azure) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
 
 // self returns what the service says of the machine.
 func (a *Azure) self(ctx context.Context) (azureSelf, error) {
@@ -83,38 +84,38 @@ func (a *Azure) self(ctx context.Context) (azureSelf, error) {
 
 // An azureSource reads the events.
 type azureSource struct {
-	azure     *Azure
-	name      string               // of this machine, as events call it; empty: not known yet
-	deadlines map[string]time.Time // of events that have not started, by ID
+	azure       *Azure
+	machineName string               // as in the events; empty: not known yet
+	deadlines   map[string]time.Time // of events that have not started, by ID
 }
 
 func (s *azureSource) read(ctx context.Context) (reading, error) {
-	if s.name == "" {
+	if s.machineName == "" {
 		self, err := s.azure.self(ctx)
 		if err != nil {
 			return reading{}, err
 		}
-		s.name = self.Name
+		s.machineName = self.Name
 	}
 	timeout := requestTimeout
-	if !s.azure.primed.Load() {
-		timeout = firstEvents
+	if !s.azure.eventsEnabled.Load() {
+		timeout = enableTimeout
 	}
 	got, err := s.azure.get(ctx, azureEvents, timeout)
 	if err != nil {
 		return reading{}, err
 	}
-	s.azure.primed.Store(true)
-	found, err := parseAzureEvents(got.body, s.name, s.deadlines)
+	s.azure.eventsEnabled.Store(true)
+	found, err := parseAzureEvents(got.body, s.machineName, s.deadlines)
 	if err != nil {
 		return reading{found: found, at: got.at}, nstance.Errorf(nstance.Internal, "/%s: %w", azureEvents, err)
 	}
-	s.forget(found)
+	s.dropDeadlines(found)
 	return reading{found: found, at: got.at}, nil
 }
 
-// forget drops the deadlines of events that are over.
-func (s *azureSource) forget(found []nstance.Notice) {
+// dropDeadlines drops the deadlines of events that have ended.
+func (s *azureSource) dropDeadlines(found []nstance.Notice) {
 	standing := map[string]bool{}
 	for _, n := range found {
 		standing[n.EventID] = true

@@ -19,7 +19,7 @@ type azureSelf struct {
 	Priority *string `json:"priority"`
 }
 
-// interruptible: Low is the name that Spot had before.
+// interruptible: Low is the former name of Spot.
 func (s azureSelf) interruptible() bool {
 	return strings.EqualFold(*s.Priority, "Spot") || strings.EqualFold(*s.Priority, "Low")
 }
@@ -51,9 +51,9 @@ type azureEvent struct {
 	NotBefore   string
 }
 
-// parseAzureEvents reads the events that concern the named machine. An event that
-// has started has no time any more: deadlines keeps those that were read before.
-// One unreadable event does not hide the others.
+// parseAzureEvents reads the events of the named machine. The document of an event
+// that has started has no time: deadlines holds the times of earlier reads. One
+// unreadable event does not hide the others.
 func parseAzureEvents(body []byte, name string, deadlines map[string]time.Time) ([]nstance.Notice, error) {
 	var doc azureDocument
 	if err := decode(body, &doc); err != nil {
@@ -108,7 +108,7 @@ func (e azureEvent) notice(deadlines map[string]time.Time) (nstance.Notice, erro
 	return n, nil
 }
 
-// start returns when the event begins: that is blank once it has.
+// start returns when the event begins. The field is blank once it has begun.
 func (e azureEvent) start(known time.Time) (time.Time, error) {
 	switch {
 	case e.EventStatus != "Scheduled" && e.EventStatus != "Started":

@@ -243,7 +243,7 @@ func TestWatchWaitsForItsPollers(t *testing.T) {
 }
 
 func TestErrorsAreNewsOnce(t *testing.T) {
-	bubble(t, "the same trouble is told once, and again after a recovery", func(t *testing.T) {
+	bubble(t, "the same error is yielded once, and again after a recovery", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		for outage := range 3 {
@@ -255,7 +255,7 @@ func TestErrorsAreNewsOnce(t *testing.T) {
 			wait(t, 10*time.Second)
 		}
 	})
-	bubble(t, "other trouble is told too, a bounded number of times", func(t *testing.T) {
+	bubble(t, "other errors are yielded too, a bounded number of times", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		for status := 500; status < 530; status++ {
@@ -280,7 +280,7 @@ func TestErrorsAreNewsOnce(t *testing.T) {
 		require.Len(t, notices, 2)
 		require.True(t, notices[1].Cancelled)
 	})
-	bubble(t, "a service that asks for patience is not pressed", func(t *testing.T) {
+	bubble(t, "a service that throttles is polled at the interval", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		before := s.Requests(imds.AWSAction)

@@ -21,10 +21,10 @@ type DetectOptions struct {
 }
 
 // Detect returns the detector for the named provider, or for the one whose
-// metadata service answers. A named one is not asked anything.
+// metadata service answers. With a name, no service is asked.
 //
 // Fails with Invalid for an unknown name, and with NotFound when no metadata
-// service answers: on a machine whose network is not up yet, ask again. A
+// service answers: on a machine whose network is not up yet, call it again. A
 // service that answers but refuses or is broken is Denied, Throttled or
 // Unavailable. nil is allowed.
 func Detect(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) {
@@ -47,7 +47,7 @@ func Detect(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error)
 		"no detector for %q", o.Provider)
 }
 
-// asDetector keeps a nil pointer from becoming a detector.
+// asDetector returns a nil interface, not one with a nil pointer, on an error.
 func asDetector[D nstance.SpotDetector](d D, err error) (nstance.SpotDetector, error) {
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ type prober interface {
 	probe(ctx context.Context) error
 }
 
-// probe asks all services at once and takes the first that proves itself.
+// probe asks all services at once and returns the first that answers correctly.
 func probe(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) {
 	aws, err := NewAWS(&o.Options)
 	if err != nil {
@@ -94,8 +94,8 @@ func first(ctx context.Context, candidates ...prober) (nstance.SpotDetector, err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type outcome struct {
-		who prober
-		err error
+		prober prober
+		err    error
 	}
 	outcomes := make(chan outcome)
 	for _, c := range candidates {
@@ -108,7 +108,7 @@ func first(ctx context.Context, candidates ...prober) (nstance.SpotDetector, err
 	for range candidates {
 		switch got := <-outcomes; {
 		case got.err == nil && found == nil:
-			found = got.who
+			found = got.prober
 			cancel()
 		case answered(got.err):
 			refused = append(refused, got.err)
@@ -123,10 +123,10 @@ func first(ctx context.Context, candidates ...prober) (nstance.SpotDetector, err
 	return nil, nstance.Errorf(nstance.NotFound, "no metadata service answers")
 }
 
-// answered reports whether err is the refusal of somebody who may be the
-// service, rather than silence or somebody else.
+// answered reports whether err is an answer that may come from the service. It is
+// false for no answer and for the answer of another service.
 func answered(err error) bool {
-	if _, silent := errors.AsType[*silence](err); silent {
+	if _, unanswered := errors.AsType[*noAnswer](err); unanswered {
 		return false
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -139,13 +139,13 @@ func answered(err error) bool {
 	return false
 }
 
-// probe looks for a key that only EC2 has: other clouds imitate the rest.
+// probe reads a key that only EC2 has: other clouds imitate the rest.
 func (a *AWS) probe(ctx context.Context) error {
 	_, err := a.Interruptible(ctx)
 	return err
 }
 
-// probe wants the header that Google puts on every answer.
+// probe requires the header that Google sets on every answer.
 func (g *GCP) probe(ctx context.Context) error {
 	a, err := g.get(ctx, gcpPreemptible, requestTimeout)
 	if err == nil && a.header.Get("Metadata-Flavor") != "Google" {
@@ -154,14 +154,14 @@ func (g *GCP) probe(ctx context.Context) error {
 	return err
 }
 
-// probe wants a document that only Azure has.
+// probe reads a document that only Azure has.
 func (a *Azure) probe(ctx context.Context) error {
 	_, err := a.self(ctx)
 	return err
 }
 
-// None is the detector of machines that no cloud takes back: it finds nothing
-// and has nothing to fail. The zero value is ready.
+// None is the detector of machines without a metadata service: it yields nothing
+// and never fails. The zero value is ready.
 type None struct{}
 
 var _ nstance.SpotDetector = None{}

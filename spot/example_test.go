@@ -25,7 +25,7 @@ func Example() {
 	}
 	for notice, err := range detector.Watch(ctx) {
 		if err != nil {
-			fmt.Println(err) // news for the log; the watch goes on
+			fmt.Println(err) // for the log; the watch goes on
 			continue
 		}
 		fmt.Println(notice.Kind, notice.Action, notice.Deadline.Format(time.RFC3339))

@@ -12,8 +12,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// GCPBaseURL is the metadata service of Compute Engine: by address, because the
-// resolver may already be down when a preempted machine looks.
+// GCPBaseURL is the metadata service of Compute Engine. It is an address, because
+// the resolver of a preempted machine may already be down.
 const GCPBaseURL = "http://169.254.169.254"
 
 const (
@@ -24,18 +24,18 @@ const (
 	gcpStopState   = gcpRoot + "shutdown-details/stop-state"
 )
 
-// longPoll is how long the service is asked to wait for a change. A connection
-// that died unnoticed, as in a live migration, blinds the watch for this long
-// and the slack, which must stay well below the 30 s that a preempted machine
-// has.
+// longPoll is how long the service is asked to wait for a change. After a silent
+// loss of the connection, as in a live migration, the watch misses changes for
+// this long plus requestTimeout. That must stay well below the 30 s that a
+// preempted machine has.
 const longPoll = 10 * time.Second
 
-// GCP detects what Compute Engine intends for this machine: preemption, host
+// GCP detects what Compute Engine announces for this machine: preemption, host
 // maintenance and graceful shutdown. It asks the service to wait for changes,
 // so that a preemption is seen at once. It is safe for concurrent use.
 type GCP struct {
-	o      Options
-	rounds rounds
+	o         Options
+	lastReads lastReads
 }
 
 var _ nstance.SpotDetector = (*GCP)(nil)
@@ -65,8 +65,8 @@ func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
 	return yes, nil
 }
 
-// Watch yields notices and errors until ctx ends. Each watch begins afresh and
-// yields what stands already.
+// Watch yields notices and errors until ctx ends. Each watch begins without
+// history and yields every notice that stands already.
 //
 // A preemption is a Reclaim. The cloud gives no time, so there is no deadline.
 // Live migration is a Maintenance; maintenance that ends the machine, and
@@ -74,7 +74,7 @@ func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
 // notice. An error is yielded once as long as it lasts.
 func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &g.o, &g.rounds,
+		watch(ctx, &g.o, &g.lastReads,
 			&gcpKey{gcp: g, path: gcpPreempted, parse: parsePreempted},
 			&gcpKey{gcp: g, path: gcpMaintenance, parse: parseMaintenanceEvent},
 			&gcpKey{gcp: g, path: gcpStopState, parse: parseStopState},
@@ -82,13 +82,13 @@ func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	}
 }
 
-// Due returns by when the watches under way will have read everything again, if
-// they make progress; zero: there is none. It may be called concurrently.
-func (g *GCP) Due() time.Time { return g.rounds.due(g.o.PollInterval) }
+// Due returns when the watches under way will have read every key again, if they
+// make progress; zero: there is no watch. It may be called concurrently.
+func (g *GCP) Due() time.Time { return g.lastReads.due(g.o.PollInterval) }
 
-// A gcpKey reads one path again and again. The first read, which also arms the
-// maintenance key, returns at once; later ones wait for a value whose tag is
-// not the last one seen, so that no change between two reads is lost.
+// A gcpKey reads one path repeatedly. The first read, which also enables the
+// maintenance key, returns at once. Later reads wait for a value with another
+// tag than the last one, so that no change between two reads is lost.
 type gcpKey struct {
 	gcp   *GCP
 	path  string
@@ -104,7 +104,7 @@ func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	a, err := k.gcp.get(ctx, path, timeout)
 	switch {
 	case errors.Is(err, nstance.NotFound):
-		// Nothing to wait on: the key itself is polled until it appears.
+		// A missing key has no tag to wait on: poll until it appears.
 		k.etag = ""
 		return reading{at: a.at}, nil
 	case err != nil:
@@ -114,11 +114,11 @@ func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	if err != nil {
 		return reading{found: found, at: a.at}, nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
 	}
-	// A service without tags is polled. One that has just given its first is
-	// asked to wait at once.
+	// A service without tags is polled. After the first tag the next read, which
+	// waits for a change, starts at once.
 	first := k.etag == ""
 	k.etag = a.header.Get("Etag")
-	return reading{found: found, at: a.at, soon: first && k.etag != ""}, nil
+	return reading{found: found, at: a.at, skipPause: first && k.etag != ""}, nil
 }
 
 func waitFor(etag string) string {

@@ -76,7 +76,7 @@ func TestGCPNotices(t *testing.T) {
 		r := follow(t, newGCP(t, s))
 		s.Fail(503, 1, imds.GCPPreempted) // the poll that hangs is thrown off
 		synctest.Wait()
-		s.Reclaim("", time.Time{}) // nobody waits just now
+		s.Reclaim("", time.Time{}) // no long poll is under way
 		notices, _ := r.after(t, time.Second)
 		require.Len(t, notices, 1)
 	})

@@ -11,11 +11,11 @@ type instant struct {
 	local, cloud time.Time
 }
 
-// instantOf returns the moment local, at which an answer arrived that carries
-// date and took at most this long. A date has whole seconds and was under way
-// for a while, so that the cloud's clock is known to be within an interval: a
-// local clock that lies within it is taken to be right, any other to be off by
-// what it lies outside. Without a date there is only the local clock.
+// instantOf returns the instant at which an answer with this Date header arrived,
+// local by the machine's clock, after took. The header has whole seconds and is as
+// old as the transfer, so the cloud's clock is known to be within an interval. A
+// local clock within the interval is taken as right, any other is corrected to
+// the nearer end. Without a date the local clock is used.
 func instantOf(date string, local time.Time, took time.Duration) instant {
 	at := instant{local: local.UTC(), cloud: local.UTC()}
 	earliest, err := http.ParseTime(date)
@@ -33,8 +33,8 @@ func instantOf(date string, local time.Time, took time.Duration) instant {
 	return at
 }
 
-// localOf returns a time of the cloud's clock by the machine's own, the zero time
-// for none.
+// localOf converts a time from the cloud's clock to the machine's. The zero time
+// stays zero.
 func (at instant) localOf(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

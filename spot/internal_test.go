@@ -20,8 +20,8 @@ func TestDirectClientHasNoProxy(t *testing.T) {
 	require.Nil(t, transport.Proxy)
 }
 
-func TestLedgerIsBounded(t *testing.T) {
-	l := newLedger()
+func TestNoticeDedupIsBounded(t *testing.T) {
+	l := newNoticeDedup()
 	now := at(time.Unix(1e9, 0))
 	for i := range 10 * maxStanding {
 		n := nstance.Notice{EventID: fmt.Sprint(i)}
@@ -36,8 +36,8 @@ func TestLedgerIsBounded(t *testing.T) {
 	require.Empty(t, l.ignored, "what is no longer announced is forgotten")
 }
 
-func TestLedgerTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
-	l := newLedger()
+func TestNoticeDedupTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
+	l := newNoticeDedup()
 	twice := []nstance.Notice{{EventID: "x", Action: "a"}, {EventID: "x", Action: "b"}}
 	for range 3 {
 		l.update(twice, true, at(time.Unix(1e9, 0)))
@@ -78,12 +78,12 @@ func TestInstants(t *testing.T) {
 	}
 }
 
-// FuzzLedger plays readings against a model of a reader: what the reader holds
+// FuzzNoticeDedup plays readings against a model of a reader: what the reader holds
 // after each update is what the cloud announces, the late ones apart.
-func FuzzLedger(f *testing.F) {
+func FuzzNoticeDedup(f *testing.F) {
 	f.Add([]byte{0x01, 0x03, 0x82, 0x00, 0xff})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		l, now := newLedger(), time.Unix(1e9, 0)
+		l, now := newNoticeDedup(), time.Unix(1e9, 0)
 		held := map[string]nstance.Notice{}
 		for i, step := range steps {
 			complete := step&0x80 == 0
@@ -97,12 +97,12 @@ func FuzzLedger(f *testing.F) {
 			require.Empty(t, late)
 			for _, n := range news {
 				if !n.Cancelled {
-					require.NotEqual(t, held[n.EventID], n, "told twice")
+					require.NotEqual(t, held[n.EventID], n, "yielded twice")
 					held[n.EventID] = n
 					continue
 				}
-				require.Contains(t, held, n.EventID, "withdrawn without having been told")
-				require.True(t, complete, "withdrawn by a reading that proves nothing")
+				require.Contains(t, held, n.EventID, "withdrawn without having been yielded")
+				require.True(t, complete, "withdrawn by an incomplete reading")
 				delete(held, n.EventID)
 			}
 			for _, n := range seen {

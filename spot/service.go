@@ -26,24 +26,24 @@ type request struct {
 	timeout time.Duration
 }
 
-// An answer is what the service said, whatever the status.
+// An answer is the response of the service, with any status.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
-	at     instant // when it came
+	at     instant // of arrival
 }
 
-// A silence is the cause of an error that came without any answer.
-type silence struct {
+// A noAnswer is the cause of an error without any response.
+type noAnswer struct {
 	reason   string
 	timedOut bool
 }
 
-func (s *silence) Error() string { return s.reason }
+func (s *noAnswer) Error() string { return s.reason }
 
-// do sends r and returns the answer. Its errors mean that there was none, and
-// read the same as long as the trouble is the same: no ports, no timings.
+// do sends r and returns the answer. An error means that there was no answer. Its
+// text has no ports and no timings, so that the same failure has the same text.
 func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	within, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -63,7 +63,7 @@ func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	case errors.Is(err, nstance.Internal):
 		return answer{}, err
 	}
-	cause := &silence{reason: reason(err), timedOut: isTimeout(err)}
+	cause := &noAnswer{reason: reason(err), timedOut: isTimeout(err)}
 	if cause.timedOut {
 		cause.reason = fmt.Sprintf("no answer within %v", r.timeout)
 	}
@@ -93,8 +93,8 @@ func isTimeout(err error) bool {
 	return ok && t.Timeout()
 }
 
-// reason is the core of a transport error, without the addresses and ports
-// that make each repetition look new.
+// reason returns a transport error without addresses and ports, which would make
+// each repetition look like a new error.
 func reason(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
@@ -111,7 +111,7 @@ func (a answer) check(path string) error {
 	case http.StatusOK:
 		return nil
 	case http.StatusNotFound:
-		return nstance.Errorf(nstance.NotFound, "/%s: not there", path)
+		return nstance.Errorf(nstance.NotFound, "/%s: not found", path)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return nstance.Errorf(nstance.Denied, "/%s: refused with status %d", path, a.status)
 	case http.StatusTooManyRequests:

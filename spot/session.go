@@ -28,9 +28,9 @@ const (
 type session struct {
 	o *Options
 
-	mu    sync.Mutex // guards what follows; not held while the service is asked
-	token token
-	asked *asking // under way; nil: none
+	mu      sync.Mutex // guards the fields below; not held during a request
+	token   token
+	pending *tokenRequest // nil: none
 }
 
 // A token is what the service granted. It is replaced, never changed.
@@ -38,7 +38,7 @@ type token struct {
 	value   string
 	refresh time.Time // when to ask for a new one
 	expiry  time.Time
-	legacy  bool // the service knows no tokens: version 1
+	legacy  bool // the service has no tokens: version 1
 }
 
 func (t token) header() map[string]string {
@@ -48,83 +48,84 @@ func (t token) header() map[string]string {
 	return map[string]string{tokenHeader: t.value}
 }
 
-// An asking is one request for a token, of which all that need one wait for the
-// answer.
-type asking struct {
-	over  chan struct{} // closed when the rest is set
-	token token
-	err   error
-	left  bool // the asking one's context ended: no answer
+// A tokenRequest is one request for a token. Every caller that needs a token waits
+// for its answer.
+type tokenRequest struct {
+	done      chan struct{} // closed when the fields below are set
+	token     token
+	err       error
+	cancelled bool // the sender's context ended before the answer
 }
 
 func newSession(o *Options) *session { return &session{o: o} }
 
-// header returns what a read must carry. While one caller asks for a new token
-// the others go on with the old one. Without one they wait for the same answer.
+// header returns the headers of a read. While one caller requests a new token the
+// others use the old one. If there is none they wait for the same request.
 func (s *session) header(ctx context.Context) (map[string]string, error) {
 	for {
-		t, a, mine := s.next()
-		if a == nil {
+		t, r, isSender := s.next()
+		if r == nil {
 			return t.header(), nil
 		}
-		if mine {
-			s.ask(ctx, a)
+		if isSender {
+			s.sendRequest(ctx, r)
 		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-a.over:
+		case <-r.done:
 		}
 		switch {
-		case a.left && ctx.Err() != nil:
+		case r.cancelled && ctx.Err() != nil:
 			return nil, ctx.Err()
-		case a.left:
+		case r.cancelled:
 			continue
-		case a.err == nil:
-			return a.token.header(), nil
+		case r.err == nil:
+			return r.token.header(), nil
 		case time.Now().Before(t.expiry):
 			return t.header(), nil
 		}
-		return nil, a.err
+		return nil, r.err
 	}
 }
 
-// next returns the token, and the request to wait for unless the token will do.
-func (s *session) next() (t token, a *asking, mine bool) {
+// next returns the token, and the request to wait for unless the token is fresh.
+// isSender says that the caller must send the request.
+func (s *session) next() (t token, r *tokenRequest, isSender bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	switch {
 	case s.token.legacy || now.Before(s.token.refresh):
 		return s.token, nil, false
-	case s.asked == nil:
-		s.asked = &asking{over: make(chan struct{})}
-		return s.token, s.asked, true
+	case s.pending == nil:
+		s.pending = &tokenRequest{done: make(chan struct{})}
+		return s.token, s.pending, true
 	case now.Before(s.token.expiry):
 		return s.token, nil, false
 	}
-	return s.token, s.asked, false
+	return s.token, s.pending, false
 }
 
-// ask asks for a token, keeps it and wakes the callers that wait.
-func (s *session) ask(ctx context.Context, a *asking) {
-	a.token, a.err = s.renew(ctx)
-	a.left = a.err != nil && ctx.Err() != nil
+// sendRequest requests a token, keeps it and wakes the waiting callers.
+func (s *session) sendRequest(ctx context.Context, r *tokenRequest) {
+	r.token, r.err = s.renew(ctx)
+	r.cancelled = r.err != nil && ctx.Err() != nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = nil
-	if a.err == nil {
-		s.token = a.token
-	} else { // not with every read, while there is one that will do
+	s.pending = nil
+	if r.err == nil {
+		s.token = r.token
+	} else { // while the old token is valid, do not retry with every read
 		s.token.refresh = time.Now().Add(refreshPause)
 		if s.token.refresh.After(s.token.expiry) {
 			s.token.refresh = s.token.expiry
 		}
 	}
-	close(a.over)
+	close(r.done)
 }
 
-// refused forgets the token that led to a 401, unless another caller already has.
+// refused drops the token that led to a 401, unless another caller already has.
 func (s *session) refused(sent map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +134,8 @@ func (s *session) refused(sent map[string]string) {
 	}
 }
 
-// renew asks for a token. Only a service that says that it has no such thing
-// is a version 1 service; one that is silent or broken is merely that.
+// renew requests a token. Only a definite answer that there are no tokens means
+// version 1. No answer or an error says nothing about the version.
 func (s *session) renew(ctx context.Context) (token, error) {
 	asked := time.Now()
 	a, err := s.o.do(ctx, request{
@@ -166,7 +167,7 @@ func (s *session) renew(ctx context.Context) (token, error) {
 // connection has another cause.
 func hopLimit(err error) error {
 	e, ok := errors.AsType[*nstance.Error](err)
-	if s, silent := errors.AsType[*silence](err); !ok || !silent || !s.timedOut {
+	if s, unanswered := errors.AsType[*noAnswer](err); !ok || !unanswered || !s.timedOut {
 		return err
 	}
 	hinted := *e
@@ -187,7 +188,7 @@ func tokenLike(b []byte) bool {
 	return true
 }
 
-// grantedTTL is what the service says, or what was asked for.
+// grantedTTL returns the TTL in the answer, or the requested one.
 func grantedTTL(h http.Header) time.Duration {
 	n, err := strconv.Atoi(strings.TrimSpace(h.Get(ttlHeader)))
 	ttl := time.Duration(n) * time.Second

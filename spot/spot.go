@@ -1,15 +1,13 @@
-// Package spot learns from inside a machine what its cloud intends for it:
-// reclaims, rebalance recommendations, maintenance, and stops that somebody
-// else ordered. It speaks to the cloud's metadata service over plain HTTP and
-// links no cloud's SDK.
+// Package spot detects, on a machine, what its cloud announces for it: reclaims,
+// rebalance recommendations, maintenance, and stops through the cloud's API. It
+// reads the cloud's metadata service over plain HTTP and links no cloud SDK.
 //
-// AWS, GCP and Azure are detectors; Detect picks one. What they see becomes an
-// nstance.Notice whose EventID depends on the announcement alone, so that the
-// same announcement is the same event whoever sees it and whenever.
+// AWS, GCP and Azure are detectors; Detect picks one. An announcement becomes an
+// nstance.Notice whose EventID depends on the announcement alone: the same
+// announcement is the same event in every process and at any time.
 //
-// Only a definite answer counts. A key that is missing, or a value that says
-// so, means that nothing is announced; an error means that nothing is known,
-// and leaves everything as it was.
+// Only a definite answer counts. A missing key, or an explicit value, means that
+// nothing is announced. An error changes nothing.
 package spot
 
 import (
@@ -23,12 +21,12 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// DefaultPollInterval is how often a key is read where the service cannot be
-// asked to wait for a change. AWS recommends 5 s; of two minutes' warning, 2 s
-// cost less.
+// DefaultPollInterval is how often a key is read where the service has no long
+// poll. AWS recommends 5 s; 2 s use less of the two minutes between warning and
+// interruption.
 const DefaultPollInterval = 2 * time.Second
 
-// minPollInterval keeps a slip of the pen from flooding the metadata service.
+// minPollInterval keeps a mistyped interval from flooding the metadata service.
 const minPollInterval = time.Millisecond
 
 // Options configure a detector. Nil and zero fields mean the defaults.
@@ -37,7 +35,7 @@ type Options struct {
 	PollInterval time.Duration    // 0: DefaultPollInterval; at least 1 ms
 	Client       *http.Client     // nil: one that uses no proxy and follows no redirect; its own Timeout must exceed the long poll of 10 s
 	Log          *slog.Logger     // nil: discard
-	Now          func() time.Time // the machine's own clock, by which notices are dated; nil: time.Now
+	Now          func() time.Time // the machine's clock, for times in notices; nil: time.Now
 }
 
 // resolve returns a copy of o with every field set, or an Invalid error. The
@@ -86,8 +84,8 @@ func checkBaseURL(s string) error {
 	return nil
 }
 
-// directClient reaches link-local addresses whatever HTTP_PROXY says: a proxy
-// would answer for its own machine, or hand this machine's secrets around.
+// directClient ignores HTTP_PROXY: a proxy would return the metadata of its own
+// machine, or pass on this machine's secrets.
 func directClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{

@@ -3,11 +3,11 @@ package spot
 import (
 	"context"
 	"iter"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // maxRetry is the longest pause after an error: the shortest warning, gcp's, is
@@ -17,16 +17,16 @@ const maxRetry = time.Second
 // A source is one key of a metadata service. It belongs to one watch.
 type source interface {
 	// read returns everything that the key announces now. With an error, the
-	// notices are those that could be read, and prove nothing about others.
-	// It may block for a long poll, and counts that time as its pause.
+	// notices are those that could be read; others may stand. It may block for
+	// a long poll, whose time counts as the pause.
 	read(ctx context.Context) (reading, error)
 }
 
 // A reading is what a key announces at one time.
 type reading struct {
-	found []nstance.Notice // with the cloud's times
-	at    instant
-	soon  bool // the next read is to come without a pause
+	found     []nstance.Notice // with the cloud's times
+	at        instant
+	skipPause bool // before the next read
 }
 
 // An item is what a watch yields.
@@ -36,9 +36,9 @@ type item struct {
 }
 
 // watch polls every source on a goroutine of its own, so that one that hangs
-// delays no other, and yields what they find one at a time. It has waited for
-// all of them when the loop over it ends.
-func watch(ctx context.Context, o *Options, r *rounds, sources ...source) iter.Seq2[nstance.Notice, error] {
+// delays no other, and yields their items one at a time. When the loop over it
+// ends, all goroutines have ended.
+func watch(ctx context.Context, o *Options, r *lastReads, sources ...source) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		items := make(chan item)
@@ -47,7 +47,7 @@ func watch(ctx context.Context, o *Options, r *rounds, sources ...source) iter.S
 		defer pollers.Wait()
 		defer stop()
 		for _, s := range sources {
-			p := &poller{o: o, source: s, ledger: newLedger(), items: items, rounds: r}
+			p := &poller{o: o, source: s, dedup: newNoticeDedup(), items: items, lastReads: r}
 			pollers.Go(func() { p.run(ctx) })
 		}
 		for {
@@ -65,45 +65,46 @@ func watch(ctx context.Context, o *Options, r *rounds, sources ...source) iter.S
 
 // A poller reads one source for as long as the watch lasts.
 type poller struct {
-	o       *Options
-	source  source
-	ledger  *ledger
-	trouble trouble
-	items   chan<- item
-	rounds  *rounds
+	o         *Options
+	source    source
+	dedup     *noticeDedup
+	errors    errorDedup
+	items     chan<- item
+	lastReads *lastReads
 }
 
 func (p *poller) run(ctx context.Context) {
-	p.rounds.done(p)
-	defer p.rounds.leave(p)
+	p.lastReads.done(p)
+	defer p.lastReads.leave(p)
 	for ctx.Err() == nil {
 		began := time.Now()
 		got, err := p.source.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		p.tell(ctx, got, err)
-		p.rounds.done(p)
+		p.yieldChanges(ctx, got, err)
+		p.lastReads.done(p)
 		switch {
 		case err != nil:
-			wait(ctx, p.retry(err))
-		case !got.soon:
-			wait(ctx, p.o.PollInterval-time.Since(began))
+			sleep.For(ctx, p.retry(err))
+		case !got.skipPause:
+			sleep.For(ctx, p.o.PollInterval-time.Since(began))
 		}
 	}
 }
 
-// tell passes on what is new about a reading.
-func (p *poller) tell(ctx context.Context, got reading, err error) {
-	news, late := p.ledger.update(got.found, err == nil, got.at)
-	for _, n := range news {
+// yieldChanges yields the changed notices of a reading, and its error if it is
+// new.
+func (p *poller) yieldChanges(ctx context.Context, got reading, err error) {
+	changed, late := p.dedup.update(got.found, err == nil, got.at)
+	for _, n := range changed {
 		p.send(ctx, item{notice: n})
 	}
 	for _, n := range late {
-		p.send(ctx, item{err: nstance.Errorf(nstance.Invalid, "%s: ignored %s, its deadline %s was past when the watch began",
+		p.send(ctx, item{err: nstance.Errorf(nstance.Invalid, "%s: ignored %s: its deadline %s was past when the watch began",
 			n.Source, n.EventID, n.Deadline.Format(time.RFC3339))})
 	}
-	if p.trouble.isNews(err) {
+	if p.errors.isNew(err) {
 		p.send(ctx, item{err: err})
 	}
 }
@@ -115,36 +116,24 @@ func (p *poller) send(ctx context.Context, it item) {
 	}
 }
 
-// retry is sooner than the next poll and differs from poller to poller, but
-// does not press a service that asks for patience.
+// retry returns a pause with jitter, shorter than the poll interval unless the
+// service throttles.
 func (p *poller) retry(err error) time.Duration {
 	d := p.o.PollInterval
 	if nstance.CodeOf(err) != nstance.Throttled {
 		d = min(d, maxRetry)
 	}
-	return d/2 + rand.N(d/2+1)
+	return sleep.Jitter(d)
 }
 
-func wait(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
+// maxErrors bounds the different errors that are yielded in one outage.
+const maxErrors = 8
 
-// maxTroubles bounds the different errors of one outage that are news.
-const maxTroubles = 8
+// An errorDedup passes each different error of an outage once. A successful read
+// ends the outage.
+type errorDedup struct{ seen map[string]bool }
 
-// A trouble is a stretch of failed reads. Each different error in it is news
-// once; a success ends it.
-type trouble struct{ seen map[string]bool }
-
-func (t *trouble) isNews(err error) bool {
+func (t *errorDedup) isNew(err error) bool {
 	if err == nil {
 		t.seen = nil
 		return false
@@ -153,7 +142,7 @@ func (t *trouble) isNews(err error) bool {
 		t.seen = map[string]bool{}
 	}
 	text := err.Error()
-	if t.seen[text] || len(t.seen) >= maxTroubles {
+	if t.seen[text] || len(t.seen) >= maxErrors {
 		return false
 	}
 	t.seen[text] = true

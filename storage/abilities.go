@@ -4,6 +4,8 @@ import (
 	"context"
 	"iter"
 	"strings"
+
+	"github.com/nstance-go/nstance"
 )
 
 // A Shared store sends all its calls over the same connections, as buckets do.
@@ -61,4 +63,31 @@ func firstKey(ctx context.Context, s Store, prefix, after string) (string, error
 		return entry.Key, err
 	}
 	return "", nil
+}
+
+// Shards returns the shards that have instance records in a store.
+func Shards(ctx context.Context, s Store) ([]nstance.ShardID, error) {
+	var shards []nstance.ShardID
+	for name, err := range Folders(ctx, s, "instance/") {
+		if err != nil {
+			return nil, err
+		}
+		shards = append(shards, nstance.ShardID(name))
+	}
+	return shards, nil
+}
+
+// ListPage returns at most limit entries after a key, and the key after which the
+// next page begins: the last one, or none when there is nothing more.
+func ListPage(ctx context.Context, s Store, prefix, after string, limit int) (page []Entry, next string, err error) {
+	for entry, err := range s.List(ctx, prefix, after) {
+		if err != nil {
+			return nil, "", err
+		}
+		if len(page) == limit {
+			return page, page[limit-1].Key, nil
+		}
+		page = append(page, entry)
+	}
+	return page, "", nil
 }

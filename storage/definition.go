@@ -11,9 +11,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// definitions remembers what stands under definition/, so that a definition is
-// written or read once and not for each of its instances. What stands there
-// never changes: its key is the digest of its bytes.
+// definitions caches the shard's definitions, so that one is written or read
+// once and not for each of its instances. They never change: the key is the
+// digest of the bytes.
 type definitions struct {
 	mu    sync.Mutex
 	known map[string]nstance.Definition
@@ -39,17 +39,17 @@ func DefinitionDigest(d nstance.Definition) (string, error) {
 }
 
 // PutDefinition stores a definition under its digest, unless it is there, and
-// returns the digest, which is to be named by something durable soon: see
-// [Contents]. It may be repeated after any error. Fails with Invalid when its
-// arguments are no JSON, otherwise like Contents.Keep.
+// returns the digest, which something durable must name within the hour. It may
+// be repeated after any error. Fails with Invalid when its arguments are no JSON,
+// otherwise like PutFetched.
 func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (digest string, err error) {
 	data, err := marshal(definitionObject{Format, d})
 	if err != nil {
 		return "", nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
 	}
 	digest = digestOf(data)
-	key := DefinitionKey(digest)
-	if err := r.contents.Keep(ctx, key, data); err != nil {
+	key := DefinitionKey(r.shard, digest)
+	if err := r.putContent(ctx, key, data); err != nil {
 		return "", fmt.Errorf("store the definition: %w", err)
 	}
 	if _, ok := r.defs.get(digest); ok {
@@ -65,22 +65,17 @@ func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (dige
 
 // Definition returns the definition with this digest. Fails with NotFound when
 // there is none, Invalid when what stands there is damaged or of a newer major
-// format.
+// format, Unavailable while it is being deleted.
 func (r *Records) Definition(ctx context.Context, digest string) (nstance.Definition, error) {
 	if d, ok := r.defs.get(digest); ok {
 		return d, nil
 	}
-	key := DefinitionKey(digest)
-	saw := r.contents.watch(key)
-	obj, err := r.store.Get(ctx, key)
-	saw(err)
+	key := DefinitionKey(r.shard, digest)
+	data, err := r.getContent(ctx, key, digest)
 	if err != nil {
 		return nstance.Definition{}, err
 	}
-	if digestOf(obj.Data) != digest {
-		return nstance.Definition{}, unreadable(key, "its content does not have that digest")
-	}
-	d, err := parseDefinition(key, obj.Data)
+	d, err := parseDefinition(key, data)
 	if err != nil {
 		return nstance.Definition{}, err
 	}
@@ -88,22 +83,28 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	return d, nil
 }
 
-// namable makes sure that a definition that this term has put or read still
-// stands when a record is about to name it: that may be long after.
-func (r *Records) namable(ctx context.Context, digest string) error {
+// KeepDefinitions keeps definitions that something durable names, or named until
+// a moment ago, for another hour: something else is about to name them.
+func (r *Records) KeepDefinitions(digests ...string) {
+	for _, digest := range digests {
+		_, _ = r.contents.use(DefinitionKey(r.shard, digest)) // what is named is not being deleted
+	}
+}
+
+// ensureDefinition makes sure that a definition that this term has put or read
+// still stands when a record is about to name it: that may be long after.
+func (r *Records) ensureDefinition(ctx context.Context, digest string) error {
 	d, ok := r.defs.get(digest)
-	if !ok || r.contents.has(DefinitionKey(digest)) {
+	if !ok {
 		return nil
 	}
 	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program has written it
-		return r.contents.Claim(ctx, DefinitionKey(digest))
+		_, err := r.getContent(ctx, DefinitionKey(r.shard, digest), digest)
+		return err
 	}
 	_, err := r.PutDefinition(ctx, d)
 	return err
 }
-
-// Contents returns what this shard's definitions are written through.
-func (r *Records) Contents() *Contents { return r.contents }
 
 func parseDefinition(key string, data []byte) (nstance.Definition, error) {
 	if err := checkObject(key, data); err != nil {

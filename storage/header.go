@@ -96,6 +96,22 @@ func checkFormat(key, format string) error {
 	return nil
 }
 
+// Understood returns nil if this program knows all that an object of that format
+// may say, and else an Invalid error. Readers need less: they permit a newer
+// minor format.
+func Understood(key, format string) error {
+	if err := checkFormat(key, format); err != nil {
+		return err
+	}
+	if _, minor, _ := parseFormat(format); minor > formatMinor {
+		return &nstance.Error{
+			Code: nstance.Invalid, Remedy: "upgrade this program",
+			Msg: fmt.Sprintf("%s: format %q is newer than %s: it may contain what this program does not know", key, format, Format),
+		}
+	}
+	return nil
+}
+
 // unreadable is the error of an object that exists and cannot be understood.
 // It is never absence.
 func unreadable(key, format string, args ...any) error {

@@ -32,14 +32,26 @@ func ShardKeys(shard nstance.ShardID) []string {
 // LeaseKey holds who leads the shard.
 func LeaseKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".json" }
 
-// LedKey exists from the moment before a shard is led for the first time.
-func LedKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".led" }
-
 // ClusterLeaseKey holds who may make and rotate the cluster's keys.
 const ClusterLeaseKey = "lease/cluster.json"
 
+// DefinitionPrefix begins the keys of a shard's definitions.
+func DefinitionPrefix(shard nstance.ShardID) string { return "definition/" + string(shard) + "/" }
+
 // DefinitionKey holds the definition with this digest.
-func DefinitionKey(digest string) string { return "definition/" + digest }
+func DefinitionKey(shard nstance.ShardID, digest string) string {
+	return DefinitionPrefix(shard) + digest
+}
+
+// ResolvedKey holds what the names and addresses in a shard's configuration
+// stood for when they were last looked up.
+func ResolvedKey(shard nstance.ShardID) string { return "resolved/" + string(shard) + ".json" }
+
+// FetchedPrefix begins the keys of a shard's fetched user data.
+func FetchedPrefix(shard nstance.ShardID) string { return "fetched/" + string(shard) + "/" }
+
+// FetchedKey holds fetched user data, by its SHA-256.
+func FetchedKey(shard nstance.ShardID, digest string) string { return FetchedPrefix(shard) + digest }
 
 // CACertKey holds an authority's certificate, PEM.
 func CACertKey(name string) string { return "ca/" + name + ".crt" }

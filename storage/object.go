@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // maxAttempts bounds how often one change is written, and how often it is made
@@ -282,7 +282,7 @@ func (o *one[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
 // mayWrite waits before a repeated attempt, and checks that the term lasts.
 func (o *one[T]) mayWrite(ctx context.Context, base *held[T], attempt int, last error) error {
 	if attempt > 0 {
-		if pause(ctx, backoff(attempt)) != nil {
+		if !sleep.For(ctx, backoff(attempt)) {
 			return fmt.Errorf("write %s: gave up waiting: %w", o.key, last)
 		}
 	}
@@ -298,18 +298,7 @@ func (o *one[T]) mayWrite(ctx context.Context, base *held[T], attempt int, last 
 // backoff is 20 ms, doubling, with full jitter on its upper half.
 func backoff(attempt int) time.Duration {
 	d := 10 * time.Millisecond << attempt
-	return d/2 + rand.N(d/2+1)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return sleep.Jitter(d)
 }
 
 func (o *one[T]) put(ctx context.Context, base *held[T], data []byte) (Version, error) {

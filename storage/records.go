@@ -32,7 +32,7 @@ type Records struct {
 	defs  definitions
 	snap  snapshots
 
-	contents *Contents
+	contents *contents
 
 	mu          sync.RWMutex // guards what follows, never held over I/O
 	byID        map[nstance.InstanceID]*record
@@ -86,7 +86,7 @@ func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
 	return &Records{
 		store: s, shard: shard, fence: fence{opts.Epoch, opts.Check}, width: opts.Width, log: opts.Log,
 		byID: map[nstance.InstanceID]*record{}, snap: snapshots{turn: make(chan struct{}, 1)},
-		contents: NewContents(s, opts.Check, opts.Elapsed),
+		contents: newContents(opts.Elapsed),
 	}
 }
 
@@ -108,7 +108,7 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 	if e.ref != ref || e.problem.Load() != nil {
 		return Instance{}, changedError("write", e.key, true)
 	}
-	if err := r.namable(ctx, rec.Definition); err != nil {
+	if err := r.ensureDefinition(ctx, rec.Definition); err != nil {
 		return Instance{}, err
 	}
 	h, err := e.create(ctx, rec)

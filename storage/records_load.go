@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // Load brings memory up to date: it lists the shard's keys and reads what has
@@ -136,7 +137,7 @@ func (r *Records) loadOne(ctx context.Context, ref Ref) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if attempt < maxAttempts && passing(err) && pause(ctx, backoff(attempt)) == nil {
+		if attempt < maxAttempts && passing(err) && sleep.For(ctx, backoff(attempt)) {
 			continue
 		}
 		if errors.Is(err, nstance.Invalid) {

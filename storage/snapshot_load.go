@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // snapshotPatience bounds how long Load waits for the snapshot: what takes
@@ -61,7 +62,7 @@ func (r *Records) usableSnapshot(obj Object) (snapshot, error) {
 func (r *Records) getSnapshot(ctx context.Context) (Object, error) {
 	for attempt := 1; ; attempt++ {
 		obj, err := r.store.Get(ctx, SnapshotKey(r.shard))
-		if err == nil || !passing(err) || attempt == 3 || pause(ctx, backoff(attempt)) != nil {
+		if err == nil || !passing(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
 			return obj, err
 		}
 	}

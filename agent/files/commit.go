@@ -15,16 +15,16 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Commit puts the announced set to use. Nil means that it is in place and, if
-// it is complete, its hash recorded. On an error either nothing has changed, or
-// all has and what is left to do is done with the next set or by Open.
+// Commit puts the announced set into use. Nil means that it is in place and, if
+// it is complete, its hash recorded. On an error either no file has changed, or
+// all have, and the next set or Open does the remaining steps.
 func (s *Store) Commit(hash string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.commit(hash)
 	s.dropTransfer()
-	if s.trouble = ""; err != nil {
-		s.trouble = err.Error()
+	if s.commitError = ""; err != nil {
+		s.commitError = err.Error()
 	}
 	return classify(err)
 }
@@ -34,16 +34,16 @@ func (s *Store) commit(hash string) error {
 	switch {
 	case t == nil || t.set.Hash != hash:
 		return nstance.Errorf(nstance.Conflict, "no set %s has been announced", hash)
-	case len(t.lacking) > 0:
-		return nstance.Errorf(nstance.Conflict, "%d contents of the set have not come", len(t.lacking))
+	case len(t.missing) > 0:
+		return nstance.Errorf(nstance.Conflict, "%d contents of the set have not been received", len(t.missing))
 	}
-	next := s.settled(t.set)
+	next := s.keepFailed(t.set)
 	if s.root == nil {
-		s.now = next
+		s.inUse = next
 		return s.record()
 	}
 	if err := s.stage(next); err != nil {
-		return errors.Join(err, s.abandon(err))
+		return errors.Join(err, s.removeStaged(err))
 	}
 	if err := s.use(next); err != nil {
 		return err
@@ -54,17 +54,17 @@ func (s *Store) commit(hash string) error {
 	return s.o.step("hash")
 }
 
-// settled returns the set with every file that the server could not make as it
-// is now.
-func (s *Store) settled(set Set) Set {
+// keepFailed returns the set with the present content of every file that the
+// server could not make.
+func (s *Store) keepFailed(set Set) Set {
 	set.Files = slices.Clone(set.Files)
 	for i, f := range set.Files {
 		if f.Error == "" {
 			continue
 		}
-		was, _ := s.now.find(f.Path)
-		was.Path, was.Error = f.Path, f.Error
-		set.Files[i] = was
+		present, _ := s.inUse.find(f.Path)
+		present.Path, present.Error = f.Path, f.Error
+		set.Files[i] = present
 	}
 	return set
 }
@@ -109,7 +109,7 @@ func (s *Store) stage(set Set) error {
 		return err
 	}
 	slices.Sort(dirs)
-	for _, d := range append(slices.Compact(dirs), nstance.FilesOwn) {
+	for _, d := range append(slices.Compact(dirs), nstance.ReservedFileDir) {
 		if err := s.sync(d); err != nil {
 			return err
 		}
@@ -117,8 +117,8 @@ func (s *Store) stage(set Set) error {
 	return s.o.step("manifest")
 }
 
-// abandon removes what stage has left, unless it was meant to look like a crash.
-func (s *Store) abandon(cause error) error {
+// removeStaged removes the staged version, unless a test simulates a crash.
+func (s *Store) removeStaged(cause error) error {
 	if errors.Is(cause, errCrash) {
 		return nil
 	}
@@ -143,15 +143,15 @@ func (s *Store) place(base string, f File, held map[string]string) (dirs []strin
 	if f.Mode != 0 {
 		mode = fs.FileMode(f.Mode)
 	}
-	if was := held[f.Digest]; was != "" && s.sameMode(was, mode) {
-		return dirs, s.root.Link(s.currentPath(was), to)
+	if present := held[f.Digest]; present != "" && s.sameMode(present, mode) {
+		return dirs, s.root.Link(s.currentPath(present), to)
 	}
 	data, err := s.content(f, held)
 	if err != nil {
 		return nil, err
 	}
 	if f.Key != "" && f.Error == "" {
-		if err := s.belongs(f, data); err != nil {
+		if err := s.checkKey(f, data); err != nil {
 			return nil, err
 		}
 	}
@@ -163,13 +163,13 @@ func (s *Store) sameMode(held string, mode fs.FileMode) bool {
 	return err == nil && info.Mode().Perm() == mode
 }
 
-// content reads a content, and believes nothing but its digest.
+// content reads a content and checks its digest.
 func (s *Store) content(f File, held map[string]string) (data []byte, err error) {
-	switch was := held[f.Digest]; {
+	switch present := held[f.Digest]; {
 	case f.Size == 0 && f.Error == "":
-	case was != "":
-		data, err = s.root.ReadFile(s.currentPath(was))
-	case f.Error != "": // it was changed here, and there is nothing better
+	case present != "":
+		data, err = s.root.ReadFile(s.currentPath(present))
+	case f.Error != "": // it was changed on the machine, and there is no other content
 		return s.root.ReadFile(s.currentPath(f.Path))
 	default:
 		data, err = s.readIncoming(f.Digest, f.Size)
@@ -190,20 +190,19 @@ func (s *Store) writeFile(name string, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
-// mustRun reports whether the set's command is to be run once it is in place:
-// something is another than before, the command itself for one, or it has
-// not succeeded yet.
+// mustRun reports whether the set's command runs once the set is in place: a file
+// or the command has changed, or the command has not succeeded yet.
 func (s *Store) mustRun(set Set) bool {
 	if len(set.Command) == 0 {
 		return false
 	}
-	if s.pending || !slices.Equal(set.Command, s.now.Command) || len(set.names()) != len(s.now.names()) {
+	if s.pending || !slices.Equal(set.Command, s.inUse.Command) || len(set.names()) != len(s.inUse.names()) {
 		return true
 	}
-	return !reflect.DeepEqual(s.shape(set), s.shape(s.now)) || s.altered()
+	return !reflect.DeepEqual(s.shape(set), s.shape(s.inUse)) || s.altered()
 }
 
-// shape is what a workload can see of a set.
+// shape returns the digest and mode of each file, by path.
 func (s *Store) shape(set Set) map[string]string {
 	out := map[string]string{}
 	for _, f := range set.Files {
@@ -214,9 +213,9 @@ func (s *Store) shape(set Set) map[string]string {
 	return out
 }
 
-// altered reports whether somebody has changed what is in use.
+// altered reports whether a file in use was changed on the machine.
 func (s *Store) altered() bool {
-	for _, f := range s.now.Files {
+	for _, f := range s.inUse.Files {
 		if f.Digest != "" && s.digest(f.Path) != f.Digest {
 			return true
 		}
@@ -224,13 +223,13 @@ func (s *Store) altered() bool {
 	return false
 }
 
-// use puts the staged version to use: the one rename that counts, and the links
-// around it.
+// use puts the staged version into use: it creates the links and switches the
+// current version by one rename.
 func (s *Store) use(set Set) error {
-	old := s.now.names()
+	old := s.inUse.names()
 	for _, name := range set.names() {
 		if err := s.link(name, slices.Contains(old, name)); err != nil {
-			return errors.Join(err, s.abandon(err), s.unlink(old))
+			return errors.Join(err, s.removeStaged(err), s.unlink(old))
 		}
 	}
 	if err := s.sync("."); err != nil {
@@ -244,8 +243,8 @@ func (s *Store) use(set Set) error {
 		return err
 	}
 	s.version++
-	s.now, s.pending = set, pending
-	if err := s.sync(nstance.FilesOwn); err != nil {
+	s.inUse, s.pending = set, pending
+	if err := s.sync(nstance.ReservedFileDir); err != nil {
 		return err
 	}
 	if err := s.o.step("swap"); err != nil {
@@ -260,11 +259,11 @@ func (s *Store) use(set Set) error {
 	return errors.Join(s.prune(), s.sweep(nil))
 }
 
-// readCurrent reads which version is in use and what it holds.
+// readCurrent reads the version in use and its manifest.
 func (s *Store) readCurrent() error {
 	target, err := s.root.Readlink(linkCurrent)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.version, s.now, s.pending = 0, Set{}, false
+		s.version, s.inUse, s.pending = 0, Set{}, false
 		return nil
 	}
 	if err != nil {
@@ -272,10 +271,10 @@ func (s *Store) readCurrent() error {
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(target, "v"))
 	if err != nil || n < 1 {
-		return nstance.Errorf(nstance.Invalid, "%s/%s points at %q, which no agent made: remove it", s.o.Dir, linkCurrent, target)
+		return nstance.Errorf(nstance.Invalid, "%s/%s points at %q, which is not a version directory: remove it", s.o.Dir, linkCurrent, target)
 	}
 	s.version = n
-	if s.now, err = s.readManifest(n); err != nil {
+	if s.inUse, err = s.readManifest(n); err != nil {
 		return err
 	}
 	_, err = s.root.Stat(versionDir(n) + "/" + filePending)
@@ -283,9 +282,9 @@ func (s *Store) readCurrent() error {
 	return nil
 }
 
-// A manifest is what manifest.json holds. Its first format, which is the one
-// that is written, says no number; whoever changes the meaning of a field, or
-// adds one that must not be passed over, writes the next.
+// A manifest is the content of manifest.json. Format 1 is written without a
+// number. A change of a field's meaning, or a new field that must not be ignored,
+// needs the next number.
 type manifest struct {
 	Format int `json:"format,omitempty"` // 0: 1
 	Set
@@ -303,7 +302,7 @@ func (s *Store) readManifest(n int) (Set, error) {
 		err = fmt.Errorf("%s is of format %d, which a newer agent wrote", fileManifest, m.Format)
 	}
 	if err != nil {
-		return Set{}, fmt.Errorf("what the files in %s are is not known, they stay as they are: %w", s.o.Dir, err)
+		return Set{}, fmt.Errorf("the manifest of the files in %s cannot be read, they stay as they are: %w", s.o.Dir, err)
 	}
 	return m.Set, nil
 }

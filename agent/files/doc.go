@@ -1,11 +1,11 @@
-// Package files keeps, on a machine, the files that its server sends. It knows
-// nothing of the wire: whoever brings a set calls Begin, Write for each content
-// that Begin lacked, and Commit.
+// Package files keeps, on a machine, the files that its server sends. It is
+// independent of the wire: the caller calls Begin with a set, Write for each
+// content that Begin requested, and Commit.
 //
 // # All or nothing
 //
-// In the receive directory each top-level name of a set is a symbolic link into
-// a directory of the agent's own, in which every set has a version:
+// In the receive directory each top-level name of a set is a symbolic link into a
+// directory of the agent, in which every set has a version:
 //
 //	recv/app.env            -> .nstance/current/files/app.env
 //	recv/tls                -> .nstance/current/files/tls
@@ -15,13 +15,13 @@
 //	recv/.nstance/incoming/ (contents on their way)
 //
 // A set is built beside the one in use and written to disk; then one rename of
-// current puts all of it to use. Whoever opens a file sees the old set or the
-// new one, and a crash leaves one of the two: Open finishes what is left to do
-// and forgets what had not come so far.
+// current puts all of it into use. Every reader sees the old set or the new one.
+// A crash leaves one of the two: Open finishes a change that had passed the rename
+// and removes one that had not.
 //
-// manifest.json is the Set. Its format is 1, which is not written; a later one
-// will say "format": 2. An agent that does not know the format leaves the files
-// as they are, says so, and puts in place whatever set comes next.
+// manifest.json is the Set. Its format is 1, which is not written; a later format
+// will have "format": 2. An agent that does not know the format leaves the files
+// as they are, reports that, and puts the next set in place.
 //
 // # Order
 //

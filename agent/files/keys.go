@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-// A Key proves possession of a private key that this machine made and nobody
-// else ever sees.
+// A Key proves possession of a private key that this machine generated and that
+// never leaves it.
 type Key struct {
 	Name        string
 	Request     []byte // PKCS#10 request in DER
@@ -24,8 +24,8 @@ type Key struct {
 	Err         error  // why there is no request
 }
 
-// Keys returns the named keys, of which those that do not exist are made.
-// subject is what requests ask for; the server decides.
+// Keys returns the named keys and generates missing ones. subject is the subject
+// of the requests; the server decides which one it certifies.
 func (s *Store) Keys(subject string, names []string) []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,8 @@ func (s *Store) Keys(subject string, names []string) []Key {
 	return out
 }
 
-// key reads a key, or makes it. One that cannot be read is never replaced.
+// key reads a key, or generates it if there is none. A key that cannot be read is
+// never replaced.
 func (s *Store) key(name string) (ed25519.PrivateKey, error) {
 	if err := nstance.ValidateName("key", name); err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (s *Store) certificateFor(name string, key ed25519.PrivateKey) []byte {
 	if s.open() != nil {
 		return nil
 	}
-	for _, f := range s.now.Files {
+	for _, f := range s.inUse.Files {
 		if f.Key != name || f.Digest == "" {
 			continue
 		}
@@ -113,9 +114,9 @@ func (s *Store) certificateFor(name string, key ed25519.PrivateKey) []byte {
 	return nil
 }
 
-// belongs fails with Invalid unless the content is a certificate for the file's
-// key: the two would be of no use together.
-func (s *Store) belongs(f File, data []byte) error {
+// checkKey fails with Invalid unless the content is a certificate for the file's
+// key.
+func (s *Store) checkKey(f File, data []byte) error {
 	key, err := s.key(f.Key)
 	if err != nil {
 		return fmt.Errorf("key %s: %w", f.Key, err)

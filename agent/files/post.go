@@ -12,12 +12,12 @@ import (
 // maxOutput is how much of a command's output is reported, in bytes.
 const maxOutput = 160
 
-// Run runs the command of the set in use, if that is still to be done. The
-// command finds the receive directory in NSTANCE_RECV_DIR and runs there. One
-// that fails runs again with the next call.
+// Run runs the command of the set in use if it is pending. The command runs in the
+// receive directory, whose path is in NSTANCE_RECV_DIR. A command that fails runs
+// again with the next call.
 func (s *Store) Run(ctx context.Context) error {
 	s.mu.Lock()
-	argv, pending, version := s.now.Command, s.pending, s.version
+	argv, pending, version := s.inUse.Command, s.pending, s.version
 	s.mu.Unlock()
 	if !pending || len(argv) == 0 {
 		return nil
@@ -34,10 +34,10 @@ func (s *Store) Run(ctx context.Context) error {
 	defer s.mu.Unlock()
 	if err != nil {
 		err = fmt.Errorf("the files are in place, but %s: %w", argv[0], err)
-		s.said = err.Error()
+		s.commandError = err.Error()
 		return err
 	}
-	s.said = ""
+	s.commandError = ""
 	if s.version == version && s.root != nil {
 		s.pending = false
 		return classify(s.root.Remove(versionDir(version) + "/" + filePending))

@@ -70,7 +70,7 @@ func TestCommand(t *testing.T) {
 		send(b, "h1", "1", "echo no such service; exit 3")
 		err := b.store.Run(t.Context())
 		require.ErrorContains(t, err, "exit status 3: no such service")
-		require.Contains(t, b.store.Trouble(), "the files are in place, but /bin/sh: exit status 3: no such service")
+		require.Contains(t, b.store.LastError(), "the files are in place, but /bin/sh: exit status 3: no such service")
 		require.Equal(t, tree{"a": "1"}, b.tree())
 		require.Equal(t, []string{"h1"}, b.hashes)
 		b.reopen()
@@ -80,7 +80,7 @@ func TestCommand(t *testing.T) {
 		require.Equal(t, "1\n1\n1\n", b.runs())
 		send(b, "h2", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Empty(t, b.store.Trouble())
+		require.Empty(t, b.store.LastError())
 	})
 	t.Run("it has a limited time", func(t *testing.T) {
 		b := newBox(t)

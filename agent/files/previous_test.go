@@ -65,7 +65,7 @@ func inherited(t *testing.T, change func(dir string)) *box {
 
 func TestPrevious(t *testing.T) {
 	b := inherited(t, nil)
-	require.Empty(t, b.store.Trouble())
+	require.Empty(t, b.store.LastError())
 	require.Equal(t, tree{"app.env": "COLOUR=red\n", "tls/web.txt": "for web\n"}, b.tree())
 	require.Empty(t, b.hashes, "a set that the server could not make all of counts as none")
 	var want []nstance.FileStatus
@@ -84,7 +84,7 @@ func TestPrevious(t *testing.T) {
 	})
 	t.Run("its command is run", func(t *testing.T) {
 		require.Error(t, b.store.Run(t.Context()))
-		require.Contains(t, b.store.Trouble(), "/bin/false")
+		require.Contains(t, b.store.LastError(), "/bin/false")
 	})
 	t.Run("the next set takes from it what is the same", func(t *testing.T) {
 		next := tree{"app.env": "COLOUR=blue\n", "tls/web.txt": "for web\n"}
@@ -98,16 +98,16 @@ func TestPrevious(t *testing.T) {
 
 func TestManifestOfANewerFormat(t *testing.T) {
 	b := inherited(t, func(dir string) {
-		path := filepath.Join(dir, "recv", nstance.FilesOwn, "v2", "manifest.json")
+		path := filepath.Join(dir, "recv", nstance.ReservedFileDir, "v2", "manifest.json")
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(path, append([]byte(`{"format":2,`), data[1:]...), 0o600))
 	})
-	require.Contains(t, b.store.Trouble(), "format 2, which a newer agent wrote")
+	require.Contains(t, b.store.LastError(), "format 2, which a newer agent wrote")
 	require.Equal(t, tree{"app.env": "COLOUR=red\n", "tls/web.txt": "for web\n"}, b.tree())
 	next := tree{"app.env": "COLOUR=blue\n"}
 	_, err := b.send(set("v1:sha256:78", next), next)
 	require.NoError(t, err)
 	require.Equal(t, "COLOUR=blue\n", b.tree()["app.env"])
-	require.Empty(t, b.store.Trouble())
+	require.Empty(t, b.store.LastError())
 }

@@ -22,7 +22,7 @@ type File struct {
 	Digest string `json:"digest,omitempty"` // sha256:<hex>; empty: there is no content
 	Size   int64  `json:"size,omitempty"`
 	Mode   uint32 `json:"mode,omitempty"`  // 0: Options.Mode
-	Error  string `json:"error,omitempty"` // the server could not make it: what is there stays
+	Error  string `json:"error,omitempty"` // the server could not make it: the present file stays
 	Key    string `json:"key,omitempty"`   // the content is a certificate for this key
 }
 
@@ -50,8 +50,8 @@ func (s *Set) names() []string {
 	return out
 }
 
-// validate returns nil or Invalid. A server is trusted with the content of
-// files, not with where they go and how much of the disk they fill.
+// validate returns nil or Invalid. The server decides the content of files; the
+// agent limits their paths and sizes.
 func (s *Set) validate() error {
 	if len(s.Files) > nstance.MaxFiles {
 		return nstance.Errorf(nstance.Invalid, "file set has %d files, more than %d", len(s.Files), nstance.MaxFiles)
@@ -63,7 +63,7 @@ func (s *Set) validate() error {
 			return err
 		}
 		if seen[f.Path] {
-			return nstance.Errorf(nstance.Invalid, "file %q is twice in its set", f.Path)
+			return nstance.Errorf(nstance.Invalid, "file %q appears twice in its set", f.Path)
 		}
 		seen[f.Path] = true
 		if f.Error == "" {

@@ -8,23 +8,23 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A sighting is a file as it was when it was last read.
-type sighting struct {
+// A cachedDigest is the digest of a file when it was last read.
+type cachedDigest struct {
 	info   fs.FileInfo
 	digest string
 }
 
-// Status returns every file of the set in use as it is in the receive directory
-// at this moment, changed by whomever. A file that looks untouched is not read
-// again.
+// Status returns the present state of every file of the set in use in the receive
+// directory, including changes made on the machine. A file with unchanged size and
+// time is not read again.
 func (s *Store) Status() []nstance.FileStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open() != nil {
 		return nil
 	}
-	out := make([]nstance.FileStatus, 0, len(s.now.Files))
-	for _, f := range s.now.Files {
+	out := make([]nstance.FileStatus, 0, len(s.inUse.Files))
+	for _, f := range s.inUse.Files {
 		st := nstance.FileStatus{Path: f.Path, Error: f.Error}
 		if f.Digest != "" {
 			st.Digest = s.digest(f.Path)
@@ -34,37 +34,37 @@ func (s *Store) Status() []nstance.FileStatus {
 	return out
 }
 
-// Trouble returns why the last set is not in place, or what its command said;
-// "" if all is well.
-func (s *Store) Trouble() string {
+// LastError returns why the last set is not in place, or why its command failed;
+// "" for neither.
+func (s *Store) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.trouble, s.said)
+	return cmp.Or(s.commitError, s.commandError)
 }
 
 // digest returns the digest of the file at path, or "" if there is none.
 func (s *Store) digest(path string) string {
 	info, err := s.root.Stat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > nstance.MaxFileSize {
-		delete(s.seen, path)
+		delete(s.digests, path)
 		return ""
 	}
-	if was, ok := s.seen[path]; ok && was.same(info) {
-		return was.digest
+	if cached, ok := s.digests[path]; ok && cached.validFor(info) {
+		return cached.digest
 	}
 	data, err := s.root.ReadFile(path)
 	if err != nil {
-		delete(s.seen, path)
+		delete(s.digests, path)
 		return ""
 	}
-	if len(s.seen) > 2*nstance.MaxFiles {
-		clear(s.seen) // of files that are no more
+	if len(s.digests) > 2*nstance.MaxFiles {
+		clear(s.digests) // bounds the entries of removed files
 	}
-	now := sighting{info: info, digest: Digest(data)}
-	s.seen[path] = now
-	return now.digest
+	read := cachedDigest{info: info, digest: Digest(data)}
+	s.digests[path] = read
+	return read.digest
 }
 
-func (g sighting) same(info fs.FileInfo) bool {
-	return g.info.Size() == info.Size() && g.info.ModTime().Equal(info.ModTime()) && os.SameFile(g.info, info)
+func (c cachedDigest) validFor(info fs.FileInfo) bool {
+	return c.info.Size() == info.Size() && c.info.ModTime().Equal(info.ModTime()) && os.SameFile(c.info, info)
 }

@@ -16,7 +16,7 @@ import (
 // Options say where files go. Dir and KeysDir are required.
 type Options struct {
 	Dir            string        // receive directory; made if need be
-	Mode           fs.FileMode   // of files that their set gives none; default 0640
+	Mode           fs.FileMode   // of files without a mode in their set; default 0640
 	KeysDir        string        // directory of the keys; made if need be
 	KeysMode       fs.FileMode   // of keys; default 0640
 	CommandTimeout time.Duration // longest run of a set's command; default one minute
@@ -28,25 +28,26 @@ type Options struct {
 	step func(label string) error // called after each step, for crash tests
 }
 
-// A Store is a machine's files. It is safe for concurrent use, though transfers
-// are one at a time. Its lock is held while the directory is changed or looked
-// at, because that is what it guards; not while a command runs.
+// A Store is a machine's files. It is safe for concurrent use; there is one
+// transfer at a time. Its lock guards the directory, so it is held while the
+// directory is read or changed, but not while a command runs.
 type Store struct {
 	o Options
 
 	mu       sync.Mutex
 	root     *os.Root  // nil until the directory could be opened
 	version  int       // in use; 0: none
-	now      Set       // what it holds
-	pending  bool      // the command is still to be run
+	inUse    Set       // the set of that version
+	pending  bool      // the command has not succeeded yet
 	incoming *transfer // announced, not committed; nil: none
-	seen     map[string]sighting
-	trouble  string // why the last set is not in place; empty: it is
-	said     string // what its command said; empty: it did well
+	digests  map[string]cachedDigest
+
+	commitError  string // why the last set is not in place; empty: it is
+	commandError string // why its command failed; empty: it succeeded
 }
 
-// New returns a store. The directory is opened when it is first needed: it may
-// not be there yet.
+// New returns a store. The directory is opened when it is first needed, because it
+// may not exist yet.
 func New(o Options) *Store {
 	if o.Mode == 0 {
 		o.Mode = 0o640
@@ -63,25 +64,24 @@ func New(o Options) *Store {
 	if o.step == nil {
 		o.step = func(string) error { return nil }
 	}
-	return &Store{o: o, seen: map[string]sighting{}}
+	return &Store{o: o, digests: map[string]cachedDigest{}}
 }
 
-// Names within FilesOwn.
+// Names within ReservedFileDir.
 const (
-	dirIncoming  = nstance.FilesOwn + "/incoming"
-	linkCurrent  = nstance.FilesOwn + "/current"
+	dirIncoming  = nstance.ReservedFileDir + "/incoming"
+	linkCurrent  = nstance.ReservedFileDir + "/current"
 	dirFiles     = "files"
 	fileManifest = "manifest.json"
-	filePending  = "pending" // there while the command is still to be run
+	filePending  = "pending" // exists until the command has succeeded
 )
 
-func versionDir(n int) string { return fmt.Sprintf("%s/v%d", nstance.FilesOwn, n) }
+func versionDir(n int) string { return fmt.Sprintf("%s/v%d", nstance.ReservedFileDir, n) }
 
-// Open finishes what the end of an earlier process left: keys have their
-// permission bits, the set in use has its links and its recorded hash, and what
-// was not in use is gone. Where there is
-// no directory there is nothing to finish. It may be repeated; the other methods
-// call it as long as it has not succeeded.
+// Open finishes an interrupted change of an earlier process: it sets the permission
+// bits of keys, makes the links and records the hash of the set in use, and removes
+// every other version. Without a directory there is nothing to do. It may be
+// repeated; the other methods open the directory until that has succeeded.
 func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Store) Open() error {
 	return repaired
 }
 
-// create opens the directory, and makes it before.
+// create makes the directory and opens it.
 func (s *Store) create() error {
 	if err := os.MkdirAll(s.o.Dir, dirMode(s.o.Mode)); err != nil {
 		return classify(err)
@@ -117,7 +117,7 @@ func (s *Store) open() error {
 	return nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) recover() error {
-	if err := s.makeDir(nstance.FilesOwn); err != nil {
+	if err := s.makeDir(nstance.ReservedFileDir); err != nil {
 		return err
 	}
 	err := s.readCurrent()
@@ -141,33 +141,33 @@ func (s *Store) recover() error {
 	if err == nil {
 		err = s.record()
 	}
-	s.note(err) // the next set puts it right
+	s.keepError(err) // the next set repairs it
 	return nil
 }
 
-// record makes the hash of the set in use known, if it is complete.
+// record records the hash of the set in use if the set is complete.
 func (s *Store) record() error {
-	if s.now.Hash == "" || !s.now.complete() {
+	if s.inUse.Hash == "" || !s.inUse.complete() {
 		return nil
 	}
-	return s.o.Applied(s.now.Hash)
+	return s.o.Applied(s.inUse.Hash)
 }
 
-// tidy makes the directory what the set in use says: its links and no others of
-// ours, its version and no other.
+// tidy makes the directory match the set in use: it creates missing links and
+// removes other links and versions of the agent.
 func (s *Store) tidy() error {
-	for _, name := range s.now.names() {
+	for _, name := range s.inUse.names() {
 		if err := s.link(name, true); err != nil {
 			return err
 		}
 	}
-	if err := s.unlink(s.now.names()); err != nil {
+	if err := s.unlink(s.inUse.names()); err != nil {
 		return err
 	}
 	return s.prune()
 }
 
-// unlink removes links into the agent's own directory that no name needs.
+// unlink removes links into the agent's own directory, except the names in keep.
 func (s *Store) unlink(keep []string) error {
 	names, err := s.list(".")
 	if err != nil {
@@ -187,12 +187,12 @@ func (s *Store) unlink(keep []string) error {
 
 // prune removes every version but the one in use.
 func (s *Store) prune() error {
-	names, err := s.list(nstance.FilesOwn)
+	names, err := s.list(nstance.ReservedFileDir)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		path := nstance.FilesOwn + "/" + name
+		path := nstance.ReservedFileDir + "/" + name
 		if strings.HasPrefix(name, "v") && path != versionDir(s.version) {
 			if err := s.root.RemoveAll(path); err != nil {
 				return err
@@ -202,9 +202,9 @@ func (s *Store) prune() error {
 	return nil
 }
 
-// link makes a top-level name point at the set in use. What somebody has put in
-// place of one of ours is replaced, unless it is a directory; what was never
-// ours is in the way.
+// link makes a top-level name point at the set in use. A file in place of one of
+// our links is replaced, unless it is a directory. A name that was never ours is a
+// Conflict.
 func (s *Store) link(name string, ours bool) error {
 	want := linkCurrent + "/" + dirFiles + "/" + name
 	info, err := s.root.Lstat(name)
@@ -216,14 +216,14 @@ func (s *Store) link(name string, ours bool) error {
 	case target == want:
 		return nil
 	case info.IsDir() || !ours:
-		return nstance.Errorf(nstance.Conflict, "%s/%s is in the way: it is no file of the server's, move it", s.o.Dir, name)
+		return nstance.Errorf(nstance.Conflict, "%s/%s exists and is not managed by the server: move it away", s.o.Dir, name)
 	}
 	return s.swap(want, name)
 }
 
 // swap makes name a link to target, atomically.
 func (s *Store) swap(target, name string) error {
-	const tmp = nstance.FilesOwn + "/next"
+	const tmp = nstance.ReservedFileDir + "/next"
 	if err := s.root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -242,7 +242,7 @@ func (s *Store) list(dir string) ([]string, error) {
 	return d.Readdirnames(-1)
 }
 
-// makeDir makes a directory that those may search who may read the files in it.
+// makeDir makes a directory that the readers of its files may search.
 func (s *Store) makeDir(path string) error {
 	if err := s.root.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -261,7 +261,7 @@ func (s *Store) sync(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// classify gives what the file system says a code. Its messages name the file.
+// classify classifies an error of the file system. Its message names the file.
 func classify(err error) error {
 	if _, ok := errors.AsType[*nstance.Error](err); ok || err == nil {
 		return err

@@ -91,7 +91,7 @@ func (b *box) apply(hash string, want tree) (sent []string) {
 	return sent
 }
 
-// tree returns what somebody who reads the receive directory sees.
+// tree returns the receive directory as its readers see it.
 func (b *box) tree() tree {
 	out := tree{}
 	var walk func(dir string)
@@ -102,7 +102,7 @@ func (b *box) tree() tree {
 			path := filepath.Join(dir, e.Name())
 			info, err := os.Stat(filepath.Join(b.o.Dir, path))
 			switch {
-			case path == nstance.FilesOwn || err != nil: // a link that leads nowhere is no file
+			case path == nstance.ReservedFileDir || err != nil: // a link that leads nowhere is no file
 			case info.IsDir():
 				walk(path)
 			default:
@@ -146,7 +146,7 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "only the agent's own directory is left")
 	require.Equal(t, []string{"h1", "h2", "h3", "h4"}, b.hashes)
-	versions, err := filepath.Glob(b.path(nstance.FilesOwn, "v*"))
+	versions, err := filepath.Glob(b.path(nstance.ReservedFileDir, "v*"))
 	require.NoError(t, err)
 	require.Len(t, versions, 1, "no version but the one in use is kept")
 }
@@ -254,8 +254,8 @@ func TestBadTransfers(t *testing.T) {
 			require.NoError(t, s.Write(d, 0, []byte("con")))
 			return s.Write(d, 0, []byte("con"))
 		},
-		"nothing":               func(s *files.Store, d string) error { return s.Write(d, 0, nil) },
-		"what nobody asked for": func(s *files.Store, _ string) error { return s.Write(files.Digest([]byte("x")), 0, []byte("x")) },
+		"nothing":                        func(s *files.Store, d string) error { return s.Write(d, 0, nil) },
+		"content that was not requested": func(s *files.Store, _ string) error { return s.Write(files.Digest([]byte("x")), 0, []byte("x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t)
@@ -263,11 +263,11 @@ func TestBadTransfers(t *testing.T) {
 			wanted, err := b.store.Begin(set("h2", tree{"a": content}))
 			require.NoError(t, err)
 			require.ErrorIs(t, write(b.store, wanted[0]), nstance.Invalid)
-			require.NotEmpty(t, b.store.Trouble())
+			require.NotEmpty(t, b.store.LastError())
 			require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
 			require.Equal(t, tree{"a": "1"}, b.tree())
 			b.apply("h2", tree{"a": content})
-			require.Empty(t, b.store.Trouble())
+			require.Empty(t, b.store.LastError())
 		})
 	}
 	t.Run("without announcement", func(t *testing.T) {
@@ -375,8 +375,8 @@ func TestWhatIsNotOursIsInTheWay(t *testing.T) {
 	for _, path := range []string{"a", "dir/x"} {
 		_, err := b.store.Begin(set("h1", tree{path: "1"}))
 		require.ErrorIs(t, err, nstance.Conflict)
-		require.ErrorContains(t, err, "is in the way")
-		require.Contains(t, b.store.Trouble(), "is in the way")
+		require.ErrorContains(t, err, "is not managed by the server")
+		require.Contains(t, b.store.LastError(), "is not managed by the server")
 	}
 	require.Equal(t, tree{"a": "mine"}, b.tree())
 	_, err := b.send(set("h1", tree{"b": "1"}), tree{"b": "1"})
@@ -388,8 +388,8 @@ func TestLinkThatLeadsOut(t *testing.T) {
 	b := newBox(t)
 	b.apply("h1", tree{"a": "1"})
 	outside := t.TempDir()
-	require.NoError(t, os.RemoveAll(b.path(nstance.FilesOwn, "incoming")))
-	require.NoError(t, os.Symlink(outside, b.path(nstance.FilesOwn, "incoming")))
+	require.NoError(t, os.RemoveAll(b.path(nstance.ReservedFileDir, "incoming")))
+	require.NoError(t, os.Symlink(outside, b.path(nstance.ReservedFileDir, "incoming")))
 	_, err := b.store.Begin(set("h2", tree{"a": "2"}))
 	require.Error(t, err)
 	entries, err := os.ReadDir(outside)
@@ -400,14 +400,14 @@ func TestLinkThatLeadsOut(t *testing.T) {
 func TestDamagedManifest(t *testing.T) {
 	b := newBox(t)
 	b.apply("h1", tree{"a": "1"})
-	require.NoError(t, os.WriteFile(b.path(nstance.FilesOwn, "v1", "manifest.json"), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(b.path(nstance.ReservedFileDir, "v1", "manifest.json"), []byte("{"), 0o600))
 	b.hashes = nil
 	b.reopen()
-	require.Contains(t, b.store.Trouble(), "stay as they are")
+	require.Contains(t, b.store.LastError(), "stay as they are")
 	require.Equal(t, tree{"a": "1"}, b.tree(), "what is not known is not removed")
 	require.Empty(t, b.hashes)
 	b.apply("h1", tree{"a": "1"})
-	require.Empty(t, b.store.Trouble())
+	require.Empty(t, b.store.LastError())
 }
 
 func TestHashThatCannotBeRecorded(t *testing.T) {
@@ -423,7 +423,7 @@ func TestHashThatCannotBeRecorded(t *testing.T) {
 	b.reopen()
 	_, err := b.send(set("h1", tree{"a": "1"}), tree{"a": "1"})
 	require.ErrorIs(t, err, nstance.Denied)
-	require.Contains(t, b.store.Trouble(), "record the hash")
+	require.Contains(t, b.store.LastError(), "record the hash")
 	broken = false
 	b.reopen()
 	require.Equal(t, []string{"h1"}, b.hashes, "it is recorded at the next start")

@@ -15,7 +15,7 @@ import (
 func TestSetIsReplacedByOneRename(t *testing.T) {
 	b := newBox(t)
 	b.apply("h1", tree{"a": "1", "b": "1"})
-	own, err := dirwatch.New(b.path(nstance.FilesOwn))
+	own, err := dirwatch.New(b.path(nstance.ReservedFileDir))
 	require.NoError(t, err)
 	defer own.Close()
 	top, err := dirwatch.New(b.o.Dir)

@@ -13,14 +13,14 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A transfer is a set on its way.
+// A transfer is a set that is being received.
 type transfer struct {
 	set     Set
-	lacking map[string]int64 // size by digest
+	missing map[string]int64 // size by digest
 	part    *part            // the content that is being received; nil: none
 }
 
-// A part is a content that has not come whole yet.
+// A part is a partly received content.
 type part struct {
 	digest string
 	file   *os.File
@@ -28,16 +28,16 @@ type part struct {
 	n      int64
 }
 
-// Begin takes the announcement of a set, in place of one that was not
-// committed, and returns the digests of the contents that are lacking here.
-// Contents that an interrupted transfer has brought whole are not. Fails with
-// Invalid for a set that must not be.
+// Begin starts the transfer of a set, in place of one that was not committed, and
+// returns the digests of the contents that are missing here. Contents that an
+// interrupted transfer has completed are not missing. Fails with Invalid for a set
+// that is not permitted.
 func (s *Store) Begin(set Set) (wanted []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropTransfer()
 	wanted, err = s.begin(set)
-	s.note(err)
+	s.keepError(err)
 	return wanted, classify(err)
 }
 
@@ -63,7 +63,7 @@ func (s *Store) begin(set Set) ([]string, error) {
 			return nil, err
 		}
 	}
-	t := &transfer{set: set, lacking: map[string]int64{}}
+	t := &transfer{set: set, missing: map[string]int64{}}
 	held := s.held()
 	var keep []string
 	for _, f := range set.Files {
@@ -72,25 +72,25 @@ func (s *Store) begin(set Set) ([]string, error) {
 		}
 		keep = append(keep, incomingName(f.Digest))
 		if !s.arrived(f.Digest, f.Size) {
-			t.lacking[f.Digest] = f.Size
+			t.missing[f.Digest] = f.Size
 		}
 	}
 	if err := s.sweep(keep); err != nil {
 		return nil, err
 	}
 	s.incoming = t
-	wanted := make([]string, 0, len(t.lacking))
+	wanted := make([]string, 0, len(t.missing))
 	for _, f := range set.Files { // in the order of the set
-		if _, ok := t.lacking[f.Digest]; ok && !slices.Contains(wanted, f.Digest) {
+		if _, ok := t.missing[f.Digest]; ok && !slices.Contains(wanted, f.Digest) {
 			wanted = append(wanted, f.Digest)
 		}
 	}
 	return wanted, nil
 }
 
-// free fails with Conflict where a name is taken by what is not ours.
+// free fails with Conflict if a file of another owner has the name.
 func (s *Store) free(name string) error {
-	if slices.Contains(s.now.names(), name) {
+	if slices.Contains(s.inUse.names(), name) {
 		return nil
 	}
 	target, err := s.root.Readlink(name)
@@ -100,13 +100,14 @@ func (s *Store) free(name string) error {
 	if _, err := s.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return nstance.Errorf(nstance.Conflict, "%s/%s is in the way: it is no file of the server's, move it", s.o.Dir, name)
+	return nstance.Errorf(nstance.Conflict, "%s/%s exists and is not managed by the server: move it away", s.o.Dir, name)
 }
 
-// held returns where, in the version in use, each content really is.
+// held returns the path in the version in use of each content, by digest. Files
+// that were changed on the machine are left out.
 func (s *Store) held() map[string]string {
 	out := map[string]string{}
-	for _, f := range s.now.Files {
+	for _, f := range s.inUse.Files {
 		path := s.currentPath(f.Path)
 		if data, err := s.root.ReadFile(path); f.Digest != "" && err == nil && Digest(data) == f.Digest {
 			out[f.Digest] = f.Path
@@ -121,7 +122,7 @@ func (s *Store) currentPath(path string) string {
 
 func incomingName(digest string) string { return strings.TrimPrefix(digest, digestPrefix) }
 
-// arrived reports whether a content is there whole.
+// arrived reports whether a content has been received completely.
 func (s *Store) arrived(digest string, size int64) bool {
 	data, err := s.readIncoming(digest, size)
 	return err == nil && Digest(data) == digest
@@ -136,7 +137,7 @@ func (s *Store) readIncoming(digest string, size int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, size+1))
 }
 
-// sweep makes the directory for what comes in and keeps only these files there.
+// sweep makes the directory of incoming contents and keeps only these files in it.
 func (s *Store) sweep(keep []string) error {
 	if err := s.root.MkdirAll(dirIncoming, 0o700); err != nil {
 		return err
@@ -156,9 +157,10 @@ func (s *Store) sweep(keep []string) error {
 	return nil
 }
 
-// Write takes the next piece of a content that Begin lacked. Pieces come in
-// order, one content after another. Any error ends the transfer: Invalid for
-// what was not asked for, comes out of order or has another digest than said.
+// Write adds the next piece of a content that Begin returned. Pieces come in
+// order, one content after another. Any error ends the transfer: Invalid for a
+// piece that was not requested, is out of order, or completes a content with
+// another digest.
 func (s *Store) Write(digest string, offset int64, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,18 +168,18 @@ func (s *Store) Write(digest string, offset int64, data []byte) error {
 	if err != nil {
 		s.dropTransfer()
 	}
-	s.note(err)
+	s.keepError(err)
 	return classify(err)
 }
 
 func (s *Store) write(digest string, offset int64, data []byte) error {
 	t := s.incoming
 	if t == nil {
-		return nstance.Errorf(nstance.Invalid, "a piece of a file came without announcement")
+		return nstance.Errorf(nstance.Invalid, "received a piece of a file without a transfer")
 	}
-	size, ok := t.lacking[digest]
+	size, ok := t.missing[digest]
 	if !ok || t.part != nil && t.part.digest != digest {
-		return nstance.Errorf(nstance.Invalid, "a piece of %s came, which is not awaited now", digest)
+		return nstance.Errorf(nstance.Invalid, "received a piece of %s, which was not requested or is not next", digest)
 	}
 	if t.part == nil {
 		if err := s.beginPart(digest); err != nil {
@@ -186,7 +188,7 @@ func (s *Store) write(digest string, offset int64, data []byte) error {
 	}
 	p := t.part
 	if offset != p.n || p.n+int64(len(data)) > size || len(data) == 0 {
-		return nstance.Errorf(nstance.Invalid, "%d bytes at %d of %s, which has %d, came when %d were there", len(data), offset, digest, size, p.n)
+		return nstance.Errorf(nstance.Invalid, "received %d bytes at offset %d of %s, which has %d bytes, of which %d were received before", len(data), offset, digest, size, p.n)
 	}
 	if _, err := p.file.Write(data); err != nil {
 		return err
@@ -214,24 +216,24 @@ func (s *Store) endPart() error {
 		return err
 	}
 	if got := digestOf(p.sum.Sum(nil)); got != p.digest {
-		return nstance.Errorf(nstance.Invalid, "a content was announced as %s and came as %s", p.digest, got)
+		return nstance.Errorf(nstance.Invalid, "content announced as %s has the digest %s", p.digest, got)
 	}
-	delete(s.incoming.lacking, p.digest)
+	delete(s.incoming.missing, p.digest)
 	name := dirIncoming + "/" + incomingName(p.digest)
 	return s.root.Rename(name+".part", name)
 }
 
-// dropTransfer forgets a transfer. What came whole stays for the next one.
+// dropTransfer ends a transfer. Completed contents stay for the next one.
 func (s *Store) dropTransfer() {
 	if s.incoming != nil && s.incoming.part != nil {
-		_ = s.incoming.part.file.Close() // it is swept away with the next set
+		_ = s.incoming.part.file.Close() // the next set removes it
 	}
 	s.incoming = nil
 }
 
-// note keeps what is wrong for Trouble.
-func (s *Store) note(err error) {
+// keepError keeps an error for LastError.
+func (s *Store) keepError(err error) {
 	if err != nil {
-		s.trouble = err.Error()
+		s.commitError = err.Error()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -105,12 +106,7 @@ type slow struct {
 func (s *slow) reads() int { return int(s.gets.Load()) }
 
 func (s *slow) wait(ctx context.Context) {
-	t := time.NewTimer(s.latency)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	sleep.For(ctx, s.latency)
 }
 
 // Get implements storage.Store.

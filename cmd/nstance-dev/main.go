@@ -13,12 +13,13 @@ import (
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/qemu"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second Ctrl-C ends it at once
-	parts := servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...)}}
+	parts := servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...), qemu.Kind()}}
 	code := servercmd.Dev(ctx, parts, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)

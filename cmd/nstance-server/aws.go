@@ -48,7 +48,7 @@ func devAWS() *dev.Cloud {
 			}), nil
 		},
 		Prepare:   rig.prepare,
-		Holds:     rig.holds,
+		Holder:    rig.holder,
 		Configure: rig.configure,
 		Creates:   func(_ *http.Request, body []byte) bool { return bytes.Contains(body, []byte("Action=RunInstances")) },
 	}
@@ -56,7 +56,7 @@ func devAWS() *dev.Cloud {
 
 func (r *awsRig) configure(file, shard, template map[string]any, api dev.API, n int) {
 	shard["provider"] = map[string]any{"region": awsRegion, "options": map[string]any{
-		"endpoint": api.Endpoint, "elb_endpoint": api.Endpoint, "network_interface": r.interfaces[n],
+		"endpoint": api.Endpoint, "elb_endpoint": api.Endpoint, "sts_endpoint": api.Endpoint, "network_interface": r.interfaces[n],
 	}}
 	shard["leader_address"] = awsLeaderAddress
 	shard["subnet_pools"] = map[string]any{"workers": []string{r.catalog.Subnets[1].ID, r.catalog.Subnets[2].ID}}
@@ -94,17 +94,19 @@ func (r *awsRig) prepare(ctx context.Context, api dev.API) error {
 	return nil
 }
 
-// holds reports where the leader address is.
-func (r *awsRig) holds(ctx context.Context, api dev.API, n int) error {
-	out, err := r.client(api.Endpoint).DescribeNetworkInterfaces(ctx, &ec2api.DescribeNetworkInterfacesInput{NetworkInterfaceIds: r.interfaces[n : n+1]})
+// holder finds the leader address in the answer of the cloud.
+func (r *awsRig) holder(ctx context.Context, api dev.API) (dev.Holder, error) {
+	out, err := r.client(api.Endpoint).DescribeNetworkInterfaces(ctx, &ec2api.DescribeNetworkInterfacesInput{NetworkInterfaceIds: r.interfaces})
 	if err != nil {
-		return nstance.Errorf(nstance.Unavailable, "leader address: %w", err)
+		return dev.Holder{}, nstance.Errorf(nstance.Unavailable, "leader address: %w", err)
 	}
-	here := slices.ContainsFunc(out.NetworkInterfaces[0].PrivateIpAddresses, func(a types.NetworkInterfacePrivateIpAddress) bool {
-		return awssdk.ToString(a.PrivateIpAddress) == awsLeaderAddress
-	})
-	if !here {
-		return nstance.Errorf(nstance.Unavailable, "leader address %s is not at %s", awsLeaderAddress, r.interfaces[n])
+	for _, i := range out.NetworkInterfaces {
+		id := awssdk.ToString(i.NetworkInterfaceId)
+		if slices.ContainsFunc(i.PrivateIpAddresses, func(a types.NetworkInterfacePrivateIpAddress) bool {
+			return awssdk.ToString(a.PrivateIpAddress) == awsLeaderAddress
+		}) {
+			return dev.Holder{Address: awsLeaderAddress, Server: slices.Index(r.interfaces, id), At: id}, nil
+		}
 	}
-	return nil
+	return dev.Holder{}, nstance.Errorf(nstance.Unavailable, "no server has leader address %s", awsLeaderAddress)
 }

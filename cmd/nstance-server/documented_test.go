@@ -4,11 +4,14 @@ package main_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/server/config"
 )
 
 // documented runs the shard of docs/providers/local.md as it stands there, on ports
@@ -20,7 +23,11 @@ func documented(t *testing.T, bin string) {
 	require.True(t, found)
 	example, _, found = strings.Cut(example, "```")
 	require.True(t, found)
-	r := start(t, bin, "run", "--config", written(t, example), "--data", t.TempDir(), "--key-provider", "none", "--print-events",
+	conf, err := config.Parse("local.jsonc", []byte(example))
+	require.NoError(t, err)
+	data := t.TempDir()
+	prepare(t, filepath.Join(data, "storage"), conf.Shard.ID)
+	r := start(t, bin, "run", "--config", written(t, example), "--data", data, "--key-provider", "none", "--print-events",
 		"--bind", "http=127.0.0.1:0,registration=127.0.0.1:0,operator=127.0.0.1:0,agent=127.0.0.1:0,peer=127.0.0.1:0")
 	r.until(t, `"group_ready"`)
 	require.NoError(t, r.Process.Signal(syscall.SIGTERM))

@@ -26,6 +26,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	_ "github.com/nstance-go/nstance/internal/servercmd" // so that go test knows what the program is made of, and does not repeat an old result
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // build builds the program that is released, not one with a race detector in it.
@@ -159,6 +161,7 @@ type line struct {
 	Leaked      *int   `json:"leaked"`
 	Duplicated  *int   `json:"duplicated"`
 	Failover    *int64 `json:"failover_ms"`
+	Address     *int64 `json:"leader_address_ms"`
 	Detected    *int64 `json:"detected_ms"`
 	Received    *int64 `json:"received_ms"`
 	Replacement *int64 `json:"replacement_requested_ms"`
@@ -260,25 +263,41 @@ func onClouds(t *testing.T, bin string) {
 		{"aws", "crash"},
 		{"aws", "failover"},
 		{"azure", "interrupt"},
+		{"azure", "crash"},
+		{"azure", "rollout"},
 		{"gcp", "interrupt"},
+		{"gcp", "mass"},
 		{"gcp", "crash"},
+		{"gcp", "rollout"},
+		{"proxmox", "interrupt"},
+		{"proxmox", "mass"},
 		{"proxmox", "crash"},
 		{"proxmox", "rollout"},
 	} {
 		t.Run(on.cloud+" "+on.scenario, func(t *testing.T) {
 			args := []string{on.scenario, "--provider", on.cloud}
-			if on.scenario == "failover" {
+			switch on.scenario {
+			case "failover":
 				args = append(args, "--election-ttl", "3s")
+			case "mass":
+				args = append(args, "--count", "7")
 			}
 			events, s := play(t, bin, args...)
 			require.Positive(t, count(events, nstance.EventDeleted))
-			if on.scenario == "interrupt" || on.scenario == "failover" {
+			if on.scenario == "mass" {
+				require.Zero(t, *s.Lost)
+				require.Equal(t, 7, count(events, nstance.EventDeleted))
+			}
+			if on.scenario == "interrupt" || on.scenario == "mass" || on.scenario == "failover" {
 				i := slices.IndexFunc(events, func(e line) bool { return e.Type == nstance.EventNoticeDetected })
 				require.GreaterOrEqual(t, i, 0)
-				require.Regexp(t, "^"+on.cloud+"/", events[i].Notice.Source, "the machine found it at its own metadata service")
+				require.Regexp(t, "^"+on.cloud+"/", events[i].Notice.Source, "the machine found it at its own metadata service, or the server at the cluster")
 			}
 			if on.scenario == "failover" {
 				require.Zero(t, *s.Leaked+*s.Duplicated+*s.Lost)
+				require.GreaterOrEqual(t, *s.Address, *s.Failover, "it moves when the new leader leads")
+				i := at(t, events, "leader_address_moved", "", false)
+				require.Regexp(t, `^10\.0\.0\.100 from eni-\w+ to eni-\w+$`, events[i].Reason)
 			}
 		})
 	}
@@ -386,6 +405,7 @@ func refusals(t *testing.T, bin string) {
 		{"unknown command", 2, "--help", []string{"serve"}},
 		{"unknown provider", 2, `did you mean "aws"?`, []string{"dev", "--provider", "asw"}},
 		{"another metadata service than the cloud's", 2, "--metadata", []string{"dev", "--provider", "aws", "--metadata", "gcp"}},
+		{"kills where whole nodes are taken back", 2, "use failover", []string{"dev", "--provider", "proxmox", "--scenario", "kill"}},
 		{"not started by a cloud", 2, "NSTANCE_LOCAL_DIR", []string{"machine"}},
 		{"run without a key", 2, "NSTANCE_SECRET_KEY", []string{"run", "--shard", "a"}},
 		{"run without a shard", 2, "--shard", []string{"run", "--key-provider", "none", "--storage", "mem://"}},
@@ -459,6 +479,17 @@ func validate(t *testing.T, bin string) {
 	require.Contains(t, errs, "--help")
 }
 
+// prepare writes a released lease for a shard, as nstance-admin cluster init does,
+// and returns the folder.
+func prepare(t *testing.T, storageDir string, shard nstance.ShardID) string {
+	t.Helper()
+	store, err := storage.OpenDir(storageDir, nil)
+	require.NoError(t, err)
+	_, err = lease.Prepare(t.Context(), store, shard)
+	require.NoError(t, err)
+	return storageDir
+}
+
 func runs(t *testing.T, bin string) {
 	t.Run("a provider that is not there", func(t *testing.T) {
 		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--storage", "mem://", "--config", written(t, strings.Replace(good, "sim", "rack", 1)))
@@ -489,7 +520,9 @@ func runs(t *testing.T, bin string) {
 		require.Contains(t, errs, "shard.id")
 	})
 	t.Run("tethered, it stops when standard input ends", func(t *testing.T) {
-		cmd := exec.CommandContext(t.Context(), bin, "run", "--key-provider", "none", "--data", t.TempDir(), "--config", written(t, good), "--tethered")
+		data := t.TempDir()
+		prepare(t, filepath.Join(data, "storage"), "a")
+		cmd := exec.CommandContext(t.Context(), bin, "run", "--key-provider", "none", "--data", data, "--config", written(t, good), "--tethered")
 		in, err := cmd.StdinPipe()
 		require.NoError(t, err)
 		logs, err := cmd.StderrPipe()
@@ -512,6 +545,7 @@ func runs(t *testing.T, bin string) {
 		require.Contains(t, errs, "config/a.jsonc")
 		require.NoError(t, os.MkdirAll(filepath.Join(data, "storage", "config"), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(data, "storage", "config", "a.jsonc"), []byte(good), 0o600))
+		prepare(t, filepath.Join(data, "storage"), "a")
 		cmd := exec.CommandContext(t.Context(), bin, "run", "--key-provider", "none", "--data", data, "--shard", "a")
 		out, err := cmd.StderrPipe()
 		require.NoError(t, err)
@@ -523,7 +557,7 @@ func runs(t *testing.T, bin string) {
 		require.Contains(t, logs.Text(), "lease taken")
 	})
 	t.Run("two with one configuration find each other", func(t *testing.T) {
-		conf, store := written(t, `{"cluster": {"id": "demo"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), t.TempDir()
+		conf, store := written(t, `{"cluster": {"id": "demo"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), prepare(t, t.TempDir(), "a")
 		start := func() (signal func(os.Signal) error, until func(string)) {
 			cmd := exec.CommandContext(t.Context(), bin, "run", "--config", conf, "--data", t.TempDir(), "--storage", "file://"+store, "--key-provider", "none",
 				"--bind", "http=127.0.0.1:0,registration=127.0.0.1:0,operator=127.0.0.1:0,agent=127.0.0.1:0,peer=127.0.0.1:0")
@@ -550,6 +584,7 @@ func runs(t *testing.T, bin string) {
 	})
 	t.Run("it serves, reads its configuration again, and stops", func(t *testing.T) {
 		path, data := written(t, good), t.TempDir()
+		prepare(t, filepath.Join(data, "storage"), "a")
 		cmd := exec.CommandContext(t.Context(), bin, "run", "--config", path, "--data", data)
 		cmd.Env = append(os.Environ(), "NSTANCE_SECRET_KEY=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
 		out, err := cmd.StderrPipe()

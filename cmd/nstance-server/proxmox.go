@@ -2,7 +2,9 @@ package main
 
 import (
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance/internal/imds"
@@ -12,27 +14,64 @@ import (
 	"github.com/nstance-go/nstance/server/dev"
 )
 
+// proxmoxNodes are the nodes of the cluster. Machines are placed where most memory
+// is free: on the last one only while the others are under maintenance.
+var proxmoxNodes = []pve.Node{
+	{Name: "pve1", Memory: 1 << 40, CPUs: 256}, {Name: "pve2", Memory: 1 << 40, CPUs: 256}, {Name: "pve3", Memory: 1 << 40, CPUs: 256},
+	{Name: "pve4", Memory: 600 << 30, CPUs: 256},
+}
+
+// A proxmoxRig is a cluster whose nodes can come under maintenance.
+type proxmoxRig struct {
+	cloud *pve.Cloud
+
+	mu    sync.Mutex
+	under []string // nodes under maintenance
+}
+
 // devProxmox is Proxmox VE for single-machine mode. Its machines have a metadata
 // service all the same: that is how a process here finds its user data.
 func devProxmox() *dev.Cloud {
+	rig := &proxmoxRig{}
 	return &dev.Cloud{
 		Kind: proxmox.Kind(), Protocol: imds.AWS, Consistency: time.Second,
 		Env: map[string]string{proxmox.TokenVariable: "root@pam!test=secret"},
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
-			return pve.New(&pve.Options{
-				Hypervisor: h, FirstDisk: 50 * time.Millisecond, Clone: 100 * time.Millisecond,
+			rig.cloud = pve.New(&pve.Options{
+				Nodes: proxmoxNodes, Hypervisor: h, FirstDisk: 50 * time.Millisecond, Clone: 100 * time.Millisecond,
 				Delays: testcloud.Delays{Visible: 50 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Delete: 100 * time.Millisecond},
-			}), nil
+			})
+			return rig.cloud, nil
 		},
+		Maintain: rig.maintain,
 		Configure: func(_, shard, template map[string]any, api dev.API, _ int) {
 			shard["provider"] = map[string]any{"options": map[string]any{
-				"endpoint": api.Endpoint, "poll_interval": "100ms", "instance_types": map[string]any{"small": map[string]any{"cores": 1, "memory": 1024}},
+				"endpoint": api.Endpoint, "poll_interval": "100ms", "notice_interval": "1s",
+				"instance_types": map[string]any{"small": map[string]any{"cores": 1, "memory": 1024}},
 			}}
-			template["instance_type"], template["args"] = "small", map[string]any{"template": 9000}
+			template["instance_type"], template["args"] = "small", map[string]any{"template": 9000, "any_node": true}
 			delete(template, "market")
 		},
 		Creates: func(r *http.Request, _ []byte) bool {
 			return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/clone")
 		},
 	}
+}
+
+// maintain puts the nodes of machines under maintenance. It ends that of nodes
+// that are empty by now.
+func (r *proxmoxRig) maintain(machines []testcloud.Machine) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.cloud.Machines()
+	r.under = slices.DeleteFunc(r.under, func(node string) bool {
+		return !slices.ContainsFunc(all, func(m testcloud.Machine) bool { return m.Zone == node })
+	})
+	for _, m := range machines {
+		if !slices.Contains(r.under, m.Zone) {
+			r.under = append(r.under, m.Zone)
+		}
+	}
+	r.cloud.Maintain(r.under)
+	return nil
 }

@@ -1,7 +1,7 @@
 // Package hook empties a machine by running a command on it, for machines that
 // no operator drains.
 //
-// The command is told about its drain in the environment:
+// The environment of the command describes the drain:
 //
 //	NSTANCE_INSTANCE_ID     the instance to be emptied
 //	NSTANCE_DRAIN_DEADLINE  when it is killed and the machine deleted, RFC 3339 in UTC
@@ -72,12 +72,11 @@ func New(command []string, opts *Options) (*Hook, error) {
 }
 
 // Run runs the command and waits until it exits, d's deadline comes, or ctx
-// ends; in the latter cases it is killed. In every case all of its process
-// group is gone when Run returns: only what moved itself to another group can
-// stay behind. The outcome is Drained for exit status zero, else Failed, and
-// the message is what went wrong followed by the end of the command's output,
-// 256 bytes at most. Where the system has no process groups, only the command
-// itself is killed.
+// ends; in the latter cases it is killed. In every case its whole process group
+// is gone when Run returns: only processes that moved to another group can stay.
+// The outcome is Drained for exit status zero, else Failed. The message is the
+// error followed by the end of the command's output, 256 bytes at most. On a
+// system without process groups only the command itself is killed.
 func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, string) {
 	deadline := d.Deadline
 	if deadline.IsZero() {
@@ -86,22 +85,22 @@ func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, strin
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
-		return nstance.OutcomeFailed, "not started: " + ending(err)
+		return nstance.OutcomeFailed, "not started: " + endReason(err)
 	}
 	log := h.opts.Log.With("instance_id", string(d.Instance), "generation", d.Generation)
 	log.Info("drain hook started", "deadline", deadline)
-	said, err := command.Command{
+	output, err := command.Command{
 		Argv: h.command, Dir: h.opts.Dir, Env: append(h.environ(), environ(d, deadline)...), MaxOutput: maxMessage,
 	}.Output(ctx)
 	if err == nil {
-		log.Info("drain hook finished")
-		return nstance.OutcomeDrained, said
+		log.Info("drain hook finished: machine is empty")
+		return nstance.OutcomeDrained, output
 	}
 	if ctx.Err() != nil {
-		err = fmt.Errorf("killed: %s", ending(ctx.Err()))
+		err = fmt.Errorf("killed: %s", endReason(ctx.Err()))
 	}
-	log.Warn("drain hook finished", "err", err)
-	return nstance.OutcomeFailed, describe(err, said)
+	log.Warn("drain hook failed: machine is deleted at the deadline", "err", err)
+	return nstance.OutcomeFailed, describe(err, output)
 }
 
 func (h *Hook) environ() []string {
@@ -132,15 +131,15 @@ func reason(causes []nstance.Cause) string {
 	return strings.Join(kinds, ",")
 }
 
-// ending says why the time was up.
-func ending(err error) string {
+// endReason says why the context ended.
+func endReason(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "the deadline has passed"
 	}
-	return "the drain was called off"
+	return "the drain was cancelled"
 }
 
-// describe joins what went wrong with as much of the output's end as fits.
+// describe joins the error with as much of the output's end as fits.
 func describe(err error, output string) string {
 	what := command.End(err.Error(), maxMessage)
 	if room := maxMessage - len(what) - len(": "); room > 0 && output != "" {

@@ -74,12 +74,12 @@ func TestOutcome(t *testing.T) {
 		require.Equal(t, "not started: the deadline has passed", message)
 		require.NoFileExists(t, mark)
 	})
-	t.Run("nothing is started when the drain is off already", func(t *testing.T) {
+	t.Run("nothing is started when the drain was cancelled before", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		outcome, message := shell(t, "true", nil).Run(ctx, in(time.Minute))
 		require.Equal(t, nstance.OutcomeFailed, outcome)
-		require.Equal(t, "not started: the drain was called off", message)
+		require.Equal(t, "not started: the drain was cancelled", message)
 	})
 }
 
@@ -173,7 +173,7 @@ func (w witness) require(t *testing.T) {
 	t.Helper()
 	require.NoError(t, w.file.SetReadDeadline(time.Now().Add(10*time.Second)))
 	said, err := io.ReadAll(w.file)
-	require.NoError(t, err, "somebody is still alive")
+	require.NoError(t, err, "a process is still alive")
 	require.Equal(t, "alive\n", string(said))
 }
 
@@ -224,7 +224,7 @@ func TestNothingOutlivesRun(t *testing.T) {
 	}
 }
 
-func TestCallingOffKills(t *testing.T) {
+func TestCancellationKills(t *testing.T) {
 	w := newWitness(t)
 	begun := filepath.Join(t.TempDir(), "begun")
 	h := shell(t, grandchild+"touch "+begun+"; wait", &hook.Options{Env: append(os.Environ(), "ALIVE="+w.path)})
@@ -233,7 +233,7 @@ func TestCallingOffKills(t *testing.T) {
 	go func() {
 		defer close(done)
 		outcome, message := h.Run(ctx, in(time.Minute))
-		if outcome != nstance.OutcomeFailed || message != "killed: the drain was called off" {
+		if outcome != nstance.OutcomeFailed || message != "killed: the drain was cancelled" {
 			t.Errorf("%s: %s", outcome, message)
 		}
 	}()

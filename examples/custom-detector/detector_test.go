@@ -23,14 +23,14 @@ type rack struct {
 
 func (r *rack) SetSpot(spot bool) { r.spot = spot; r.write() }
 func (r *rack) Withdraw()         { r.now = nil; r.write() }
-func (r *rack) Mend()             { r.away = false; r.write() }
+func (r *rack) Restore()          { r.away = false; r.write() }
 
 func (r *rack) Reclaim(action string, deadline time.Time) {
 	r.now = &eviction{ID: "ev-1", Action: action, At: deadline}
 	r.write()
 }
 
-func (r *rack) Garble() {
+func (r *rack) Corrupt() {
 	require.NoError(r.t, os.WriteFile(r.path, []byte(`{"spot": true, "evic`), 0o600))
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,13 +178,13 @@ func (r *Rack) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.
 	}
 }
 
-// Delete implements [nstance.Provider]. The handle leads to a file; whose it is,
-// the file says.
+// Delete implements [nstance.Provider]. The handle, or the ID without one, leads to
+// a file; whose it is, the file says.
 func (r *Rack) Delete(ctx context.Context, m nstance.Machine) error {
 	if ctx.Err() != nil {
 		return nstance.Errorf(nstance.Unavailable, "nothing was done: %w", ctx.Err())
 	}
-	found, err := r.read(nstance.InstanceID(strings.TrimPrefix(m.ProviderID, "rack/")))
+	found, err := r.read(cmp.Or(nstance.InstanceID(strings.TrimPrefix(m.ProviderID, "rack/")), m.ID))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -230,7 +231,7 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 		if got {
 			return func() { _ = f.Close() }, nil
 		}
-		pause(ctx, 20*time.Millisecond)
+		sleep.For(ctx, 20*time.Millisecond)
 	}
 }
 

@@ -122,15 +122,11 @@ func (s *survey) run(ctx context.Context) error {
 // shard finds out what there is of one, but for its lease.
 func (s *survey) shard(ctx context.Context, id nstance.ShardID) error {
 	l := ShardLease{Shard: id, State: leaseNew}
-	_, err := s.store.Get(ctx, storage.LedKey(id))
-	if l.Marked = err == nil; err != nil && !errors.Is(err, nstance.NotFound) {
-		return err
-	}
-	records, err := hasRecords(ctx, s.store, id)
+	fresh, err := lease.Untouched(ctx, s.store, id)
 	if err != nil {
 		return err
 	}
-	if l.Marked || records {
+	if !fresh {
 		l.State = leaseMissing
 	}
 	conf, err := configOf(ctx, s.store, id)
@@ -157,13 +153,6 @@ func (s *survey) belongs(l ShardLease) {
 
 func (s *survey) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
-}
-
-func hasRecords(ctx context.Context, store storage.Store, shard nstance.ShardID) (bool, error) {
-	for _, err := range store.List(ctx, storage.InstancePrefix(shard), "") {
-		return err == nil, err
-	}
-	return false, nil
 }
 
 // keys reads the catalogue of keys, which needs none of them.
@@ -292,7 +281,7 @@ func (s *survey) watch(ctx context.Context, limit time.Duration) error {
 		s.Shards[i] = l.ShardLease
 		switch l.State {
 		case leaseSilent:
-			s.problem("shard %s: its lease was not renewed for %s: nobody leads, unless it is an embedded server that shares it with none",
+			s.problem("shard %s: its lease was not renewed for %s: no server leads",
 				l.Shard, time.Duration(l.TTLSeconds*float64(time.Second)))
 		case leaseMissing:
 			s.problem("shard %s: its lease is missing, as in a restored bucket", l.Shard)

@@ -82,7 +82,7 @@ func (c *client) groupNames(ctx context.Context) ([]string, error) {
 	groups, err := c.groups(ctx, "")
 	names := map[string]bool{}
 	for _, g := range groups {
-		names[string(g.Group)] = true
+		names[g.GetGroup()] = true
 	}
 	return slices.Sorted(maps.Keys(names)), err
 }
@@ -90,7 +90,7 @@ func (c *client) groupNames(ctx context.Context) ([]string, error) {
 func (c *client) instanceNames(ctx context.Context) (names []string, err error) {
 	list, err := c.instances(ctx, "", "")
 	for _, i := range list {
-		names = append(names, string(i.ID))
+		names = append(names, i.GetId())
 	}
 	return names, err
 }
@@ -101,7 +101,7 @@ func (c *client) templateNames(ctx context.Context) ([]string, error) {
 	names := map[string]bool{}
 	groups, err := c.groups(ctx, "")
 	for _, g := range groups {
-		names[g.Template] = true
+		names[g.GetTemplate()] = true
 	}
 	if resp, cerr := c.GetConfig(ctx, &apiv1.GetConfigRequest{}); cerr == nil {
 		if conf, cerr := config.Parse(resp.GetName(), resp.GetContent()); cerr == nil {

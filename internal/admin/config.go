@@ -27,32 +27,23 @@ func (p *program) configStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := configStatusOf(resp)
-			return out.print(s, func(t *table) { t.config(s) })
+			return out.print(document{resp}, func(t *table) { t.config(resp) })
 		})
 	}
 	return cmd
 }
 
-func configStatusOf(w *apiv1.GetConfigStatusResponse) ConfigStatus {
-	return ConfigStatus{
-		Digest: w.GetDigest(), LoadedAt: wire.TimeOf(w.GetLoadedAt()),
-		RejectedAt: wire.TimeOf(w.GetRejectedAt()), RejectedError: w.GetRejectedError(),
-		HeldDigest: w.GetHeldDigest(), HeldAt: wire.TimeOf(w.GetHeldAt()), HeldReason: w.GetHeldReason(),
+func (t *table) config(s *apiv1.GetConfigStatusResponse) {
+	t.row("In force:", s.GetDigest())
+	t.row("Since:", t.since("", stamp(wire.TimeOf(s.GetLoadedAt())), t.age(wire.TimeOf(s.GetLoadedAt()))))
+	if s.GetRejectedError() != "" {
+		t.row("Rejected:", t.since("", stamp(wire.TimeOf(s.GetRejectedAt())), t.age(wire.TimeOf(s.GetRejectedAt()))))
+		t.row("Because:", s.GetRejectedError())
 	}
-}
-
-func (t *table) config(s ConfigStatus) {
-	t.row("In force:", s.Digest)
-	t.row("Since:", t.since("", stamp(s.LoadedAt), t.age(s.LoadedAt)))
-	if s.RejectedError != "" {
-		t.row("Rejected:", t.since("", stamp(s.RejectedAt), t.age(s.RejectedAt)))
-		t.row("Because:", s.RejectedError)
-	}
-	if s.HeldDigest != "" {
-		t.row("Held:", s.HeldDigest)
-		t.row("Since:", t.since("", stamp(s.HeldAt), t.age(s.HeldAt)))
-		t.row("Because:", s.HeldReason)
+	if s.GetHeldDigest() != "" {
+		t.row("Held:", s.GetHeldDigest())
+		t.row("Since:", t.since("", stamp(wire.TimeOf(s.GetHeldAt())), t.age(wire.TimeOf(s.GetHeldAt()))))
+		t.row("Because:", s.GetHeldReason())
 	}
 }
 
@@ -71,23 +62,19 @@ func (p *program) configRefreshCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := ConfigRefresh{resp.GetDigest(), resp.GetChanged(), dryRun}
-			return out.print(s, func(t *table) { t.refresh(s) })
+			return out.print(document{resp}, func(t *table) {
+				switch {
+				case !resp.GetChanged():
+					t.say("configuration %s was in force already", resp.GetDigest())
+				case dryRun:
+					t.say("configuration %s would be in force", resp.GetDigest())
+				default:
+					t.say("configuration %s is in force now", resp.GetDigest())
+				}
+			})
 		})
 	}
 	return cmd
-}
-
-func (t *table) refresh(s ConfigRefresh) {
-	switch {
-	case s.Changed && s.DryRun:
-		t.say("configuration %s would be in force", s.Digest)
-		return
-	case s.Changed:
-		t.say("configuration %s is in force now", s.Digest)
-		return
-	}
-	t.say("configuration %s was in force already", s.Digest)
 }
 
 func (p *program) configConfirmCommand() *cobra.Command {
@@ -119,11 +106,17 @@ since is not meant.`,
 					return err
 				}
 			}
-			if _, err := c.ConfirmConfig(ctx, &apiv1.ConfirmConfigRequest{Digest: held, DryRun: dryRun}); err != nil {
+			resp, err := c.ConfirmConfig(ctx, &apiv1.ConfirmConfigRequest{Digest: held, DryRun: dryRun})
+			if err != nil {
 				return err
 			}
-			s := ConfigConfirmation{held, status.GetHeldReason(), dryRun}
-			return out.print(s, func(t *table) { t.confirmed(s) })
+			return out.print(document{resp}, func(t *table) {
+				if dryRun {
+					t.say("configuration %s would be in force: %s", held, status.GetHeldReason())
+					return
+				}
+				t.say("configuration %s is in force now", held)
+			})
 		})
 	}
 	return cmd
@@ -132,12 +125,12 @@ since is not meant.`,
 // shortDigest is how many digits of a digest name a configuration.
 const shortDigest = 8
 
-func (t *table) confirmed(s ConfigConfirmation) {
-	if s.DryRun {
-		t.say("configuration %s would be in force: %s", s.Digest, s.Reason)
-		return
-	}
-	t.say("configuration %s is in force now", s.Digest)
+// A ConfigValidation is what config validate prints.
+type ConfigValidation struct {
+	File   string          `json:"file"`
+	Digest string          `json:"digest"`
+	Shard  nstance.ShardID `json:"shard"`
+	Groups int             `json:"groups"`
 }
 
 func (p *program) configValidateCommand() *cobra.Command {

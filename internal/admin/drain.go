@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -51,45 +52,46 @@ func (p *program) printDrain(out *output, c DrainChange) error {
 	if out.form != formTable {
 		return out.line(c)
 	}
-	return out.write([]byte(streamed(stamp(p.now()), c.Change, printable(c.Group.String()), printable(string(c.Instance)), printable(drainText(c.Drain)))))
+	d := c.Drain.Drain
+	return out.write([]byte(streamed(stamp(p.now()), c.Change, printable(wire.GroupKeyOf(d).String()), printable(d.GetInstance()), printable(drainText(d)))))
 }
 
 // A drainWatch keeps the drains that are to be carried out, and prints what
 // changes about them.
 type drainWatch struct {
 	print    func(DrainChange) error
-	open     map[nstance.InstanceID]nstance.Drain // printed, and not over
-	snapshot map[nstance.InstanceID]bool          // draining, in the snapshot that is being read
+	open     map[string]*apiv1.Drain // printed, and not over
+	snapshot map[string]bool         // draining, in the snapshot that is being read
 }
 
 func (w *drainWatch) handle(n news) error {
-	switch d := n.event.Drain; {
+	switch d, typ := n.event.GetDrain(), nstance.EventType(n.event.GetType()); {
 	case n.instance != nil:
-		return w.handleSnapshot(*n.instance)
+		return w.handleSnapshot(n.instance)
 	case n.synced:
 		return w.endAbsent()
-	case n.event.Type == nstance.EventDrainStarted, n.event.Type == nstance.EventDrainTightened, n.event.Type == nstance.EventDrainReassigned:
+	case typ == nstance.EventDrainStarted, typ == nstance.EventDrainTightened, typ == nstance.EventDrainReassigned:
 		if d == nil {
 			return nil
 		}
-		return w.update(*d)
-	case n.event.Type == nstance.EventDrainCancelled:
-		return w.end(n.event.Instance, drainCancelled)
-	case n.event.Type == nstance.EventDeleteRequested, n.event.Type == nstance.EventDeleted:
-		return w.end(n.event.Instance, drainEnded)
+		return w.update(d)
+	case typ == nstance.EventDrainCancelled:
+		return w.end(n.event.GetInstance(), drainCancelled)
+	case typ == nstance.EventDeleteRequested, typ == nstance.EventDeleted:
+		return w.end(n.event.GetInstance(), drainEnded)
 	}
 	return nil
 }
 
-func (w *drainWatch) handleSnapshot(i Instance) error {
-	if i.Drain == nil || i.State != nstance.Draining {
+func (w *drainWatch) handleSnapshot(i *apiv1.Instance) error {
+	if i.GetDrain() == nil || nstance.State(i.GetState()) != nstance.Draining {
 		return nil
 	}
 	if w.snapshot == nil {
-		w.snapshot = map[nstance.InstanceID]bool{}
+		w.snapshot = map[string]bool{}
 	}
-	w.snapshot[i.ID] = true
-	return w.update(*i.Drain)
+	w.snapshot[i.GetId()] = true
+	return w.update(i.GetDrain())
 }
 
 // endAbsent ends what has ended while no event was read.
@@ -108,37 +110,37 @@ func (w *drainWatch) endAbsent() error {
 }
 
 // update takes a drain as it stands.
-func (w *drainWatch) update(d nstance.Drain) error {
-	if d.Executor != nstance.ExecutorOperator {
-		return w.end(d.Instance, drainReassigned)
+func (w *drainWatch) update(d *apiv1.Drain) error {
+	if nstance.Executor(d.GetExecutor()) != nstance.ExecutorOperator {
+		return w.end(d.GetInstance(), drainReassigned)
 	}
-	old, known := w.open[d.Instance]
+	old, known := w.open[d.GetInstance()]
 	change := drainRequested
-	if known && old.Generation == d.Generation {
-		if old.Deadline.Equal(d.Deadline) && slices.Equal(old.Causes, d.Causes) {
+	if known && old.GetGeneration() == d.GetGeneration() {
+		if proto.Equal(old.GetDeadline(), d.GetDeadline()) && slices.EqualFunc(old.GetCauses(), d.GetCauses(), func(a, b *apiv1.Cause) bool { return proto.Equal(a, b) }) {
 			return nil
 		}
 		change = drainTightened
 	}
 	if w.open == nil {
-		w.open = map[nstance.InstanceID]nstance.Drain{}
+		w.open = map[string]*apiv1.Drain{}
 	}
-	w.open[d.Instance] = d
-	return w.print(DrainChange{Change: change, Drain: d})
+	w.open[d.GetInstance()] = d
+	return w.print(DrainChange{Change: change, Drain: drainDocument{d}})
 }
 
-func (w *drainWatch) end(id nstance.InstanceID, change string) error {
+func (w *drainWatch) end(id, change string) error {
 	d, known := w.open[id]
 	if !known {
 		return nil
 	}
 	delete(w.open, id)
-	return w.print(DrainChange{Change: change, Drain: d})
+	return w.print(DrainChange{Change: change, Drain: drainDocument{d}})
 }
 
 func (p *program) drainAckCommand() *cobra.Command {
 	var failed, dryRun bool
-	var ack DrainAck
+	req := &apiv1.AcknowledgeDrainedRequest{Outcome: string(nstance.OutcomeDrained)}
 	cmd := &cobra.Command{
 		Use: "ack INSTANCE", Short: "Say that a drain has been carried out, or could not be",
 		Long: `Say that a drain has been carried out, after which the machine is deleted at once. With
@@ -147,62 +149,59 @@ executor of that drain is an operator: see "drain watch".`,
 		Args: instanceArgument,
 	}
 	f := cmd.Flags()
-	f.Uint64Var(&ack.Generation, "generation", 0, "of the drain, as drain watch prints it")
+	f.Uint64Var(&req.Generation, "generation", 0, "of the drain, as drain watch prints it")
 	f.BoolVar(&failed, "failed", false, "it could not be carried out")
-	f.StringVar(&ack.Reason, "reason", "", "what there is to say about it, for the journal")
+	f.StringVar(&req.Message, "reason", "", "what there is to say about it, for the journal")
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if ack.Generation == 0 {
+		if req.GetGeneration() == 0 {
 			return nstance.FieldError("--generation", "copy it from drain watch", "is missing")
 		}
-		ack.DryRun, ack.Outcome = dryRun, nstance.OutcomeDrained
 		if failed {
-			ack.Outcome = nstance.OutcomeFailed
+			req.Outcome = string(nstance.OutcomeFailed)
 		}
-		return r.with(cmd.Context(), func(c *client) (err error) {
-			if ack.Instance, err = c.instanceID(cmd.Context(), args[0]); err != nil {
+		return r.with(cmd.Context(), func(c *client) error {
+			id, err := c.instanceID(cmd.Context(), args[0])
+			if err != nil {
 				return err
 			}
-			if err := c.acknowledge(cmd.Context(), ack); err != nil {
+			req.Id = string(id)
+			resp, err := c.acknowledge(cmd.Context(), req, dryRun)
+			if err != nil {
 				return seek(err)
 			}
-			return out.print(ack, func(t *table) { t.drainAck(ack) })
+			return out.print(document{resp}, func(t *table) {
+				if dryRun {
+					t.say("drain %d of %s: %s would be accepted", req.GetGeneration(), id, req.GetOutcome())
+					return
+				}
+				t.say("drain %d of %s: %s", req.GetGeneration(), id, req.GetOutcome())
+			})
 		})
 	}
 	return cmd
 }
 
 // acknowledge reports an outcome, or only checks that it would count.
-func (c *client) acknowledge(ctx context.Context, a DrainAck) error {
-	if !a.DryRun {
-		_, err := c.AcknowledgeDrained(ctx, &apiv1.AcknowledgeDrainedRequest{
-			Id: string(a.Instance), Generation: a.Generation, Outcome: string(a.Outcome), Message: a.Reason,
-		})
-		return err
+func (c *client) acknowledge(ctx context.Context, req *apiv1.AcknowledgeDrainedRequest, dryRun bool) (*apiv1.AcknowledgeDrainedResponse, error) {
+	if !dryRun {
+		return c.AcknowledgeDrained(ctx, req)
 	}
-	resp, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(a.Instance)})
+	resp, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: req.GetId()})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d := wire.DrainOf(resp.GetInstance().GetDrain())
+	i, d := resp.GetInstance(), resp.GetInstance().GetDrain()
 	switch {
-	case d == nil || nstance.State(resp.GetInstance().GetState()) != nstance.Draining:
-		return nstance.Errorf(nstance.NotFound, "instance %s is not draining", a.Instance)
-	case d.Generation != a.Generation:
-		return nstance.Errorf(nstance.Conflict, "instance %s is in drain %d, not %d", a.Instance, d.Generation, a.Generation)
-	case d.Executor != nstance.ExecutorOperator:
-		return nstance.Errorf(nstance.Denied, "the executor of drain %d of %s is %q", d.Generation, a.Instance, d.Executor)
+	case d == nil || nstance.State(i.GetState()) != nstance.Draining:
+		return nil, nstance.Errorf(nstance.NotFound, "instance %s is not draining", req.GetId())
+	case d.GetGeneration() != req.GetGeneration():
+		return nil, nstance.Errorf(nstance.Conflict, "instance %s is in drain %d, not %d", req.GetId(), d.GetGeneration(), req.GetGeneration())
+	case nstance.Executor(d.GetExecutor()) != nstance.ExecutorOperator:
+		return nil, nstance.Errorf(nstance.Denied, "the executor of drain %d of %s is %q", d.GetGeneration(), req.GetId(), d.GetExecutor())
 	}
-	return nil
-}
-
-func (t *table) drainAck(a DrainAck) {
-	if a.DryRun {
-		t.say("drain %d of %s: %s would be accepted", a.Generation, a.Instance, a.Outcome)
-		return
-	}
-	t.say("drain %d of %s: %s", a.Generation, a.Instance, a.Outcome)
+	return &apiv1.AcknowledgeDrainedResponse{}, nil
 }
 
 // The changes of a DrainChange.
@@ -216,15 +215,6 @@ const (
 
 // A DrainChange is what drain watch prints.
 type DrainChange struct {
-	Change string `json:"change"` // requested, tightened, cancelled, reassigned or ended
-	nstance.Drain
-}
-
-// A DrainAck is what drain ack prints.
-type DrainAck struct {
-	Instance   nstance.InstanceID `json:"instance_id"`
-	Generation uint64             `json:"generation"`
-	Outcome    nstance.Outcome    `json:"outcome"`
-	Reason     string             `json:"reason,omitempty"`
-	DryRun     bool               `json:"dry_run"`
+	Change string        `json:"change"` // requested, tightened, cancelled, reassigned or ended
+	Drain  drainDocument `json:"drain"`
 }

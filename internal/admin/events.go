@@ -84,7 +84,7 @@ interrupted; a broken connection resumes.`,
 			if err != nil {
 				return err
 			}
-			return out.print(events, func(t *table) { t.events(events) })
+			return out.print(documents(events), func(t *table) { t.events(events) })
 		})
 	}
 	return cmd
@@ -100,7 +100,7 @@ func (p *program) followEvents(ctx context.Context, r *remote, out *output, q ev
 		case n.gap:
 			p.stderr.note("warning: events may be missing here, the server no longer holds all that came before")
 			continue
-		case n.synced || q.tenant != "" && n.event.Tenant != q.tenant:
+		case n.synced || q.tenant != "" && n.event.GetTenant() != string(q.tenant):
 			continue
 		}
 		if err := p.printEvent(out, n.event, first); err != nil {
@@ -114,15 +114,15 @@ func (p *program) followEvents(ctx context.Context, r *remote, out *output, q ev
 // exportEvents prints the whole journal as it comes.
 func (p *program) exportEvents(ctx context.Context, c *client, out *output, q eventQuery) error {
 	first := true
-	return c.pages(ctx, q, p.now(), func(e nstance.Event) error {
+	return c.pages(ctx, q, p.now(), func(e *apiv1.Event) error {
 		defer func() { first = false }()
 		return p.printEvent(out, e, first)
 	})
 }
 
-func (p *program) printEvent(out *output, e nstance.Event, first bool) error {
+func (p *program) printEvent(out *output, e *apiv1.Event, first bool) error {
 	if out.form != formTable {
-		return out.line(e)
+		return out.line(document{e})
 	}
 	text := eventLine(e)
 	if first {
@@ -136,11 +136,11 @@ func streamed(at, event, group, instance, details string) string {
 	return strings.TrimRight(fmt.Sprintf("%-24s   %-23s   %-20s   %-29s   %s", at, event, group, instance, details), " ") + "\n"
 }
 
-func eventLine(e nstance.Event) string {
-	return streamed(stamp(e.Time), printable(string(e.Type)), printable(groupText(e)), printable(string(e.Instance)), printable(details(e)))
+func eventLine(e *apiv1.Event) string {
+	return streamed(stamp(wire.TimeOf(e.GetTime())), printable(e.GetType()), printable(groupText(e)), printable(e.GetInstance()), printable(details(e)))
 }
 
-func (t *table) events(events []nstance.Event) {
+func (t *table) events(events []*apiv1.Event) {
 	if len(events) == 0 {
 		t.say("no events")
 		return
@@ -153,35 +153,35 @@ func (t *table) events(events []nstance.Event) {
 
 func (t *table) eventHead() { t.row("TIME", "EVENT", "GROUP", "INSTANCE", "DETAILS") }
 
-func (t *table) event(e nstance.Event) {
-	t.row(stamp(e.Time), string(e.Type), groupText(e), string(e.Instance), details(e))
+func (t *table) event(e *apiv1.Event) {
+	t.row(stamp(wire.TimeOf(e.GetTime())), e.GetType(), groupText(e), e.GetInstance(), details(e))
 }
 
-func groupText(e nstance.Event) string {
-	if e.Group == "" {
-		return string(e.Tenant)
+func groupText(e *apiv1.Event) string {
+	if e.GetGroup() == "" {
+		return e.GetTenant()
 	}
-	return nstance.GroupKey{Tenant: e.Tenant, Group: e.Group}.String()
+	return wire.GroupKeyOf(e).String()
 }
 
 // details says what else there is to an event.
-func details(e nstance.Event) string {
+func details(e *apiv1.Event) string {
 	var out []string
 	add := func(format, value string) {
 		if value != "" {
 			out = append(out, fmt.Sprintf(format, value))
 		}
 	}
-	add("replaces %s", string(e.Replaces))
-	add("%s", e.Reason)
-	add("%s", e.Error)
-	if n := e.Notice; n != nil {
-		add("%s", strings.TrimSpace(string(n.Kind)+" "+n.Action))
-		add("by %s", stamp(n.Deadline))
-		add("from %s", n.Source)
+	add("replaces %s", e.GetReplaces())
+	add("%s", e.GetReason())
+	add("%s", e.GetError())
+	if n := e.GetNotice(); n != nil {
+		add("%s", strings.TrimSpace(n.GetKind()+" "+n.GetAction()))
+		add("by %s", stamp(wire.TimeOf(n.GetDeadline())))
+		add("from %s", n.GetSource())
 	}
-	if d := e.Drain; d != nil {
-		add("%s", drainText(*d))
+	if d := e.GetDrain(); d != nil {
+		add("%s", drainText(d))
 	}
 	return strings.Join(out, ", ")
 }
@@ -229,13 +229,13 @@ func instant(flag, text string, now time.Time) (time.Time, error) {
 }
 
 // events returns what the journal holds, oldest first.
-func (c *client) events(ctx context.Context, q eventQuery, now time.Time) ([]nstance.Event, error) {
-	out := []nstance.Event{}
-	err := c.pages(ctx, q, now, func(e nstance.Event) error {
+func (c *client) events(ctx context.Context, q eventQuery, now time.Time) ([]*apiv1.Event, error) {
+	var out []*apiv1.Event
+	err := c.pages(ctx, q, now, func(e *apiv1.Event) error {
 		out = append(out, e)
 		return nil
 	})
-	slices.SortStableFunc(out, func(a, b nstance.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(out, func(a, b *apiv1.Event) int { return cmp.Compare(a.GetSeq(), b.GetSeq()) })
 	if err == nil && len(out) == 0 && q.group != "" { // nothing must not hide a mistyped name
 		_, err = c.group(ctx, q.tenant, q.group)
 	}
@@ -243,7 +243,7 @@ func (c *client) events(ctx context.Context, q eventQuery, now time.Time) ([]nst
 }
 
 // pages calls do with each event that q asks for, page by page.
-func (c *client) pages(ctx context.Context, q eventQuery, now time.Time, do func(nstance.Event) error) error {
+func (c *client) pages(ctx context.Context, q eventQuery, now time.Time, do func(*apiv1.Event) error) error {
 	req, err := q.request(now)
 	if err != nil {
 		return err
@@ -254,7 +254,7 @@ func (c *client) pages(ctx context.Context, q eventQuery, now time.Time, do func
 			return err
 		}
 		for _, e := range resp.GetEvents() {
-			if err := do(wire.EventOf(e)); err != nil {
+			if err := do(e); err != nil {
 				return err
 			}
 		}

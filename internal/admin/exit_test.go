@@ -183,12 +183,12 @@ func TestServers(t *testing.T) {
 	w := newWorld(t).populate()
 	other := newWorldWith(t, w.keys)
 	other.set(func() { other.standby = true })
-	nobody := closedPort(t)
+	closedAddr := closedPort(t)
 
 	t.Run("nobody there", func(t *testing.T) {
-		r := w.run("status", "--server", nobody)
+		r := w.run("status", "--server", closedAddr)
 		require.Equal(t, 5, r.code)
-		require.Contains(t, r.errors, nobody+" cannot be reached")
+		require.Contains(t, r.errors, closedAddr+" cannot be reached")
 		require.Contains(t, r.errors, "--server")
 	})
 	t.Run("no answer in time", func(t *testing.T) {
@@ -207,10 +207,10 @@ func TestServers(t *testing.T) {
 	t.Run("a standby that knows the leader", func(t *testing.T) {
 		defer other.set(func() { other.leader = "" })
 		other.set(func() { other.leader = w.operator })
-		r := w.run("status", "-o", "json", "--server", other.operator)
+		r := w.run("status", "--server", other.operator)
 		require.Zero(t, r.code, r.errors)
 		require.Contains(t, r.out, w.operator)
-		require.Zero(t, w.run("group", "list", "--server", other.operator+","+nobody).code)
+		require.Zero(t, w.run("group", "list", "--server", other.operator+","+closedAddr).code)
 
 		third := newWorldWith(t, w.keys)
 		third.set(func() { third.standby, third.leader = true, w.operator })
@@ -226,18 +226,18 @@ func TestServers(t *testing.T) {
 		require.Empty(t, r.out)
 	})
 	t.Run("the leader is found among others", func(t *testing.T) {
-		r := w.run("status", "-o", "json", "--server", nobody, "--server", other.operator+","+w.operator)
+		r := w.run("status", "--server", closedAddr, "--server", other.operator+","+w.operator)
 		require.Zero(t, r.code, r.errors)
 		require.Contains(t, r.out, w.operator)
 	})
 	t.Run("none of them leads", func(t *testing.T) {
-		r := w.run("status", "--server", nobody+","+other.operator)
+		r := w.run("status", "--server", closedAddr+","+other.operator)
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "none of 2 addresses")
 	})
 	t.Run("a refusal says more than silence", func(t *testing.T) {
 		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Denied, "revoked") })
-		r := w.run("status", "--server", nobody+","+w.operator)
+		r := w.run("status", "--server", closedAddr+","+w.operator)
 		w.set(func() { delete(w.fail, "GetShardStatus") })
 		require.Equal(t, 4, r.code)
 		require.Contains(t, r.errors, "revoked")

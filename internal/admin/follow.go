@@ -5,12 +5,11 @@ import (
 	"errors"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // How a follower comes back after a broken stream.
@@ -24,8 +23,8 @@ const (
 type news struct {
 	synced   bool // what follows is new
 	gap      bool // with synced: events may have been missed
-	event    nstance.Event
-	instance *Instance // of a snapshot, before synced
+	event    *apiv1.Event
+	instance *apiv1.Instance // of a snapshot, before synced
 }
 
 // A follower watches events across broken streams and changes of leader.
@@ -58,7 +57,7 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 				return
 			}
 			r.p.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
-			pause(ctx, wait)
+			sleep.For(ctx, wait)
 		}
 	}
 }
@@ -120,8 +119,7 @@ func (f *follower) take(msg *apiv1.WatchInstanceEventsResponse, yield func(news)
 	switch m := msg.GetMessage().(type) {
 	case *apiv1.WatchInstanceEventsResponse_Snapshot:
 		if f.req.GetDrainExecutor() {
-			i := instanceOf(m.Snapshot)
-			return yield(news{instance: &i})
+			return yield(news{instance: m.Snapshot})
 		}
 	case *apiv1.WatchInstanceEventsResponse_Synced:
 		gap := f.req.AfterSeq != 0
@@ -129,7 +127,7 @@ func (f *follower) take(msg *apiv1.WatchInstanceEventsResponse, yield func(news)
 		return yield(news{synced: true, gap: gap})
 	case *apiv1.WatchInstanceEventsResponse_Event:
 		f.req.AfterSeq = m.Event.GetSeq()
-		return yield(news{event: wire.EventOf(m.Event)})
+		return yield(news{event: m.Event})
 	}
 	return true
 }
@@ -162,16 +160,7 @@ func (b *backoff) next(err error, now time.Time) (time.Duration, bool) {
 	if now.Sub(b.since) > maxOutage {
 		return 0, false
 	}
-	wait := b.wait/2 + rand.N(b.wait/2) // half of it is jitter: many may have lost the same server
+	wait := sleep.Jitter(b.wait)
 	b.wait = min(2*b.wait, maxWait)
 	return wait, true
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -85,9 +84,7 @@ func (r *running) next() string {
 
 func (r *running) event() nstance.Event {
 	r.t.Helper()
-	var e nstance.Event
-	require.NoError(r.t, json.Unmarshal([]byte(r.next()), &e))
-	return e
+	return wire.EventOf(message(r.t, r.next(), &apiv1.Event{}))
 }
 
 func (r *running) ended() int {
@@ -149,7 +146,7 @@ func TestFollow(t *testing.T) {
 		w.watching(t)
 		w.event(numbered(1))
 		require.Equal(t, "---", r.next())
-		require.Regexp(t, `^seq: \d+$`, r.next())
+		require.Regexp(t, `^seq: "\d+"$`, r.next())
 	})
 	t.Run("selects", func(t *testing.T) {
 		r := w.start(t, "events", "-f", "-o", "json", "--group", "web", "--instance", string(webA), "--tenant", "default")

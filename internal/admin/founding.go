@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -31,21 +32,24 @@ type Founding struct {
 type founding struct {
 	depot
 	cluster string
+	shards  []string
 	dryRun  bool
 }
 
 func (p *program) initCommand() *cobra.Command {
 	var f founding
 	cmd := &cobra.Command{
-		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities and keys in storage",
-		Long: "Make the cluster's authorities and keys in storage, after a look whether that keeps its promises. Where they are\n" +
-			"already it changes nothing and says since when. The first server, and cluster nonce, do the same: whoever comes\n" +
-			"first. A storage of another cluster is code 6.",
+		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities, keys and shards in storage",
+		Long: "Make the cluster's authorities and keys in storage, after a check that it honours conditional writes, and a\n" +
+			"released lease for each --shard, so that its first server leads at once and not after a minute. What is there\n" +
+			"already is not changed. The first server, and cluster nonce, make the keys too. A storage of another cluster is\n" +
+			"code 6.",
 		Args: arguments(),
 	}
 	f.flags(p, cmd)
 	f.keyFlags(cmd, "")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "ID of the cluster")
+	cmd.Flags().StringSliceVar(&f.shards, "shard", nil, "ID of a shard that no server has led yet; may be repeated")
 	dryRunFlag(cmd, &f.dryRun)
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +64,11 @@ func (p *program) initCommand() *cobra.Command {
 
 func (p *program) initialize(ctx context.Context, f *founding) (Founding, error) {
 	id := nstance.ClusterID(f.cluster)
-	if err := errors.Join(f.check(), id.Validate("--cluster")); err != nil {
+	err := errors.Join(f.check(), id.Validate("--cluster"))
+	for _, shard := range f.shards {
+		err = errors.Join(err, nstance.ShardID(shard).Validate("--shard"))
+	}
+	if err != nil {
 		return Founding{}, err
 	}
 	box, err := f.keys.Box(p.getenv)
@@ -77,10 +85,40 @@ func (p *program) initialize(ctx context.Context, f *founding) (Founding, error)
 	if err == nil && len(d.made) > 0 && !f.dryRun {
 		d, err = p.make(ctx, f.depot, box)
 	}
+	if err == nil {
+		err = p.prepareShards(ctx, f, d)
+	}
 	if err != nil {
 		return Founding{}, err
 	}
 	return d.founding(id, f.dryRun), nil
+}
+
+// prepareShards writes a released lease for each new shard.
+func (p *program) prepareShards(ctx context.Context, f *founding, d *draft) error {
+	if len(f.shards) == 0 {
+		return nil
+	}
+	return p.stderr.slow("preparing shards in storage", func() error {
+		open := f.open
+		if f.dryRun {
+			open = f.readOrNothing
+		}
+		store, err := open(ctx)
+		for i := 0; err == nil && i < len(f.shards); i++ {
+			prepare := lease.Prepare
+			if f.dryRun {
+				prepare = lease.Preparable
+			}
+			shard := nstance.ShardID(f.shards[i])
+			var fresh bool
+			fresh, err = prepare(ctx, store, shard)
+			if fresh && err == nil {
+				d.leases = append(d.leases, storage.LeaseKey(shard))
+			}
+		}
+		return err
+	})
 }
 
 // make does what was rehearsed.
@@ -158,6 +196,8 @@ type draft struct {
 	ring  *registration.Keyring
 	tried map[string][]byte // what was to be stored, by name
 	made  []string          // keys in storage, in the order in which they were made
+
+	leases []string // of new shards
 }
 
 // rehearse finds out what establish would make, and changes nothing.
@@ -188,7 +228,7 @@ func (p *program) load(ctx context.Context, v registration.Vault) (_ *draft, err
 
 // founding says what has been made.
 func (d *draft) founding(id nstance.ClusterID, dryRun bool) Founding {
-	f := Founding{Cluster: id, Made: append([]string{}, d.made...), Keys: []Key{}, DryRun: dryRun}
+	f := Founding{Cluster: id, Made: slices.Concat([]string{}, d.made, d.leases), Keys: []Key{}, DryRun: dryRun}
 	if dryRun && len(d.made) > 0 {
 		return f // the rehearsal's keys are nobody's
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/vault"
@@ -54,6 +56,23 @@ func decoded[T any](t testing.TB, r result) (v T) {
 	require.Zero(t, r.code, r.errors)
 	require.NoError(t, json.Unmarshal([]byte(r.out), &v))
 	return v
+}
+
+// message decodes a message that a command printed.
+func message[M proto.Message](t testing.TB, out string, into M) M {
+	require.NoError(t, protojson.Unmarshal([]byte(out), into), out)
+	return into
+}
+
+// messages decodes a list of messages that a command printed.
+func messages[T any, M interface {
+	*T
+	proto.Message
+}](t testing.TB, r result) (list []M) {
+	for _, one := range decoded[[]json.RawMessage](t, r) {
+		list = append(list, message(t, string(one), M(new(T))))
+	}
+	return list
 }
 
 // everything is what a cluster needs in storage, as a server makes it.
@@ -197,4 +216,17 @@ func TestNonceDryRun(t *testing.T) {
 	c, err := vault.New(d.store(), d.box()).Catalogue(t.Context())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(200*time.Hour), c.Sets[registration.Nonces].Keys[0].UsedUntil, time.Minute, "a real one is")
+}
+
+// TestInitPreparesShards: a new shard gets a released lease, once.
+func TestInitPreparesShards(t *testing.T) {
+	d := newDepot(t)
+	d.put(storage.StateKey("led"), "{}")
+	args := []string{"init", "--cluster", "prod", "--shard", "eu1a", "--shard", "led", "-o", "json"}
+	require.Contains(t, decoded[admin.Founding](t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
+	require.Zero(t, d.cluster("init", "--cluster", "prod").code)
+	require.Equal(t, []string{"lease/eu1a.json"}, decoded[admin.Founding](t, d.cluster(args...)).Made, "not of the shard that was led")
+	require.Empty(t, decoded[admin.Founding](t, d.cluster(args...)).Made)
+	require.Equal(t, "new", shardOf(t, decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json")), "eu1a").State)
+	require.Equal(t, 2, d.cluster("init", "--cluster", "prod", "--shard", "EU/1").code)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/mattn/go-runewidth"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A frame is what top shows: a scene, and what of it somebody has chosen.
@@ -28,13 +30,13 @@ func (f *frame) move(by int) {
 		return
 	}
 	at := max(0, f.index()) + by
-	f.chosen = f.groups[min(max(at, 0), len(f.groups)-1)].key()
+	f.chosen = wire.GroupKeyOf(f.groups[min(max(at, 0), len(f.groups)-1)])
 }
 
 // index is where the chosen group stands, or -1.
 func (f *frame) index() int {
 	for i, g := range f.groups {
-		if g.key() == f.chosen {
+		if wire.GroupKeyOf(g) == f.chosen {
 			return i
 		}
 	}
@@ -66,13 +68,13 @@ func (f *frame) head(now time.Time) []string {
 		return []string{"looking ..."}
 	}
 	s := f.status
-	first := fmt.Sprintf("%s/%s   epoch %d   %s   %d agents   %s", s.Cluster, s.Shard, s.Epoch, s.Server, s.AgentsConnected, f.at.UTC().Format("15:04:05Z"))
+	first := fmt.Sprintf("%s/%s   epoch %d   %s   %d agents   %s", s.GetCluster(), s.GetShard(), s.GetEpoch(), f.server, s.GetAgentsConnected(), f.at.UTC().Format("15:04:05Z"))
 	if f.failed != nil {
 		first = fmt.Sprintf("%s   seen %s ago: %s", first, short(now.Sub(f.at)), f.failed)
 	}
 	out := []string{printable(first)}
-	if needs := s.needs(f.at); len(needs) > 0 {
-		out = append(out, fmt.Sprintf("%d in need of attention (p shows all): %s", len(needs)+s.Omitted, printable(needs[0])))
+	if needs := needsAttention(s, f.at); len(needs) > 0 {
+		out = append(out, fmt.Sprintf("%d in need of attention (p shows all): %s", len(needs)+int(s.GetAttentionOmitted()), printable(needs[0])))
 	}
 	return append(out, "")
 }
@@ -81,13 +83,13 @@ func (f *frame) groupLines() []string {
 	t := &table{now: f.at}
 	t.row("GROUP", "SIZE", "READY", "BOOTING", "LEAVING", "STALE", "HOLDS")
 	for _, g := range f.groups {
-		t.row(g.key().String(), strconv.Itoa(g.Size), strconv.Itoa(g.Ready), strconv.Itoa(g.Booting), strconv.Itoa(g.Leaving),
-			strconv.Itoa(g.Stale), holdsOf(g, f.at))
+		t.row(wire.GroupKeyOf(g).String(), strconv.Itoa(int(g.GetSize())), strconv.Itoa(int(g.GetReady())), strconv.Itoa(int(g.GetBooting())), strconv.Itoa(int(g.GetLeaving())),
+			strconv.Itoa(int(g.GetStale())), holdsOf(g, f.at))
 	}
 	lines := t.aligned()
 	for i := range lines {
 		mark := "  "
-		if i > 0 && f.groups[i-1].key() == f.chosen {
+		if i > 0 && wire.GroupKeyOf(f.groups[i-1]) == f.chosen {
 			mark = "> "
 		}
 		lines[i] = mark + lines[i]
@@ -96,11 +98,11 @@ func (f *frame) groupLines() []string {
 }
 
 // holdsOf says what a group waits for, and for how long still.
-func holdsOf(g Group, now time.Time) string {
+func holdsOf(g *apiv1.Group, now time.Time) string {
 	var out []string
-	for _, h := range g.Holds {
-		s := h.Kind + ": " + h.Reason
-		if left := h.Until.Sub(now); left > 0 {
+	for _, h := range g.GetHolds() {
+		s := h.GetKind() + ": " + h.GetReason()
+		if left := wire.TimeOf(h.GetUntil()).Sub(now); left > 0 {
 			s += " (" + short(left) + " more)"
 		}
 		out = append(out, s)
@@ -113,7 +115,7 @@ func holdsOf(g Group, now time.Time) string {
 func (f *frame) below(now time.Time) []string {
 	if f.problems {
 		out := []string{"NEEDS ATTENTION"}
-		needs := f.status.needs(f.at)
+		needs := needsAttention(f.status, f.at)
 		for _, line := range needs {
 			out = append(out, printable(line))
 		}
@@ -125,43 +127,43 @@ func (f *frame) below(now time.Time) []string {
 	t := &table{now: f.at}
 	t.row("ID", "GROUP", "STATE", "AGE", "TYPE", "MARKET", "CPU", "MEM", "REPORT", "DRAIN", "CONDITIONS")
 	for _, i := range f.instances {
-		if f.chosen.Group != "" && i.key() != f.chosen {
+		if f.chosen.Group != "" && wire.GroupKeyOf(i) != f.chosen {
 			continue
 		}
 		cpu, mem := loadOf(i)
-		t.row(string(i.ID), i.key().String(), string(i.State), t.age(i.CreatedAt), i.InstanceType, string(i.Market), cpu, mem,
-			t.age(i.LastReportAt), drainOf(i, now), remarks(i))
+		t.row(i.GetId(), wire.GroupKeyOf(i).String(), i.GetState(), t.age(wire.TimeOf(i.GetCreatedAt())), i.GetInstanceType(), i.GetMarket(), cpu, mem,
+			t.age(wire.TimeOf(i.GetLastReportAt())), drainOf(i, now), remarks(i))
 	}
 	return t.aligned()
 }
 
-func loadOf(i Instance) (cpu, mem string) {
-	if i.LastReport == nil {
+func loadOf(i *apiv1.Instance) (cpu, mem string) {
+	if i.GetLastReport() == nil {
 		return "", ""
 	}
-	u := i.LastReport.OneMinute
-	return fmt.Sprintf("%.0f%%", u.CPUPercent), fmt.Sprintf("%.0f%%", u.MemoryPercent)
+	r := i.GetLastReport()
+	return fmt.Sprintf("%.0f%%", r.GetCpuUsage()), fmt.Sprintf("%.0f%%", r.GetMemoryUsage())
 }
 
 // drainOf says how long a drain may still take, and who does it.
-func drainOf(i Instance, now time.Time) string {
-	if i.Drain == nil {
+func drainOf(i *apiv1.Instance, now time.Time) string {
+	if i.GetDrain() == nil {
 		return ""
 	}
-	return strings.TrimSpace(short(max(0, i.Drain.Deadline.Sub(now))) + " left " + string(i.Drain.Executor))
+	return strings.TrimSpace(short(max(0, wire.TimeOf(i.GetDrain().GetDeadline()).Sub(now))) + " left " + i.GetDrain().GetExecutor())
 }
 
 // urgency orders members: those that leave first, then those that are not
 // ready, then the others.
-func urgency(a, b Instance) int {
-	return cmp.Or(cmp.Compare(haste(a), haste(b)), cmp.Compare(a.ID, b.ID))
+func urgency(a, b *apiv1.Instance) int {
+	return cmp.Or(cmp.Compare(haste(a), haste(b)), cmp.Compare(a.GetId(), b.GetId()))
 }
 
-func haste(i Instance) int {
+func haste(i *apiv1.Instance) int {
 	switch {
-	case i.State.Leaving():
+	case nstance.State(i.GetState()).Leaving():
 		return 0
-	case i.State != nstance.Ready || len(i.Conditions) > 0:
+	case nstance.State(i.GetState()) != nstance.Ready || len(i.GetConditions()) > 0:
 		return 1
 	}
 	return 2

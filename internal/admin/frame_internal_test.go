@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -18,19 +20,20 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func sample(members int) frame {
 	f := frame{scene: scene{
 		at:     noon,
-		status: ShardStatus{Cluster: "prod", Shard: "eu1a", Server: "10.0.0.1:8993", Epoch: 7, AgentsConnected: members, Problems: []string{"a record\x1b[2J is broken"}},
-		groups: []Group{
-			{Tenant: "blue", Group: "db", Size: 1, Booting: 1, Holds: []Hold{{Kind: "backoff", Reason: "2 creations failed", Until: noon.Add(12 * time.Second)}}},
+		server: "10.0.0.1:8993",
+		status: &apiv1.GetShardStatusResponse{Cluster: "prod", Shard: "eu1a", Epoch: 7, AgentsConnected: int32(members), Problems: []string{"a record\x1b[2J is broken"}},
+		groups: []*apiv1.Group{
+			{Tenant: "blue", Group: "db", Size: 1, Booting: 1, Holds: []*apiv1.Hold{{Kind: "backoff", Reason: "2 creations failed", Until: wire.Time(noon.Add(12 * time.Second))}}},
 			{Tenant: "default", Group: "api", Size: 2, Ready: 2},
-			{Tenant: "default", Group: "web", Size: members, Ready: members},
+			{Tenant: "default", Group: "web", Size: int32(members), Ready: int32(members)},
 		},
 	}}
 	for i := range members {
-		f.instances = append(f.instances, Instance{ID: nstance.InstanceID(fmt.Sprintf("web%03d", i)), Tenant: "default", Group: "web", State: nstance.Ready, CreatedAt: noon.Add(-time.Hour)})
+		f.instances = append(f.instances, &apiv1.Instance{Id: fmt.Sprintf("web%03d", i), Tenant: "default", Group: "web", State: string(nstance.Ready), CreatedAt: wire.Time(noon.Add(-time.Hour))})
 	}
-	f.instances = append([]Instance{{
-		ID: "dbx000", Tenant: "blue", Group: "db", State: nstance.Draining, CreatedAt: noon.Add(-time.Hour), Conditions: []string{"notice:reclaim"},
-		Drain: &nstance.Drain{Deadline: noon.Add(90 * time.Second), Executor: nstance.ExecutorAgent},
+	f.instances = append([]*apiv1.Instance{{
+		Id: "dbx000", Tenant: "blue", Group: "db", State: string(nstance.Draining), CreatedAt: wire.Time(noon.Add(-time.Hour)), Conditions: []string{"notice:reclaim"},
+		Drain: &apiv1.Drain{Deadline: wire.Time(noon.Add(90 * time.Second)), Executor: string(nstance.ExecutorAgent)},
 	}}, f.instances...)
 	return f
 }
@@ -86,7 +89,7 @@ func TestFrame(t *testing.T) {
 	t.Run("the chosen group stays on the screen", func(t *testing.T) {
 		f := sample(50)
 		for i := range 100 {
-			f.groups = append(f.groups, Group{Tenant: "t", Group: nstance.GroupID(fmt.Sprintf("g%02d", i))})
+			f.groups = append(f.groups, &apiv1.Group{Tenant: "t", Group: fmt.Sprintf("g%02d", i)})
 		}
 		f.height, f.width = 24, 120
 		for range 120 {
@@ -115,8 +118,8 @@ func TestFrame(t *testing.T) {
 }
 
 func TestUrgency(t *testing.T) {
-	leaving, booting, ready := Instance{ID: "c", State: nstance.Draining}, Instance{ID: "b", State: nstance.Booting}, Instance{ID: "a", State: nstance.Ready}
+	leaving, booting, ready := &apiv1.Instance{Id: "c", State: string(nstance.Draining)}, &apiv1.Instance{Id: "b", State: string(nstance.Booting)}, &apiv1.Instance{Id: "a", State: string(nstance.Ready)}
 	require.Negative(t, urgency(leaving, booting))
 	require.Negative(t, urgency(booting, ready))
-	require.Negative(t, urgency(Instance{ID: "z", State: nstance.Ready, Conditions: []string{"drifted"}}, ready))
+	require.Negative(t, urgency(&apiv1.Instance{Id: "z", State: string(nstance.Ready), Conditions: []string{"drifted"}}, ready))
 }

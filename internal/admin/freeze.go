@@ -4,15 +4,17 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A chill is a freeze or a thaw.
 type chill struct {
 	name, short, long string
-	give              func(ctx context.Context, c *client, f chillFlags) (unchanged bool, err error)
+	send              func(ctx context.Context, c *client, f chillFlags) (proto.Message, error)
 }
 
 type chillFlags struct {
@@ -25,9 +27,8 @@ func (p *program) freezeCommand() *cobra.Command {
 		name: "freeze", short: "Change no machine any more, but let drains under way end",
 		long: "Change no machine of the shard or of a group any more, durably: nothing is made, drained or deleted, except what is\n" +
 			"leaving already. Agents report and renew as ever. Notices are recorded, and acted on after the thaw.",
-		give: func(ctx context.Context, c *client, f chillFlags) (bool, error) {
-			resp, err := c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
-			return resp.GetUnchanged(), err
+		send: func(ctx context.Context, c *client, f chillFlags) (proto.Message, error) {
+			return c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
 		},
 	})
 }
@@ -35,9 +36,8 @@ func (p *program) freezeCommand() *cobra.Command {
 func (p *program) thawCommand() *cobra.Command {
 	return p.chillCommand(chill{
 		name: "thaw", short: "End a freeze", long: "End a freeze. That of the shard and that of a group do not end each other.",
-		give: func(ctx context.Context, c *client, f chillFlags) (bool, error) {
-			resp, err := c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
-			return resp.GetUnchanged(), err
+		send: func(ctx context.Context, c *client, f chillFlags) (proto.Message, error) {
+			return c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
 		},
 	})
 }
@@ -51,7 +51,7 @@ func (p *program) chillCommand(ch chill) *cobra.Command {
 func (f *chillFlags) add(cmd *cobra.Command, ch chill) {
 	dryRunFlag(cmd, &f.dryRun)
 	if ch.name == "freeze" {
-		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for whoever looks next")
+		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
 	}
 }
 
@@ -62,12 +62,11 @@ func (p *program) chillShardCommand(ch chill) *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			unchanged, err := ch.give(cmd.Context(), c, f)
+			answer, err := ch.send(cmd.Context(), c, f)
 			if err != nil {
 				return err
 			}
-			d := Freeze{Action: ch.name, Shard: c.id.Shard, DryRun: f.dryRun, Unchanged: unchanged}
-			return out.print(d, func(t *table) { t.chilled(d) })
+			return out.print(document{answer}, func(t *table) { t.chilled("shard "+string(c.id.Shard), ch, f, answer) })
 		})
 	}
 	return cmd
@@ -85,31 +84,26 @@ func (p *program) chillGroupCommand(ch chill) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f.tenant, f.group = string(g.Tenant), string(g.Group)
-			unchanged, err := ch.give(cmd.Context(), c, f)
+			f.tenant, f.group = g.GetTenant(), g.GetGroup()
+			answer, err := ch.send(cmd.Context(), c, f)
 			if err != nil {
 				return err
 			}
-			d := Freeze{Action: ch.name, Shard: c.id.Shard, Tenant: g.Tenant, Group: g.Group, DryRun: f.dryRun, Unchanged: unchanged}
-			return out.print(d, func(t *table) { t.chilled(d) })
+			return out.print(document{answer}, func(t *table) { t.chilled("group "+wire.GroupKeyOf(g).String(), ch, f, answer) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) chilled(d Freeze) {
-	what := "shard " + string(d.Shard)
-	if d.Group != "" {
-		what = "group " + (nstance.GroupKey{Tenant: d.Tenant, Group: d.Group}).String()
-	}
+func (t *table) chilled(what string, ch chill, f chillFlags, answer proto.Message) {
 	switch {
-	case d.Unchanged && d.Action == "freeze":
+	case unchanged(answer) && ch.name == "freeze":
 		t.say("%s is frozen already, the reason stays", what)
-	case d.Unchanged:
+	case unchanged(answer):
 		t.say("%s is not frozen by itself: nothing to thaw", what)
-	case d.DryRun:
-		t.say("%s: %s would be accepted", what, d.Action)
-	case d.Action == "freeze":
+	case f.dryRun:
+		t.say("%s: %s would be accepted", what, ch.name)
+	case ch.name == "freeze":
 		t.say("%s is frozen", what)
 	default:
 		t.say("%s is thawed", what)

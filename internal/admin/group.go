@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 func (p *program) groupCommand() *cobra.Command {
@@ -37,19 +38,19 @@ func (p *program) groupListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(groups, func(t *table) { t.groups(groups) })
+			return out.print(documents(groups), func(t *table) { t.groups(groups) })
 		})
 	}
 	return cmd
 }
 
 // groups returns the groups of a tenant; empty means of all.
-func (c *client) groups(ctx context.Context, tenant nstance.TenantID) ([]Group, error) {
-	groups := []Group{} // an empty list is [], not null
+func (c *client) groups(ctx context.Context, tenant nstance.TenantID) ([]*apiv1.Group, error) {
+	var groups []*apiv1.Group
 	err := eachPage(func(page string) (paged, error) {
 		resp, err := c.ListGroups(ctx, &apiv1.ListGroupsRequest{Page: page})
 		for _, g := range resp.GetGroups() {
-			if g := groupOf(g); tenant == "" || g.Tenant == tenant {
+			if tenant == "" || g.GetTenant() == string(tenant) {
 				groups = append(groups, g)
 			}
 		}
@@ -58,41 +59,41 @@ func (c *client) groups(ctx context.Context, tenant nstance.TenantID) ([]Group, 
 	return groups, err
 }
 
-func (t *table) groups(groups []Group) {
+func (t *table) groups(groups []*apiv1.Group) {
 	if len(groups) == 0 {
 		t.say("no groups")
 		return
 	}
 	t.row("TENANT", "GROUP", "TEMPLATE", "SIZE", "READY", "BOOTING", "LEAVING", "GONE", "STALE", "SOURCE", "HOLDS")
 	for _, g := range groups {
-		t.row(string(g.Tenant), string(g.Group), g.Template, strconv.Itoa(g.Size), strconv.Itoa(g.Ready), strconv.Itoa(g.Booting),
-			strconv.Itoa(g.Leaving), strconv.Itoa(g.Gone), strconv.Itoa(g.Stale), source(g), holds(g.Holds))
+		t.row(g.GetTenant(), g.GetGroup(), g.GetTemplate(), strconv.Itoa(int(g.GetSize())), strconv.Itoa(int(g.GetReady())), strconv.Itoa(int(g.GetBooting())),
+			strconv.Itoa(int(g.GetLeaving())), strconv.Itoa(int(g.GetGone())), strconv.Itoa(int(g.GetStale())), source(g), holds(g.GetHolds()))
 	}
 }
 
-func holds(all []Hold) string {
+func holds(all []*apiv1.Hold) string {
 	var out []string
 	for _, h := range all {
-		out = append(out, h.Kind+": "+h.Reason)
+		out = append(out, h.GetKind()+": "+h.GetReason())
 	}
 	return strings.Join(out, "; ")
 }
 
 // group returns the one group of that name, or the error that says which there
 // are.
-func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string) (Group, error) {
+func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string) (*apiv1.Group, error) {
 	groups, err := c.groups(ctx, tenant)
 	if err != nil {
-		return Group{}, err
+		return nil, err
 	}
 	return pick(groups, tenant, name)
 }
 
 // pick returns the one group of that name among groups.
-func pick(groups []Group, tenant nstance.TenantID, name string) (Group, error) {
-	var found []Group
+func pick(groups []*apiv1.Group, tenant nstance.TenantID, name string) (*apiv1.Group, error) {
+	var found []*apiv1.Group
 	for _, g := range groups {
-		if string(g.Group) == name && (tenant == "" || g.Tenant == tenant) {
+		if g.GetGroup() == name && (tenant == "" || g.GetTenant() == string(tenant)) {
 			found = append(found, g)
 		}
 	}
@@ -100,9 +101,9 @@ func pick(groups []Group, tenant nstance.TenantID, name string) (Group, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return Group{}, fault(nstance.NotFound, nil, "nstance-admin group list shows those there are", fmt.Sprintf("no group %q%s", name, ofTenant(tenant)))
+		return nil, fault(nstance.NotFound, nil, "nstance-admin group list shows those there are", fmt.Sprintf("no group %q%s", name, ofTenant(tenant)))
 	}
-	return Group{}, nstance.FieldError("--tenant", "name the tenant", "%d tenants have a group %q", len(found), name)
+	return nil, nstance.FieldError("--tenant", "name the tenant", "%d tenants have a group %q", len(found), name)
 }
 
 func ofTenant(tenant nstance.TenantID) string {
@@ -131,11 +132,15 @@ func (p *program) groupScaleCommand() *cobra.Command {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			s, err := p.scale(cmd.Context(), c, nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(args[0])}, size, yes, dryRun)
+			g, err := c.group(cmd.Context(), nstance.TenantID(tenant), args[0])
 			if err != nil {
 				return err
 			}
-			return out.print(s, func(t *table) { t.scaling(s) })
+			resp, err := p.scale(cmd.Context(), c, g, size, yes, dryRun)
+			if err != nil {
+				return err
+			}
+			return out.print(document{resp}, func(t *table) { t.scaling(g, resp.GetGroup().GetSize(), dryRun) })
 		})
 	}
 	return cmd
@@ -149,33 +154,31 @@ func parseSize(s string) (int32, error) {
 	return int32(n), nil
 }
 
-func (p *program) scale(ctx context.Context, c *client, key nstance.GroupKey, size int32, yes, dryRun bool) (Scaling, error) {
-	g, err := c.group(ctx, key.Tenant, string(key.Group))
-	if err != nil {
-		return Scaling{}, err
+func (p *program) scale(ctx context.Context, c *client, g *apiv1.Group, size int32, yes, dryRun bool) (*apiv1.UpdateGroupResponse, error) {
+	if err := p.confirmFewer(ctx, g, size, yes || dryRun); err != nil {
+		return nil, err
 	}
-	if less := g.Size - int(size); less > 0 && !dryRun {
-		what := fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", g.key(), g.Size, size, plural(less, "instance"))
-		if err := p.confirm(ctx, yes, what); err != nil {
-			return Scaling{}, err
-		}
-	}
-	resp, err := c.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Size: &size, DryRun: dryRun})
-	if err != nil {
-		return Scaling{}, err
-	}
-	return Scaling{Tenant: g.Tenant, Group: g.Group, Size: int(resp.GetGroup().GetSize()), PreviousSize: g.Size, DryRun: dryRun}, nil
+	return c.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Size: &size, DryRun: dryRun})
 }
 
-func (t *table) scaling(s Scaling) {
-	key := nstance.GroupKey{Tenant: s.Tenant, Group: s.Group}
+// confirmFewer asks before a group gets fewer members.
+func (p *program) confirmFewer(ctx context.Context, g *apiv1.Group, size int32, yes bool) error {
+	less := int(g.GetSize() - size)
+	if less <= 0 {
+		return nil
+	}
+	return p.confirm(ctx, yes, fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", wire.GroupKeyOf(g), g.GetSize(), size, plural(less, "instance")))
+}
+
+func (t *table) scaling(before *apiv1.Group, size int32, dryRun bool) {
+	key := wire.GroupKeyOf(before)
 	switch {
-	case s.Size == s.PreviousSize:
-		t.say("group %s has size %d already", key, s.Size)
-	case s.DryRun:
-		t.say("group %s would go from size %d to %d", key, s.PreviousSize, s.Size)
+	case size == before.GetSize():
+		t.say("group %s has size %d already", key, size)
+	case dryRun:
+		t.say("group %s: size %d → %d would be accepted", key, before.GetSize(), size)
 	default:
-		t.say("group %s goes from size %d to %d", key, s.PreviousSize, s.Size)
+		t.say("group %s: size %d → %d", key, before.GetSize(), size)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A groupForm is what may be said of a group on the command line.
@@ -122,8 +123,8 @@ func variables(list []string) (map[string]string, error) {
 	return out, nil
 }
 
-// document returns text, or what is in the file that it names after an @.
-func document(flag, text string) (string, error) {
+// textOrFile returns text, or what is in the file that it names after an @.
+func textOrFile(flag, text string) (string, error) {
 	path, ok := strings.CutPrefix(text, "@")
 	if !ok {
 		return text, nil
@@ -156,8 +157,7 @@ func (p *program) groupCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			g := groupOf(resp.GetGroup())
-			return out.print(g, func(t *table) { t.edited(g, "made", f.dryRun) })
+			return out.print(document{resp}, func(t *table) { t.edited(resp, "made", f.dryRun) })
 		})
 	}
 	return cmd
@@ -172,7 +172,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := document("--args", f.args)
+	text, err := textOrFile("--args", f.args)
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
@@ -199,11 +199,11 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			g, err := p.update(cmd.Context(), c, f, req, args[0])
+			resp, err := p.update(cmd.Context(), c, f, req, args[0])
 			if err != nil {
 				return err
 			}
-			return out.print(g, func(t *table) { t.edited(g, "changed", f.dryRun) })
+			return out.print(document{resp}, func(t *table) { t.edited(resp, "changed", f.dryRun) })
 		})
 	}
 	return cmd
@@ -232,7 +232,7 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 		req.Vars = &apiv1.Vars{Values: vars}
 	}
 	if f.flags.Changed("args") {
-		text, err := document("--args", f.args)
+		text, err := textOrFile("--args", f.args)
 		if err != nil {
 			return nil, err
 		}
@@ -242,25 +242,18 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 }
 
 // update changes a group, and asks first if it is to have fewer members.
-func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv1.UpdateGroupRequest, name string) (Group, error) {
+func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv1.UpdateGroupRequest, name string) (*apiv1.UpdateGroupResponse, error) {
 	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
 	if err != nil {
-		return g, err
+		return nil, err
 	}
-	req.Tenant, req.Group = string(g.Tenant), name
-	if less := g.Size - int(f.size); req.Size != nil && less > 0 && !f.dryRun {
-		what := fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", g.key(), g.Size, f.size, plural(less, "instance"))
-		if err := p.confirm(ctx, f.yes, what); err != nil {
-			return g, err
+	req.Tenant, req.Group = g.GetTenant(), name
+	if req.Size != nil {
+		if err := p.confirmFewer(ctx, g, f.size, f.yes || f.dryRun); err != nil {
+			return nil, err
 		}
 	}
-	resp, err := c.UpdateGroup(ctx, req)
-	if err != nil {
-		return g, err
-	}
-	g = groupOf(resp.GetGroup())
-	g.Unchanged = resp.GetUnchanged()
-	return g, nil
+	return c.UpdateGroup(ctx, req)
 }
 
 func (p *program) groupDeleteCommand() *cobra.Command {
@@ -269,26 +262,26 @@ func (p *program) groupDeleteCommand() *cobra.Command {
 		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
 			"then the group is gone. Instances made by request stay. Of a group in the configuration what was changed through\n" +
 			"the API is deleted. A protected group is code 6.",
-		asks: func(g Group) string {
-			if g.Static {
-				return fmt.Sprintf("group %s returns to what the configuration says", g.key())
+		asks: func(g *apiv1.Group) string {
+			if g.GetIsStatic() {
+				return fmt.Sprintf("group %s returns to what the configuration says", wire.GroupKeyOf(g))
 			}
-			return fmt.Sprintf("deleting group %s drains and deletes %s", g.key(), plural(g.Ready+g.Booting, "instance"))
+			return fmt.Sprintf("deleting group %s drains and deletes %s", wire.GroupKeyOf(g), plural(int(g.GetReady()+g.GetBooting()), "instance"))
 		},
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
-			resp, err := c.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
-			return resp.GetGroup(), false, err
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+			return c.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
 		},
 	})
 }
 
-func (t *table) edited(g Group, done string, dryRun bool) {
-	if g.Unchanged {
-		t.say("group %s is so already, nothing is changed:", g.key())
+func (t *table) edited(answer groupAnswer, done string, dryRun bool) {
+	g := answer.GetGroup()
+	if unchanged(answer) {
+		t.say("group %s is so already, nothing is changed:", wire.GroupKeyOf(g))
 	} else if dryRun {
-		t.say("group %s would be %s:", g.key(), done)
+		t.say("group %s would be %s:", wire.GroupKeyOf(g), done)
 	} else {
-		t.say("group %s is %s:", g.key(), done)
+		t.say("group %s is %s:", wire.GroupKeyOf(g), done)
 	}
 	t.group(g)
 }
@@ -304,33 +297,33 @@ func (p *program) groupGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(g, func(t *table) { t.group(g) })
+			return out.print(document{g}, func(t *table) { t.group(g) })
 		})
 	}
 	return cmd
 }
 
 // group writes everything about one group.
-func (t *table) group(g Group) {
+func (t *table) group(g *apiv1.Group) {
 	var vars []string
-	for _, name := range slices.Sorted(maps.Keys(g.Vars)) {
-		vars = append(vars, name+"="+g.Vars[name])
+	for _, name := range slices.Sorted(maps.Keys(g.GetVars())) {
+		vars = append(vars, name+"="+g.GetVars()[name])
 	}
 	for _, f := range []struct{ name, value string }{
-		{"Group", g.key().String()},
+		{"Group", wire.GroupKeyOf(g).String()},
 		{"Source", source(g)},
-		{"Template", g.Template},
-		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand, %d gone", g.Size, g.Ready, g.Booting, g.Leaving, g.Stale, g.OnDemand, g.Gone)},
-		{"Types", strings.Join(g.InstanceTypes, ", ")},
-		{"Subnet pool", g.SubnetPool}, {"Market", g.Market.text()},
+		{"Template", g.GetTemplate()},
+		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand, %d gone", g.GetSize(), g.GetReady(), g.GetBooting(), g.GetLeaving(), g.GetStale(), g.GetOnDemand(), g.GetGone())},
+		{"Types", strings.Join(g.GetInstanceTypes(), ", ")},
+		{"Subnet pool", g.GetSubnetPool()}, {"Market", marketText(g.GetMarket())},
 		{"Members by market", markets(g)},
 		{"Variables", strings.Join(vars, ", ")},
-		{"Arguments", g.Args},
-		{"Load balancers", strings.Join(g.LoadBalancers, ", ")},
-		{"Drain timeout", g.DrainTimeout},
-		{"Rollout", pace(g.Rollout)},
-		{"Holds", holds(g.Holds)},
-		{"Infra hash", g.InfraHash},
+		{"Arguments", g.GetArgs()},
+		{"Load balancers", strings.Join(g.GetLoadBalancers(), ", ")},
+		{"Drain timeout", durationText(g.GetDrainTimeout())},
+		{"Rollout", pace(g.GetRollout())},
+		{"Holds", holds(g.GetHolds())},
+		{"Infra hash", g.GetInfraHash()},
 	} {
 		if f.value != "" {
 			t.row(f.name+":", f.value)
@@ -338,62 +331,70 @@ func (t *table) group(g Group) {
 	}
 }
 
-func pace(r *Pace) string {
+// durationText returns a duration, or "" for none.
+func durationText(d *durationpb.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.AsDuration().String()
+}
+
+func pace(r *apiv1.Rollout) string {
 	if r == nil {
 		return ""
 	}
-	return fmt.Sprintf("max surge %s, min ready %s, halt after %d", r.MaxSurge, r.MinReady, r.HaltAfter)
+	return fmt.Sprintf("max surge %s, min ready %s, halt after %d", r.GetMaxSurge(), r.GetMinReady().AsDuration(), r.GetHaltAfter())
 }
 
-func (m *Market) text() string {
+func marketText(m *apiv1.Market) string {
 	if m == nil {
 		return ""
 	}
-	s := string(m.Type)
-	if m.MaxPrice != "" {
-		s += ", at most " + m.MaxPrice + " an hour"
+	s := m.GetType()
+	if m.GetMaxPrice() != "" {
+		s += ", at most " + m.GetMaxPrice() + " an hour"
 	}
-	if m.Fallback != "" {
-		s += ", " + string(m.Fallback) + " while it is sold out"
-		if m.FallbackAfter != "" {
-			s += " for " + m.FallbackAfter
+	if m.GetFallback() != "" {
+		s += ", " + m.GetFallback() + " while it is sold out"
+		if d := durationText(m.GetFallbackAfter()); d != "" {
+			s += " for " + d
 		}
 	}
-	if m.ReturnAfter != "" {
-		s += ", back to spot after " + m.ReturnAfter
+	if d := durationText(m.GetReturnAfter()); d != "" {
+		s += ", back to spot after " + d
 	}
-	if m.OnDemandBase != "" {
-		s += ", " + m.OnDemandBase + " on-demand in any case"
+	if m.GetOnDemandBase() != "" {
+		s += ", " + m.GetOnDemandBase() + " on-demand in any case"
 	}
 	return s
 }
 
 // markets says in which markets a group's members are, and when one may go back
 // to spot.
-func markets(g Group) string {
-	s := fmt.Sprintf("%d spot, %d on-demand", g.SpotMarket, g.OnDemandMarket)
-	if !g.ReturnAt.IsZero() {
-		s += ", back to spot from " + stamp(g.ReturnAt)
+func markets(g *apiv1.Group) string {
+	s := fmt.Sprintf("%d spot, %d on-demand", g.GetSpotMarket(), g.GetOnDemandMarket())
+	if at := g.GetReturnAt(); at != nil {
+		s += ", back to spot from " + stamp(wire.TimeOf(at))
 	}
-	if g.FailedReturns > 0 {
-		s += fmt.Sprintf(" (%d attempts failed)", g.FailedReturns)
+	if g.GetFailedReturns() > 0 {
+		s += fmt.Sprintf(" (%d attempts failed)", g.GetFailedReturns())
 	}
 	return s
 }
 
 // source says where a group comes from, and what becomes of it.
-func source(g Group) string {
+func source(g *apiv1.Group) string {
 	s := "api"
 	switch {
-	case g.Static && g.HasOverlay:
+	case g.GetIsStatic() && g.GetHasOverlay():
 		s = "config, changed"
-	case g.Static:
+	case g.GetIsStatic():
 		s = "config"
 	}
-	if g.Protect {
+	if g.GetProtect() {
 		s += ", protected"
 	}
-	if g.Removing {
+	if g.GetRemoving() {
 		s += ", going"
 	}
 	return s

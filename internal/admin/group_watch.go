@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A groupWatch is what is known of the groups of one name, of whatever tenant,
@@ -19,8 +20,8 @@ type groupWatch struct {
 	name   string
 	after  uint64 // what has been seen
 	synced bool   // what is known is whole
-	known  map[nstance.GroupKey]Group
-	next   map[nstance.GroupKey]Group // a snapshot under way
+	known  map[nstance.GroupKey]*apiv1.Group
+	next   map[nstance.GroupKey]*apiv1.Group // a snapshot under way
 }
 
 // heard is one message of a stream, or why there is none any more.
@@ -65,21 +66,20 @@ func (g *groupWatch) take(msg *apiv1.WatchGroupsResponse) bool {
 	switch m := msg.GetMessage().(type) {
 	case *apiv1.WatchGroupsResponse_Snapshot:
 		if g.next == nil {
-			g.next = map[nstance.GroupKey]Group{}
+			g.next = map[nstance.GroupKey]*apiv1.Group{}
 		}
-		one := groupOf(m.Snapshot)
-		g.next[one.key()] = one
+		g.next[wire.GroupKeyOf(m.Snapshot)] = m.Snapshot
 		return false
 	case *apiv1.WatchGroupsResponse_Synced:
 		g.known, g.next, g.synced, g.after = g.next, nil, true, m.Synced.GetSeq()
 	case *apiv1.WatchGroupsResponse_Changed:
-		one := groupOf(m.Changed.GetGroup())
+		one := m.Changed.GetGroup()
 		if g.known == nil {
-			g.known = map[nstance.GroupKey]Group{}
+			g.known = map[nstance.GroupKey]*apiv1.Group{}
 		}
-		g.known[one.key()], g.after = one, m.Changed.GetSeq()
+		g.known[wire.GroupKeyOf(one)], g.after = one, m.Changed.GetSeq()
 	case *apiv1.WatchGroupsResponse_Removed:
-		delete(g.known, nstance.GroupKey{Tenant: nstance.TenantID(m.Removed.GetTenant()), Group: nstance.GroupID(m.Removed.GetGroup())})
+		delete(g.known, wire.GroupKeyOf(m.Removed))
 		g.after = m.Removed.GetSeq()
 	default: // about the certificate, to which the link sees
 		return false
@@ -88,6 +88,6 @@ func (g *groupWatch) take(msg *apiv1.WatchGroupsResponse) bool {
 }
 
 // group returns the one that is meant.
-func (g *groupWatch) group(tenant nstance.TenantID) (Group, error) {
+func (g *groupWatch) group(tenant nstance.TenantID) (*apiv1.Group, error) {
 	return pick(slices.Collect(maps.Values(g.known)), tenant, g.name)
 }

@@ -44,7 +44,7 @@ func (p *program) instanceListCommand() *cobra.Command {
 			}
 			list = f.apply(list)
 			sortInstances(list, sortBy)
-			return out.print(list, func(t *table) { t.instances(list) })
+			return out.print(documents(list), func(t *table) { t.instances(list) })
 		})
 	}
 	return cmd
@@ -53,12 +53,12 @@ func (p *program) instanceListCommand() *cobra.Command {
 // instances returns the instances of a tenant and a group; empty means of all.
 // A group that does not exist is NotFound, because an empty answer would hide
 // a mistyped name.
-func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group string) ([]Instance, error) {
-	list := []Instance{}
+func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group string) ([]*apiv1.Instance, error) {
+	var list []*apiv1.Instance
 	err := eachPage(func(page string) (paged, error) {
 		resp, err := c.ListInstances(ctx, &apiv1.ListInstancesRequest{Group: group, Page: page})
 		for _, i := range resp.GetInstances() {
-			if i := instanceOf(i); tenant == "" || i.Tenant == tenant {
+			if tenant == "" || i.GetTenant() == string(tenant) {
 				list = append(list, i)
 			}
 		}
@@ -75,23 +75,23 @@ func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group s
 	return list, nil
 }
 
-func (t *table) instances(list []Instance) {
+func (t *table) instances(list []*apiv1.Instance) {
 	if len(list) == 0 {
 		t.say("no instances")
 		return
 	}
 	t.row("ID", "TENANT", "GROUP", "STATE", "MARKET", "TYPE", "PROVIDER ID", "AGENT", "REPORT", "AGE", "CONDITIONS")
 	for _, i := range list {
-		t.row(string(i.ID), string(i.Tenant), string(i.Group), string(i.State), string(i.Market), i.InstanceType, i.ProviderID,
-			connection(i.Connected), t.age(i.LastReportAt), t.age(i.CreatedAt), remarks(i))
+		t.row(i.GetId(), i.GetTenant(), i.GetGroup(), i.GetState(), i.GetMarket(), i.GetInstanceType(), i.GetProviderId(),
+			connection(i.GetConnected()), t.age(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetCreatedAt())), remarks(i))
 	}
 }
 
 // remarks are what is special about an instance; one made by request counts in
 // no size, and looks like one too many otherwise.
-func remarks(i Instance) string {
-	all := i.Conditions
-	if i.OnDemand {
+func remarks(i *apiv1.Instance) string {
+	all := i.GetConditions()
+	if i.GetOnDemand() {
 		all = append([]string{"by-request"}, all...)
 	}
 	return strings.Join(all, ",")
@@ -122,23 +122,19 @@ func (p *program) instanceGetCommand() *cobra.Command {
 			if err != nil {
 				return seek(err)
 			}
-			return out.print(s, func(t *table) { t.story(s) })
+			return out.print(document{s}, func(t *table) { t.story(s) })
 		})
 	}
 	return cmd
 }
 
 // story returns an instance with its events.
-func (c *client) story(ctx context.Context, id nstance.InstanceID) (Story, error) {
-	resp, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
+func (c *client) story(ctx context.Context, id nstance.InstanceID) (*apiv1.GetInstanceResponse, error) {
+	s, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
 	if err != nil {
-		return Story{}, err
+		return nil, err
 	}
-	s := Story{Instance: instanceOf(resp.GetInstance()), Events: []nstance.Event{}}
-	for _, e := range resp.GetEvents() {
-		s.Events = append(s.Events, wire.EventOf(e))
-	}
-	if len(s.Events) >= newestEvents {
+	if len(s.GetEvents()) >= newestEvents {
 		s.Events, err = c.events(ctx, eventQuery{instance: string(id), limit: maxEvents, all: true}, time.Now())
 	}
 	return s, err
@@ -147,44 +143,43 @@ func (c *client) story(ctx context.Context, id nstance.InstanceID) (Story, error
 // newestEvents is how much of a story comes with the instance: the end of it.
 const newestEvents = 1000
 
-func (t *table) story(s Story) {
-	t.facts(s.Instance)
-	if d := s.Drain; d != nil {
-		t.row("Drain:", drainText(*d))
+func (t *table) story(s *apiv1.GetInstanceResponse) {
+	i := s.GetInstance()
+	t.facts(i)
+	if d := i.GetDrain(); d != nil {
+		t.row("Drain:", drainText(d))
 	}
-	for _, f := range s.Drift {
-		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.Path, f.Before, f.After, f.Effect))
+	for _, f := range i.GetDrift() {
+		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.GetPath(), f.GetBefore(), f.GetAfter(), f.GetEffect()))
 	}
-	if s.LastReport != nil {
-		t.probes(*s.LastReport)
-		t.files(*s.LastReport)
-	}
-	if len(s.Events) == 0 {
+	t.probes(i.GetLastReport())
+	t.files(i.GetLastReport())
+	if len(s.GetEvents()) == 0 {
 		return
 	}
 	t.say("")
 	t.eventHead()
-	for _, e := range s.Events {
+	for _, e := range s.GetEvents() {
 		t.event(e)
 	}
 }
 
-func (t *table) facts(i Instance) {
+func (t *table) facts(i *apiv1.Instance) {
 	for _, f := range []struct{ name, value string }{
-		{"ID", string(i.ID)},
-		{"Group", i.key().String() + madeBy(i)},
-		{"State", string(i.State)},
-		{"Conditions", strings.Join(i.Conditions, ", ")},
-		{"Created", t.since(i.Reason, stamp(i.CreatedAt), t.age(i.CreatedAt))},
-		{"Registered", stamp(i.RegisteredAt)},
-		{"Last report", t.since("", stamp(i.LastReportAt), t.age(i.LastReportAt))},
-		{"Agent", connection(i.Connected)},
-		{"Usage", usage(i.LastReport)},
-		{"Provider ID", i.ProviderID},
-		{"Type", i.InstanceType},
-		{"Market", i.marketText()},
-		{"Addresses", strings.Join(i.Addresses, ", ")},
-		{"Infra hash", i.InfraHash},
+		{"ID", i.GetId()},
+		{"Group", wire.GroupKeyOf(i).String() + madeBy(i)},
+		{"State", i.GetState()},
+		{"Conditions", strings.Join(i.GetConditions(), ", ")},
+		{"Created", t.since(i.GetReason(), stamp(wire.TimeOf(i.GetCreatedAt())), t.age(wire.TimeOf(i.GetCreatedAt())))},
+		{"Registered", stamp(wire.TimeOf(i.GetRegisteredAt()))},
+		{"Last report", t.since("", stamp(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetLastReportAt())))},
+		{"Agent", connection(i.GetConnected())},
+		{"Usage", usage(i.GetLastReport())},
+		{"Provider ID", i.GetProviderId()},
+		{"Type", i.GetInstanceType()},
+		{"Market", instanceMarket(i)},
+		{"Addresses", strings.Join(i.GetAddresses(), ", ")},
+		{"Infra hash", i.GetInfraHash()},
 		{"Runtime hash", runtimeText(i)},
 	} {
 		if f.value != "" {
@@ -193,8 +188,8 @@ func (t *table) facts(i Instance) {
 	}
 }
 
-func madeBy(i Instance) string {
-	if i.OnDemand {
+func madeBy(i *apiv1.Instance) string {
+	if i.GetOnDemand() {
 		return ", made by request, beside its size"
 	}
 	return ""
@@ -202,35 +197,35 @@ func madeBy(i Instance) string {
 
 // runtimeText says which configuration a machine has, of what can be changed
 // while it runs.
-func runtimeText(i Instance) string {
-	if slices.Contains(i.Conditions, "runtime_drifted") {
-		return i.RuntimeHash + ", which is not its group's"
+func runtimeText(i *apiv1.Instance) string {
+	if slices.Contains(i.GetConditions(), "runtime_drifted") {
+		return i.GetRuntimeHash() + ", which is not its group's"
 	}
-	return i.RuntimeHash
+	return i.GetRuntimeHash()
 }
 
 // probes lists the outcomes of what a machine's owner wants probed.
-func (t *table) probes(r nstance.Report) {
-	for _, p := range r.Probes {
+func (t *table) probes(r *apiv1.HealthReport) {
+	for _, p := range r.GetProbes() {
 		what := "good"
-		if !p.OK {
-			what = strings.TrimSpace("fails: " + p.Message)
+		if !p.GetOk() {
+			what = strings.TrimSpace("fails: " + p.GetMessage())
 		}
-		t.row("Probe "+p.Name+":", what)
+		t.row("Probe "+p.GetName()+":", what)
 	}
 }
 
 // files lists a machine's files as it has reported them.
-func (t *table) files(r nstance.Report) {
-	if r.FilesError != "" {
-		t.row("Files:", r.FilesError)
+func (t *table) files(r *apiv1.HealthReport) {
+	if r.GetFilesError() != "" {
+		t.row("Files:", r.GetFilesError())
 	}
-	for _, f := range r.Files {
-		what := f.Digest
-		if f.Error != "" {
-			what = strings.TrimSpace(f.Digest + " " + f.Error)
+	for _, f := range r.GetFiles() {
+		what := f.GetDigest()
+		if f.GetError() != "" {
+			what = strings.TrimSpace(f.GetDigest() + " " + f.GetError())
 		}
-		t.row("File "+f.Path+":", cmp.Or(what, "missing"))
+		t.row("File "+f.GetPath()+":", cmp.Or(what, "missing"))
 	}
 }
 
@@ -244,28 +239,27 @@ func (t *table) since(why, at, age string) string {
 	return fmt.Sprintf("%s, %s ago%s", at, age, why)
 }
 
-func usage(r *nstance.Report) string {
+func usage(r *apiv1.HealthReport) string {
 	if r == nil {
 		return ""
 	}
-	u := r.OneMinute
-	return fmt.Sprintf("cpu %.0f%%, memory %.0f%%, disk %.0f%%, load %.2f", u.CPUPercent, u.MemoryPercent, u.DiskPercent, u.Load)
+	return fmt.Sprintf("cpu %.0f%%, memory %.0f%%, disk %.0f%%, load %.2f", r.GetCpuUsage(), r.GetMemoryUsage(), r.GetDiskUsage(), r.GetLoad())
 }
 
-// byWhom says who empties a machine.
-func byWhom(e nstance.Executor) string {
-	if e == "" || e == nstance.ExecutorNone {
-		return "nobody"
+// executorText names the executor of a drain.
+func executorText(d *apiv1.Drain) string {
+	if e := nstance.Executor(d.GetExecutor()); e == "" || e == nstance.ExecutorNone {
+		return "no executor"
 	}
-	return "the " + string(e)
+	return "the " + d.GetExecutor()
 }
 
-func drainText(d nstance.Drain) string {
-	s := fmt.Sprintf("generation %d until %s by %s", d.Generation, stamp(d.Deadline), byWhom(d.Executor))
-	for _, c := range d.Causes {
-		s += ", " + string(c.Kind)
-		if c.Message != "" {
-			s += " (" + c.Message + ")"
+func drainText(d *apiv1.Drain) string {
+	s := fmt.Sprintf("generation %d until %s by %s", d.GetGeneration(), stamp(wire.TimeOf(d.GetDeadline())), executorText(d))
+	for _, c := range d.GetCauses() {
+		s += ", " + c.GetKind()
+		if c.GetMessage() != "" {
+			s += " (" + c.GetMessage() + ")"
 		}
 	}
 	return s
@@ -288,19 +282,18 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			what := Removal{Instance: id, Action: "delete", DryRun: dryRun, NoDrain: noDrain}
 			how := "drains it, then deletes it"
 			if noDrain {
 				how = "deletes it without a drain"
 			}
-			if err := p.approve(cmd.Context(), c, what, yes, how); err != nil {
+			if err := p.approve(cmd.Context(), c, id, yes || dryRun, how); err != nil {
 				return err
 			}
-			_, err = c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain, DryRun: dryRun})
+			resp, err := c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain, DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}
-			return out.print(what, func(t *table) { t.removal(what) })
+			return out.print(document{resp}, func(t *table) { t.removal(id, "delete", nil, dryRun) })
 		})
 	}
 	return cmd
@@ -324,58 +317,55 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			what := Removal{Instance: id, Action: "drain", DryRun: dryRun}
-			if err := p.approve(cmd.Context(), c, what, yes, "drains it, then deletes it"); err != nil {
+			if err := p.approve(cmd.Context(), c, id, yes || dryRun, "drains it, then deletes it"); err != nil {
 				return err
 			}
 			resp, err := c.DrainInstance(cmd.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason, DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}
-			if what.Drain = wire.DrainOf(resp.GetDrain()); dryRun {
-				what.Drain = nil
-			}
-			return out.print(what, func(t *table) { t.removal(what) })
+			return out.print(document{resp}, func(t *table) { t.removal(id, "drain", resp.GetDrain(), dryRun) })
 		})
 	}
 	return cmd
 }
 
 // approve asks whether an instance shall go, and refuses for one that is gone.
-func (p *program) approve(ctx context.Context, c *client, what Removal, yes bool, how string) error {
-	s, err := c.story(ctx, what.Instance)
+func (p *program) approve(ctx context.Context, c *client, id nstance.InstanceID, yes bool, how string) error {
+	s, err := c.story(ctx, id)
 	if err != nil {
 		return seek(err)
 	}
-	if s.State == nstance.Deleted {
-		return fault(nstance.NotFound, nil, "nstance-admin instance get shows its story", fmt.Sprintf("instance %s is deleted already", s.ID))
+	i := s.GetInstance()
+	if nstance.State(i.GetState()) == nstance.Deleted {
+		return fault(nstance.NotFound, nil, "nstance-admin instance get shows its story", fmt.Sprintf("instance %s is deleted already", id))
 	}
-	return p.confirm(ctx, yes || what.DryRun, fmt.Sprintf("instance %s of group %s is %s; this %s%s", s.ID, s.key(), s.State, how, replaced(s.Instance)))
+	return p.confirm(ctx, yes, fmt.Sprintf("instance %s of group %s is %s; this %s%s", id, wire.GroupKeyOf(i), i.GetState(), how, replaced(i)))
 }
 
-func replaced(i Instance) string {
-	if i.OnDemand {
+func replaced(i *apiv1.Instance) string {
+	if i.GetOnDemand() {
 		return ""
 	}
 	return ", and its group replaces it"
 }
 
-func (t *table) removal(r Removal) {
+func (t *table) removal(id nstance.InstanceID, action string, d *apiv1.Drain, dryRun bool) {
 	switch {
-	case r.DryRun:
-		t.say("instance %s: %s would be accepted", r.Instance, r.Action)
-	case r.Drain != nil && !r.Drain.Deadline.IsZero():
-		t.say("instance %s: drain until %s by %s, then it is deleted", r.Instance, stamp(r.Drain.Deadline), byWhom(r.Drain.Executor))
+	case dryRun:
+		t.say("instance %s: %s would be accepted", id, action)
+	case d.GetDeadline() != nil:
+		t.say("instance %s: drain until %s by %s, then it is deleted", id, stamp(wire.TimeOf(d.GetDeadline())), executorText(d))
 	default:
-		t.say("instance %s: %s accepted", r.Instance, r.Action)
+		t.say("instance %s: %s accepted", id, action)
 	}
 }
 
-// marketText says in which market an instance is, and which was asked for if that
+// instanceMarket says in which market an instance is, and which was asked for if that
 // is another.
-func (i *Instance) marketText() string {
-	if i.MarketAsked == "" {
-		return string(i.Market)
+func instanceMarket(i *apiv1.Instance) string {
+	if i.GetMarketAsked() == "" {
+		return i.GetMarket()
 	}
-	return string(i.Market) + ", asked for " + string(i.MarketAsked)
+	return i.GetMarket() + ", asked for " + i.GetMarketAsked()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 func (p *program) instanceCreateCommand() *cobra.Command {
@@ -35,43 +36,40 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 		if req.Vars, err = variables(vars); err != nil {
 			return err
 		}
-		if req.Args, err = document("--args", text); err != nil {
+		if req.Args, err = textOrFile("--args", text); err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			made, err := c.createInstance(cmd.Context(), req, nstance.TenantID(tenant), args[0])
+			resp, err := c.createInstance(cmd.Context(), req, nstance.TenantID(tenant), args[0])
 			if err != nil {
 				return err
 			}
-			return out.print(made, func(t *table) {
+			return out.print(document{resp}, func(t *table) {
+				made := resp.GetInstance()
 				if dryRun {
-					t.say("instance %s of group %s would be made", made.ID, made.key())
+					t.say("instance %s of group %s would be made", made.GetId(), wire.GroupKeyOf(made))
 					return
 				}
-				t.say("instance %s of group %s is %s", made.ID, made.key(), made.State)
+				t.say("instance %s of group %s is %s", made.GetId(), wire.GroupKeyOf(made), made.GetState())
 			})
 		})
 	}
 	return cmd
 }
 
-// createInstance asks for an instance, and chooses its ID if nobody has.
-func (c *client) createInstance(ctx context.Context, req *apiv1.CreateInstanceRequest, tenant nstance.TenantID, name string) (Instance, error) {
+// createInstance asks for an instance, and chooses its ID unless the request has one.
+func (c *client) createInstance(ctx context.Context, req *apiv1.CreateInstanceRequest, tenant nstance.TenantID, name string) (*apiv1.CreateInstanceResponse, error) {
 	g, err := c.group(ctx, tenant, name)
 	if err != nil {
-		return Instance{}, err
+		return nil, err
 	}
-	req.Tenant, req.Group = string(g.Tenant), name
+	req.Tenant, req.Group = g.GetTenant(), name
 	if req.GetId() == "" {
-		id, err := nstance.NewInstanceID(g.Kind, time.Now())
+		id, err := nstance.NewInstanceID(nstance.Kind(g.GetKind()), time.Now())
 		if err != nil {
-			return Instance{}, err
+			return nil, err
 		}
 		req.Id = string(id)
 	}
-	resp, err := c.CreateInstance(ctx, req)
-	if err != nil {
-		return Instance{}, err
-	}
-	return instanceOf(resp.GetInstance()), nil
+	return c.CreateInstance(ctx, req)
 }

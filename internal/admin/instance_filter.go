@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // listedStates are the states that a list shows.
@@ -42,49 +44,48 @@ func newInstanceFilter(states, labels []string) (f instanceFilter, err error) {
 	return f, nil
 }
 
-func (f instanceFilter) apply(list []Instance) []Instance {
-	out := []Instance{}
+func (f instanceFilter) apply(list []*apiv1.Instance) (out []*apiv1.Instance) {
 	for _, i := range list {
-		in := len(f.states) == 0 || slices.Contains(f.states, i.State)
-		if in && !slices.ContainsFunc(f.labels, func(l string) bool { return !i.has(l) }) {
+		in := len(f.states) == 0 || slices.Contains(f.states, nstance.State(i.GetState()))
+		if in && !slices.ContainsFunc(f.labels, func(l string) bool { return !hasLabel(i, l) }) {
 			out = append(out, i)
 		}
 	}
 	return out
 }
 
-func (i Instance) has(label string) bool {
+func hasLabel(i *apiv1.Instance, label string) bool {
 	name, value, ok := strings.Cut(label, "=")
 	if !ok {
 		return slices.Contains(strings.Split(remarks(i), ","), label)
 	}
 	switch name {
 	case "market":
-		return string(i.Market) == value
+		return i.GetMarket() == value
 	case "type":
-		return i.InstanceType == value
+		return i.GetInstanceType() == value
 	case "agent":
-		return connection(i.Connected) == value
+		return connection(i.GetConnected()) == value
 	default:
-		return i.Reason == value
+		return i.GetReason() == value
 	}
 }
 
 // sortInstances sorts by ID, or by something else first: the youngest, the
 // latest report, the alphabet.
-func sortInstances(list []Instance, by string) {
-	slices.SortStableFunc(list, func(a, b Instance) int {
+func sortInstances(list []*apiv1.Instance, by string) {
+	slices.SortStableFunc(list, func(a, b *apiv1.Instance) int {
 		var c int
 		switch by {
 		case "age":
-			c = b.CreatedAt.Compare(a.CreatedAt)
+			c = wire.TimeOf(b.GetCreatedAt()).Compare(wire.TimeOf(a.GetCreatedAt()))
 		case "report":
-			c = b.LastReportAt.Compare(a.LastReportAt)
+			c = wire.TimeOf(b.GetLastReportAt()).Compare(wire.TimeOf(a.GetLastReportAt()))
 		case "state":
-			c = cmp.Compare(a.State, b.State)
+			c = cmp.Compare(a.GetState(), b.GetState())
 		case "group":
-			c = cmp.Compare(a.key().String(), b.key().String())
+			c = cmp.Compare(wire.GroupKeyOf(a).String(), wire.GroupKeyOf(b).String())
 		}
-		return cmp.Or(c, cmp.Compare(a.ID, b.ID))
+		return cmp.Or(c, cmp.Compare(a.GetId(), b.GetId()))
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A Rehearsal is what interrupt prints. Latencies are counted from the
@@ -81,14 +82,15 @@ func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interru
 	if err != nil {
 		return seek(err)
 	}
-	if s.State.Leaving() {
-		return fault(nstance.Conflict, nil, "choose another instance", fmt.Sprintf("instance %s is %s already", i.id, s.State))
+	of := s.GetInstance()
+	if nstance.State(of.GetState()).Leaving() {
+		return fault(nstance.Conflict, nil, "choose another instance", fmt.Sprintf("instance %s is %s already", i.id, of.GetState()))
 	}
 	if err := p.confirm(ctx, i.yes || i.dryRun, fmt.Sprintf("instance %s of group %s is %s; this drains it, then deletes it%s",
-		i.id, s.key(), s.State, replaced(s.Instance))); err != nil {
+		i.id, wire.GroupKeyOf(of), of.GetState(), replaced(of))); err != nil {
 		return err
 	}
-	x := &rehearsal{p: p, r: r, c: c, i: i, of: s.Instance, Rehearsal: Rehearsal{Instance: i.id, DryRun: i.dryRun}}
+	x := &rehearsal{p: p, r: r, c: c, i: i, of: of, Rehearsal: Rehearsal{Instance: i.id, DryRun: i.dryRun}}
 	if i.wait && !i.dryRun {
 		err = x.observe(ctx)
 	} else {
@@ -110,7 +112,7 @@ type rehearsal struct {
 	r            *remote
 	c            *client
 	i            interruption
-	of           Instance
+	of           *apiv1.Instance
 	replacements map[nstance.InstanceID]bool
 	injected     bool
 }
@@ -135,7 +137,7 @@ func (x *rehearsal) observe(ctx context.Context) error {
 	x.Waited, x.replacements = true, map[nstance.InstanceID]bool{}
 	limited, cancel := context.WithTimeout(ctx, x.i.limit)
 	defer cancel()
-	for n, err := range x.r.follow(limited, &apiv1.WatchInstanceEventsRequest{Group: string(x.of.Group)}) {
+	for n, err := range x.r.follow(limited, &apiv1.WatchInstanceEventsRequest{Group: x.of.GetGroup()}) {
 		switch {
 		case err != nil:
 			return err
@@ -144,7 +146,7 @@ func (x *rehearsal) observe(ctx context.Context) error {
 		case n.synced:
 			err = x.inject(limited)
 		default:
-			x.take(n.event)
+			x.take(wire.EventOf(n.event))
 		}
 		if err == nil {
 			err = x.judge(limited)
@@ -162,10 +164,10 @@ func (x *rehearsal) observe(ctx context.Context) error {
 
 // catchUp reads from the journal what the stream did not tell.
 func (x *rehearsal) catchUp(ctx context.Context) error {
-	q := eventQuery{tenant: x.of.Tenant, group: string(x.of.Group), limit: maxEvents}
+	q := eventQuery{tenant: nstance.TenantID(x.of.GetTenant()), group: x.of.GetGroup(), limit: maxEvents}
 	events, err := x.c.events(ctx, q, x.p.now())
 	for _, e := range events {
-		x.take(e)
+		x.take(wire.EventOf(e))
 	}
 	return err
 }
@@ -221,16 +223,16 @@ func (x *rehearsal) judge(ctx context.Context) error {
 	if x.DeletedMS == nil || x.Complete {
 		return nil
 	}
-	if x.ReplacementRequestedMS != nil || x.of.OnDemand {
-		x.Complete = x.of.OnDemand || x.ReplacementReadyMS != nil
+	if x.ReplacementRequestedMS != nil || x.of.GetOnDemand() {
+		x.Complete = x.of.GetOnDemand() || x.ReplacementReadyMS != nil
 		return nil
 	}
-	g, err := x.c.group(ctx, x.of.Tenant, string(x.of.Group))
+	g, err := x.c.group(ctx, nstance.TenantID(x.of.GetTenant()), x.of.GetGroup())
 	if errors.Is(err, nstance.NotFound) {
 		x.Complete = true
 		return nil
 	}
-	x.Complete = err == nil && g.Ready >= g.Size
+	x.Complete = err == nil && g.GetReady() >= g.GetSize()
 	return err
 }
 

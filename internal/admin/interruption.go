@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -34,7 +36,7 @@ func (p *program) interruptionListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(list, func(t *table) { t.interruptions(list) })
+			return out.print(documents(list), func(t *table) { t.interruptions(list) })
 		})
 	}
 	return cmd
@@ -56,7 +58,7 @@ func (p *program) interruptionShowCommand() *cobra.Command {
 			if len(list) == 0 {
 				return fault(nstance.NotFound, nil, "nstance-admin interruption list shows those there are", fmt.Sprintf("no interruption %.128s", args[0]))
 			}
-			return out.print(list, func(t *table) {
+			return out.print(documents(list), func(t *table) {
 				for _, i := range list {
 					t.interruption(i)
 				}
@@ -66,81 +68,59 @@ func (p *program) interruptionShowCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *client) interruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) ([]Interruption, error) {
+func (c *client) interruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) ([]*apiv1.Interruption, error) {
 	resp, err := c.ListInterruptions(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	list := []Interruption{}
-	for _, i := range resp.GetInterruptions() {
-		list = append(list, interruptionOf(i))
-	}
-	return list, nil
+	return resp.GetInterruptions(), err
 }
 
-func interruptionOf(w *apiv1.Interruption) Interruption {
-	n := wire.NoticeOf(w.GetNotice())
-	return Interruption{
-		EventID: w.GetEventId(), Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
-		Instance: nstance.InstanceID(w.GetInstance()), Kind: n.Kind, Source: n.Source, Deadline: n.Deadline,
-		Rehearsal: w.GetRehearsal(), Withdrawn: w.GetWithdrawn(), DetectedAt: wire.TimeOf(w.GetDetectedAt()), ReceivedAt: wire.TimeOf(w.GetReceivedAt()),
-		ReplacementRequestedAt: wire.TimeOf(w.GetReplacementRequestedAt()), Replacement: nstance.InstanceID(w.GetReplacement()),
-		ReplacementReadyAt: wire.TimeOf(w.GetReplacementReadyAt()), DrainStartedAt: wire.TimeOf(w.GetDrainStartedAt()),
-		DrainedAt: wire.TimeOf(w.GetDrainedAt()), DrainOutcome: w.GetDrainOutcome(), DeletedAt: wire.TimeOf(w.GetDeletedAt()),
-	}
+// noticeTime is what times of steps are counted from.
+func noticeTime(i *apiv1.Interruption) time.Time {
+	return wire.TimeOf(cmp.Or(i.GetDetectedAt(), i.GetReceivedAt()))
 }
 
-// begun is what times of steps are counted from.
-func (i Interruption) begun() time.Time {
-	if i.DetectedAt.IsZero() {
-		return i.ReceivedAt
-	}
-	return i.DetectedAt
-}
-
-// step says how long after the notice something happened, or "" if it did not.
-func (i Interruption) step(at time.Time) string {
-	if at.IsZero() {
+// step returns how long after the notice something happened, or "" if it did not.
+func step(i *apiv1.Interruption, at *timestamppb.Timestamp) string {
+	if at == nil {
 		return ""
 	}
-	return "+" + max(0, at.Sub(i.begun())).Round(time.Millisecond).String()
+	return "+" + max(0, at.AsTime().Sub(noticeTime(i))).Round(time.Millisecond).String()
 }
 
-func (t *table) interruptions(list []Interruption) {
+func (t *table) interruptions(list []*apiv1.Interruption) {
 	if len(list) == 0 {
 		t.say("no interruptions")
 		return
 	}
 	t.row("EVENT", "GROUP", "INSTANCE", "KIND", "SOURCE", "AGE", "REPLACEMENT REQUESTED", "DRAINED", "GONE", "REPLACED")
 	for _, i := range list {
-		t.row(i.EventID, nstance.GroupKey{Tenant: i.Tenant, Group: i.Group}.String(), string(i.Instance), string(i.Kind), i.Source,
-			t.age(i.begun()), i.step(i.ReplacementRequestedAt), i.drained(), i.step(i.DeletedAt), i.step(i.ReplacementReadyAt))
+		t.row(i.GetEventId(), wire.GroupKeyOf(i).String(), i.GetInstance(), i.GetNotice().GetKind(), i.GetNotice().GetSource(),
+			t.age(noticeTime(i)), step(i, i.GetReplacementRequestedAt()), drainOutcome(i), step(i, i.GetDeletedAt()), step(i, i.GetReplacementReadyAt()))
 	}
 }
 
-// drained says how the drain ended, and when.
-func (i Interruption) drained() string {
-	switch i.DrainOutcome {
+// drainOutcome says how the drain ended, and when.
+func drainOutcome(i *apiv1.Interruption) string {
+	switch i.GetDrainOutcome() {
 	case "":
 		return ""
 	case string(nstance.OutcomeDrained):
-		return i.step(i.DrainedAt)
+		return step(i, i.GetDrainedAt())
 	}
-	return i.DrainOutcome + " " + i.step(i.DrainedAt)
+	return i.GetDrainOutcome() + " " + step(i, i.GetDrainedAt())
 }
 
-func (t *table) interruption(i Interruption) {
-	t.row("Event:", i.EventID)
-	t.row("Instance:", string(i.Instance)+" of "+nstance.GroupKey{Tenant: i.Tenant, Group: i.Group}.String())
-	t.row("Notice:", string(i.Kind)+" from "+i.Source)
-	t.row("Deadline:", stamp(i.Deadline))
-	t.row("Rehearsal:", yesNo(i.Rehearsal))
-	t.row("Withdrawn:", yesNo(i.Withdrawn))
-	t.row("Detected:", stamp(i.DetectedAt))
-	t.row("Received:", i.step(i.ReceivedAt))
-	t.row("Replacement requested:", i.step(i.ReplacementRequestedAt)+" "+string(i.Replacement))
-	t.row("Drain started:", i.step(i.DrainStartedAt))
-	t.row("Drain ended:", i.drained())
-	t.row("Gone:", i.step(i.DeletedAt))
-	t.row("Replacement ready:", i.step(i.ReplacementReadyAt))
+func (t *table) interruption(i *apiv1.Interruption) {
+	t.row("Event:", i.GetEventId())
+	t.row("Instance:", i.GetInstance()+" of "+wire.GroupKeyOf(i).String())
+	t.row("Notice:", i.GetNotice().GetKind()+" from "+i.GetNotice().GetSource())
+	t.row("Deadline:", stamp(wire.TimeOf(i.GetNotice().GetDeadline())))
+	t.row("Rehearsal:", yesNo(i.GetRehearsal()))
+	t.row("Withdrawn:", yesNo(i.GetWithdrawn()))
+	t.row("Detected:", stamp(wire.TimeOf(i.GetDetectedAt())))
+	t.row("Received:", step(i, i.GetReceivedAt()))
+	t.row("Replacement requested:", step(i, i.GetReplacementRequestedAt())+" "+i.GetReplacement())
+	t.row("Drain started:", step(i, i.GetDrainStartedAt()))
+	t.row("Drain ended:", drainOutcome(i))
+	t.row("Gone:", step(i, i.GetDeletedAt()))
+	t.row("Replacement ready:", step(i, i.GetReplacementReadyAt()))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -236,10 +237,8 @@ func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
 		default:
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep.For(ctx, o.pause) {
 			return nil, fault(nstance.Unavailable, nil, "repeat it to go on", "interrupted, the rotation stands where it is")
-		case <-time.After(o.pause):
 		}
 	}
 }

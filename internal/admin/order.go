@@ -5,9 +5,11 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // An order is what a person says about a group's rollout.
@@ -17,8 +19,8 @@ type order struct {
 	already          string // what is said where it was so before
 	reasoned         bool   // it takes a reason
 	undoable         bool   // it can be undone
-	asks             func(g Group) string
-	give             func(ctx context.Context, c *client, g Group, f orderFlags) (is *apiv1.Group, unchanged bool, err error)
+	asks             func(g *apiv1.Group) string
+	send             func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error)
 }
 
 type orderFlags struct {
@@ -31,9 +33,8 @@ func (p *program) groupPauseCommand() *cobra.Command {
 		use: "pause GROUP", short: "Stop a group's rollout", done: "is paused", already: "is paused already", reasoned: true,
 		long: "Stop a group's rollout until it is resumed, whoever leads. Members that are lost meanwhile are replaced, from\n" +
 			"the last definition with which all of them were ready. What is more than the group's size goes all the same.",
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
-			resp, err := c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Reason: f.reason, DryRun: f.dryRun})
-			return resp.GetGroup(), resp.GetUnchanged(), err
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+			return c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Reason: f.reason, DryRun: f.dryRun})
 		},
 	})
 }
@@ -42,9 +43,8 @@ func (p *program) groupResumeCommand() *cobra.Command {
 	return p.orderCommand(order{
 		use: "resume GROUP", short: "End a pause or a halt", done: "goes on", already: "is neither paused nor halted: nothing to resume",
 		long: "End a group's pause or halt. Failures that led to a halt are forgotten: it takes as many again to halt anew.",
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
-			resp, err := c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), DryRun: f.dryRun})
-			return resp.GetGroup(), resp.GetUnchanged(), err
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+			return c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
 		},
 	})
 }
@@ -55,12 +55,11 @@ func (p *program) groupRollbackCommand() *cobra.Command {
 		long: "Make the last definition with which all members were ready the desired one, in place of the configured one.\n" +
 			"Members made from another one are replaced like in any rollout. It ends when another definition is configured, or\n" +
 			"with --undo.",
-		asks: func(g Group) string {
-			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", g.key())
+		asks: func(g *apiv1.Group) string {
+			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", wire.GroupKeyOf(g))
 		},
-		give: func(ctx context.Context, c *client, g Group, f orderFlags) (*apiv1.Group, bool, error) {
-			resp, err := c.RollbackGroup(ctx, &apiv1.RollbackGroupRequest{Tenant: string(g.Tenant), Group: string(g.Group), Undo: f.undo, DryRun: f.dryRun})
-			return resp.GetGroup(), false, err
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+			return c.RollbackGroup(ctx, &apiv1.RollbackGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Undo: f.undo, DryRun: f.dryRun})
 		},
 	})
 }
@@ -71,7 +70,7 @@ func (p *program) orderCommand(o order) *cobra.Command {
 	tenantFlag(cmd, &f.tenant)
 	dryRunFlag(cmd, &f.dryRun)
 	if o.reasoned {
-		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for whoever looks next")
+		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
 	}
 	if o.undoable {
 		cmd.Flags().BoolVar(&f.undo, "undo", false, "back to the configured definition")
@@ -82,55 +81,62 @@ func (p *program) orderCommand(o order) *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			g, err := p.order(cmd.Context(), c, o, f, args[0])
+			answer, err := p.order(cmd.Context(), c, o, f, args[0])
 			if err != nil {
 				return err
 			}
-			return out.print(g, func(t *table) { t.ordered(g, o, f) })
+			return out.print(document{answer}, func(t *table) { t.ordered(answer, o, f) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, name string) (Group, error) {
+func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, name string) (groupAnswer, error) {
 	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
 	if err != nil {
-		return Group{}, err
+		return nil, err
 	}
 	if o.asks != nil && !f.undo && !f.dryRun {
 		pretended := f
 		pretended.dryRun = true
-		if _, _, err := o.give(ctx, c, g, pretended); err != nil { // do not ask for confirmation of what would fail
-			return Group{}, err
+		if _, err := o.send(ctx, c, g, pretended); err != nil { // do not ask for confirmation of what would fail
+			return nil, err
 		}
 		if err := p.confirm(ctx, f.yes, o.asks(g)); err != nil {
-			return Group{}, err
+			return nil, err
 		}
 	}
-	w, unchanged, err := o.give(ctx, c, g, f)
-	if err != nil {
-		return Group{}, err
-	}
-	g = groupOf(w)
-	g.Unchanged = unchanged
-	return g, nil
+	return o.send(ctx, c, g, f)
 }
 
-func (t *table) ordered(g Group, o order, f orderFlags) {
+// A groupAnswer is an answer about one group.
+type groupAnswer interface {
+	proto.Message
+	GetGroup() *apiv1.Group
+}
+
+// unchanged reports whether a server says that what was asked for was so before.
+func unchanged(answer proto.Message) bool {
+	a, ok := answer.(interface{ GetUnchanged() bool })
+	return ok && a.GetUnchanged()
+}
+
+func (t *table) ordered(answer groupAnswer, o order, f orderFlags) {
+	g := answer.GetGroup()
 	what := o.done
 	if f.undo {
 		what = "is wanted as it is configured"
 	}
-	if g.Unchanged {
-		t.say("group %s %s", g.key(), o.already)
+	if unchanged(answer) {
+		t.say("group %s %s", wire.GroupKeyOf(g), o.already)
 		return
 	}
 	if f.dryRun {
-		t.say("group %s: %s would be accepted", g.key(), o.use[:len(o.use)-len(" GROUP")])
+		t.say("group %s: %s would be accepted", wire.GroupKeyOf(g), o.use[:len(o.use)-len(" GROUP")])
 		return
 	}
-	t.say("group %s %s", g.key(), what)
-	if len(g.Holds) > 0 {
-		t.say("held: %s", holds(g.Holds))
+	t.say("group %s %s", wire.GroupKeyOf(g), what)
+	if len(g.GetHolds()) > 0 {
+		t.say("held: %s", holds(g.GetHolds()))
 	}
 }

@@ -15,8 +15,8 @@ import (
 func (p *program) orphanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "orphan", Short: "Machines that carry the shard's marks and have no record",
-		Long: "Machines that carry the shard's marks and have no record. The server deletes one by itself when it is sure\n" +
-			"that nobody misses it; the others wait here for somebody to decide.",
+		Long: "Machines that carry the shard's marks and have no record. The server deletes one by itself once it is\n" +
+			"certain that no record can name it; the others wait here for a decision.",
 	}
 	cmd.AddCommand(p.orphanListCommand(), p.orphanAdoptCommand(), p.orphanDeleteCommand())
 	return cmd
@@ -31,42 +31,30 @@ func (p *program) orphanListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(list, func(t *table) { t.orphans(list) })
+			return out.print(documents(list), func(t *table) { t.orphans(list) })
 		})
 	}
 	return cmd
 }
 
-func (c *client) orphans(ctx context.Context) ([]Orphan, error) {
-	list := []Orphan{}
-	err := eachPage(func(page string) (paged, error) {
+func (c *client) orphans(ctx context.Context) (list []*apiv1.Orphan, err error) {
+	err = eachPage(func(page string) (paged, error) {
 		resp, err := c.ListOrphans(ctx, &apiv1.ListOrphansRequest{Page: page})
-		for _, o := range resp.GetOrphans() {
-			list = append(list, orphanOf(o))
-		}
+		list = append(list, resp.GetOrphans()...)
 		return resp, err
 	})
 	return list, err
 }
 
-func orphanOf(w *apiv1.Orphan) Orphan {
-	return Orphan{
-		ID: nstance.InstanceID(w.GetId()), Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()),
-		ProviderID: w.GetProviderId(), Status: nstance.MachineStatus(w.GetStatus()), InstanceType: w.GetInstanceType(),
-		Market: nstance.MarketType(w.GetMarket()), Addresses: w.GetAddresses(), CreatedAt: wire.TimeOf(w.GetCreatedAt()),
-		SeenAt: wire.TimeOf(w.GetSeenAt()), Spared: w.GetSpared(),
-	}
-}
-
-func (t *table) orphans(list []Orphan) {
+func (t *table) orphans(list []*apiv1.Orphan) {
 	if len(list) == 0 {
 		t.say("no machines without a record")
 		return
 	}
 	t.row("ID", "TENANT", "GROUP", "PROVIDER ID", "STATUS", "TYPE", "AGE", "SEEN", "SPARED BECAUSE")
 	for _, o := range list {
-		t.row(string(o.ID), string(o.Tenant), string(o.Group), o.ProviderID, string(o.Status), o.InstanceType,
-			t.age(o.CreatedAt), t.age(o.SeenAt), o.Spared)
+		t.row(o.GetId(), o.GetTenant(), o.GetGroup(), o.GetProviderId(), o.GetStatus(), o.GetInstanceType(),
+			t.age(wire.TimeOf(o.GetCreatedAt())), t.age(wire.TimeOf(o.GetSeenAt())), o.GetSpared())
 	}
 }
 
@@ -96,7 +84,7 @@ func (p *program) orphanDeleteCommand() *cobra.Command {
 	})
 }
 
-// A decision is what a person decides about orphans.
+// A decision is a command about orphans.
 type decision struct {
 	use, short, long, action string
 	how                      string // what it does to so many machines
@@ -121,7 +109,7 @@ func (p *program) decideCommand(d decision) *cobra.Command {
 			if len(done) == 0 {
 				return err
 			}
-			return errors.Join(err, out.print(done, func(t *table) { t.decisions(done) }))
+			return errors.Join(err, out.print(documents(done), func(t *table) { t.decisions(done, d.action, dryRun) }))
 		})
 	}
 	return cmd
@@ -138,14 +126,14 @@ func (d decision) check(ctx context.Context, c *client, ids []string) error {
 }
 
 // carryOut returns what was done, up to the first error.
-func (d decision) carryOut(ctx context.Context, c *client, ids []string, dryRun bool) ([]OrphanDecision, error) {
-	var done []OrphanDecision
+func (d decision) carryOut(ctx context.Context, c *client, ids []string, dryRun bool) ([]*apiv1.Orphan, error) {
+	var done []*apiv1.Orphan
 	for _, id := range ids {
 		o, err := d.call(ctx, c, id, dryRun)
 		if err != nil {
 			return done, seekOrphan(err)
 		}
-		done = append(done, OrphanDecision{Orphan: orphanOf(o), Action: d.action, DryRun: dryRun})
+		done = append(done, o)
 	}
 	return done, nil
 }
@@ -157,15 +145,15 @@ func seekOrphan(err error) error {
 	return err
 }
 
-func (t *table) decisions(done []OrphanDecision) {
-	for _, d := range done {
+func (t *table) decisions(done []*apiv1.Orphan, action string, dryRun bool) {
+	for _, o := range done {
 		switch {
-		case d.DryRun:
-			t.say("machine %s (%s): %s would be accepted", d.ProviderID, d.ID, d.Action)
-		case d.Action == "adopt":
-			t.say("machine %s (%s): adopted by %s/%s", d.ProviderID, d.ID, d.Tenant, d.Group)
+		case dryRun:
+			t.say("machine %s (%s): %s would be accepted", o.GetProviderId(), o.GetId(), action)
+		case action == "adopt":
+			t.say("machine %s (%s): adopted by %s/%s", o.GetProviderId(), o.GetId(), o.GetTenant(), o.GetGroup())
 		default:
-			t.say("machine %s (%s): delete accepted", d.ProviderID, d.ID)
+			t.say("machine %s (%s): delete accepted", o.GetProviderId(), o.GetId())
 		}
 	}
 }

@@ -47,7 +47,7 @@ group update.`,
 			if err != nil {
 				return err
 			}
-			return out.print(plan, func(t *table) { t.plan(plan) })
+			return out.print(document{plan}, func(t *table) { t.plan(plan) })
 		})
 	}
 	return cmd
@@ -97,115 +97,79 @@ func (p *program) proposed(file string) ([]byte, error) {
 	return data, nil
 }
 
-func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (Plan, error) {
+func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
 	if g := req.GetGroup(); g != nil { // whose tenant is found like everywhere
 		found, err := c.group(ctx, nstance.TenantID(g.GetTenant()), g.GetGroup())
 		if err != nil {
-			return Plan{}, err
+			return nil, err
 		}
-		g.Tenant = string(found.Tenant)
+		g.Tenant = found.GetTenant()
 	}
-	resp, err := c.Plan(ctx, req)
-	if err != nil {
-		return Plan{}, err
-	}
-	out := Plan{Digest: resp.GetDigest(), Held: resp.GetHeld(), Groups: []GroupPlan{}}
-	for _, g := range resp.GetGroups() {
-		out.Groups = append(out.Groups, groupPlanOf(g))
-	}
-	out.GroupsOmitted = int(resp.GetGroupsOmitted())
-	return out, nil
+	return c.Plan(ctx, req)
 }
 
-func groupPlanOf(w *apiv1.GroupPlan) GroupPlan {
-	g := GroupPlan{
-		Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup()), Change: w.GetChange(),
-		SizeBefore: int(w.GetSizeBefore()), SizeAfter: int(w.GetSizeAfter()), Creates: int(w.GetCreates()),
-		Fields: fieldsOf(w.GetFields()), EstimateBasis: w.GetEstimateBasis(), InstancesOmitted: int(w.GetInstancesOmitted()),
-	}
-	if w.GetEstimate() != nil {
-		g.EstimateSeconds = w.GetEstimate().AsDuration().Seconds()
-	}
-	for _, i := range w.GetInstances() {
-		g.Instances = append(g.Instances, PlannedInstance{nstance.InstanceID(i.GetId()), i.GetAction(), i.GetReason()})
-	}
-	for _, h := range w.GetHolds() {
-		g.Holds = append(g.Holds, Hold{h.GetKind(), h.GetReason(), wire.TimeOf(h.GetSince()), wire.TimeOf(h.GetUntil())})
-	}
-	return g
-}
-
-func fieldsOf(w []*apiv1.FieldChange) []PlannedField {
-	var out []PlannedField
-	for _, f := range w {
-		out = append(out, PlannedField{f.GetPath(), f.GetBefore(), f.GetAfter(), f.GetEffect()})
-	}
-	return out
-}
-
-func (t *table) plan(p Plan) {
-	if len(p.Groups) == 0 {
+func (t *table) plan(p *apiv1.PlanResponse) {
+	if len(p.GetGroups()) == 0 {
 		t.say("nothing would happen")
 	}
-	for _, g := range p.Groups {
+	for _, g := range p.GetGroups() {
 		t.groupPlan(g)
 	}
-	if p.GroupsOmitted > 0 {
-		t.say("%d more groups did not fit into the answer", p.GroupsOmitted)
+	if p.GetGroupsOmitted() > 0 {
+		t.say("%d more groups did not fit into the answer", p.GetGroupsOmitted())
 	}
-	if p.Held {
+	if p.GetHeld() {
 		t.say("It would be held: it changes more than shard.max_change permits at once. See nstance-admin config confirm.")
 	}
 }
 
-func (t *table) groupPlan(g GroupPlan) {
-	t.say("group %s: %s", nstance.GroupKey{Tenant: g.Tenant, Group: g.Group}, g.summary())
-	for _, h := range g.Holds {
-		t.say("held by %s: %s", h.Kind, h.Reason)
+func (t *table) groupPlan(g *apiv1.GroupPlan) {
+	t.say("group %s: %s", wire.GroupKeyOf(g), planSummary(g))
+	for _, h := range g.GetHolds() {
+		t.say("held by %s: %s", h.GetKind(), h.GetReason())
 	}
-	if len(g.Fields) > 0 {
+	if len(g.GetFields()) > 0 {
 		t.row("FIELD", "BEFORE", "AFTER", "EFFECT")
-		for _, f := range g.Fields {
-			t.row(f.Path, f.Before, f.After, f.Effect)
+		for _, f := range g.GetFields() {
+			t.row(f.GetPath(), f.GetBefore(), f.GetAfter(), f.GetEffect())
 		}
 	}
-	if len(g.Instances) > 0 {
+	if len(g.GetInstances()) > 0 {
 		t.row("INSTANCE", "ACTION", "REASON")
-		for _, i := range g.Instances {
-			t.row(string(i.ID), i.Action, i.Reason)
+		for _, i := range g.GetInstances() {
+			t.row(i.GetId(), i.GetAction(), i.GetReason())
 		}
 	}
 	t.say("")
 }
 
-// summary says in a sentence what would happen.
-func (g GroupPlan) summary() string {
+// planSummary says in a sentence what would happen.
+func planSummary(g *apiv1.GroupPlan) string {
 	counts := map[string]int{}
-	for _, i := range g.Instances {
-		counts[i.Action]++
+	for _, i := range g.GetInstances() {
+		counts[i.GetAction()]++
 	}
-	out := []string{g.Change}
-	if g.SizeBefore != g.SizeAfter {
-		out = append(out, fmt.Sprintf("size %d to %d", g.SizeBefore, g.SizeAfter))
+	out := []string{g.GetChange()}
+	if g.GetSizeBefore() != g.GetSizeAfter() {
+		out = append(out, fmt.Sprintf("size %d to %d", g.GetSizeBefore(), g.GetSizeAfter()))
 	}
 	for _, what := range []struct{ action, done string }{{"replace", "replaced"}, {"drain", "drained"}, {"delete", "deleted"}, {"push", "pushed to"}} {
 		if n := counts[what.action]; n > 0 {
 			out = append(out, strconv.Itoa(n)+" "+what.done)
 		}
 	}
-	if g.InstancesOmitted > 0 {
-		out = append(out, strconv.Itoa(g.InstancesOmitted)+" more that did not fit into the answer")
+	if g.GetInstancesOmitted() > 0 {
+		out = append(out, strconv.Itoa(int(g.GetInstancesOmitted()))+" more that did not fit into the answer")
 	}
-	if g.Creates > 0 {
-		out = append(out, strconv.Itoa(g.Creates)+" created")
+	if g.GetCreates() > 0 {
+		out = append(out, strconv.Itoa(int(g.GetCreates()))+" created")
 	}
 	text := strings.Join(out, ", ")
-	switch {
-	case g.EstimateSeconds > 0:
-		d := time.Duration(g.EstimateSeconds * float64(time.Second)).Round(time.Second)
-		text += fmt.Sprintf(", within %s (%s)", d, g.EstimateBasis)
-	case g.EstimateBasis != "":
-		text += " (" + g.EstimateBasis + ")"
+	switch d := g.GetEstimate().AsDuration().Round(time.Second); {
+	case d > 0:
+		text += fmt.Sprintf(", within %s (%s)", d, g.GetEstimateBasis())
+	case g.GetEstimateBasis() != "":
+		text += " (" + g.GetEstimateBasis() + ")"
 	}
 	return text
 }

@@ -44,30 +44,24 @@ deleted. Only the cloud may still take it. --end does that now.`,
 			if err != nil {
 				return seek(err)
 			}
-			if err := p.confirm(ctx, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", s.ID, s.key(), s.State, how)); err != nil {
+			if err := p.confirm(ctx, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", id, wire.GroupKeyOf(s.GetInstance()), s.GetInstance().GetState(), how)); err != nil {
 				return err
 			}
 			resp, err := c.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: string(id), Duration: durationpb.New(keep), DryRun: dryRun})
 			if err != nil {
 				return seek(err)
 			}
-			done := Preservation{Instance: s.ID, DryRun: dryRun}
-			if !end {
-				done.Until = wire.TimeOf(resp.GetInstance().GetPreservedUntil())
-			}
-			return out.print(done, func(t *table) { t.preserved(done, end) })
+			return out.print(document{resp}, func(t *table) {
+				switch {
+				case dryRun:
+					t.say("%s: would be accepted", id)
+				case end:
+					t.say("%s: it is drained, then deleted", id)
+				default:
+					t.say("%s: kept until %s", id, stamp(wire.TimeOf(resp.GetInstance().GetPreservedUntil())))
+				}
+			})
 		})
 	}
 	return cmd
-}
-
-func (t *table) preserved(done Preservation, end bool) {
-	switch {
-	case done.DryRun:
-		t.say("%s: would be accepted", done.Instance)
-	case end:
-		t.say("%s: it is drained, then deleted", done.Instance)
-	default:
-		t.say("%s: kept until %s", done.Instance, stamp(done.Until))
-	}
 }

@@ -30,6 +30,21 @@ for objects that keep any server from leading. Else the server is asked.`,
 	return cmd
 }
 
+// A Record is what record show prints.
+type Record struct {
+	Key     string `json:"key"`
+	Version string `json:"version"`
+	Data    string `json:"data"`
+	Error   string `json:"error,omitempty"` // why it cannot be read; absent: it can
+}
+
+// A RecordRepair is what record repair prints.
+type RecordRepair struct {
+	Key    string `json:"key"`
+	Action string `json:"action"` // replace or remove
+	DryRun bool   `json:"dry_run"`
+}
+
 // A keeper shows objects and repairs them.
 type keeper interface {
 	show(ctx context.Context, name string) (Record, error)

@@ -16,7 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // The states of a Rollout.
@@ -61,11 +64,20 @@ type rolloutWatch struct {
 	interval time.Duration
 	limit    time.Duration
 	began    time.Time
-	members  []Instance // as last listed
-	listed   time.Time  // when that was
-	changed  bool       // the group has changed since
-	drawn    int        // lines on the terminal that the next view replaces
-	said     string     // the last line, where it is no terminal
+	members  []*apiv1.Instance // as last listed
+	listed   time.Time         // when that was
+	changed  bool              // the group has changed since
+	drawn    int               // lines on the terminal that the next view replaces
+	said     string            // the last line, where it is no terminal
+}
+
+// A Rollout is what group rollout prints: how far a group is.
+type Rollout struct {
+	Time   time.Time     `json:"time"`
+	State  string        `json:"state"`            // moving, held, halted or done
+	Reason string        `json:"reason,omitempty"` // why it is held or halted
+	Fresh  int32         `json:"fresh"`            // ready members of the desired definition
+	Group  groupDocument `json:"group"`
 }
 
 // errWaited ends a watch that was to last for so long only.
@@ -95,7 +107,7 @@ func (w *rolloutWatch) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		pause(ctx, wait)
+		sleep.For(ctx, wait)
 	}
 }
 
@@ -151,10 +163,10 @@ func (w *rolloutWatch) look(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	if w.changed && w.p.now().Sub(w.listed) >= w.rest() {
-		if w.members, err = w.link.client.instances(ctx, g.Tenant, string(g.Group)); err != nil {
+		if w.members, err = w.link.client.instances(ctx, nstance.TenantID(g.GetTenant()), g.GetGroup()); err != nil {
 			return false, err
 		}
-		w.members = slices.DeleteFunc(w.members, func(i Instance) bool { return i.OnDemand })
+		w.members = slices.DeleteFunc(w.members, func(i *apiv1.Instance) bool { return i.GetOnDemand() })
 		w.listed, w.changed = w.p.now(), false
 	}
 	s := rolloutOf(g, w.members, w.p.now().UTC())
@@ -174,7 +186,7 @@ func (w *rolloutWatch) rest() time.Duration {
 }
 
 func (w *rolloutWatch) halted(s Rollout) error {
-	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+string(s.Group), "the rollout is halted: "+s.Reason)
+	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+s.Group.GetGroup(), "the rollout is halted: "+s.Reason)
 }
 
 // outage decides how long to wait after a broken connection, or that it is for good.
@@ -189,31 +201,28 @@ func (w *rolloutWatch) outage(err error) (time.Duration, error) {
 }
 
 // rolloutOf judges how far a group is.
-func rolloutOf(g Group, members []Instance, now time.Time) Rollout {
-	s := Rollout{
-		Time: now, Tenant: g.Tenant, Group: g.Group, State: rolloutMoving, Size: g.Size, Ready: g.Ready, Booting: g.Booting,
-		Leaving: g.Leaving, Stale: g.Stale, RolledBack: g.RolledBack, Holds: g.Holds,
-	}
+func rolloutOf(g *apiv1.Group, members []*apiv1.Instance, now time.Time) Rollout {
+	s := Rollout{Time: now, State: rolloutMoving, Group: groupDocument{g}}
 	for _, i := range members {
-		if i.State == nstance.Ready && !i.Drifted {
+		if nstance.State(i.GetState()) == nstance.Ready && !i.GetDrifted() {
 			s.Fresh++
 		}
 	}
 	// The list may be older than the counts, which bound what is true of it now.
-	s.Fresh = max(0, g.Ready-g.Stale, min(s.Fresh, g.Ready, g.Ready+g.Booting-g.Stale))
+	s.Fresh = max(0, g.GetReady()-g.GetStale(), min(s.Fresh, g.GetReady(), g.GetReady()+g.GetBooting()-g.GetStale()))
 	switch {
-	case g.Halted != "":
-		s.State, s.Reason = rolloutHalted, g.Halted
-	case g.Stale == 0 && g.Booting == 0 && g.Leaving == 0 && s.Fresh >= g.Size:
+	case g.GetHalted() != "":
+		s.State, s.Reason = rolloutHalted, g.GetHalted()
+	case g.GetStale() == 0 && g.GetBooting() == 0 && g.GetLeaving() == 0 && s.Fresh >= g.GetSize():
 		s.State = rolloutDone
-	case g.Paused || g.Frozen:
-		s.State, s.Reason = rolloutHeld, holds(g.Holds)
+	case g.GetPaused() || g.GetFrozen():
+		s.State, s.Reason = rolloutHeld, holds(g.GetHolds())
 	}
 	return s
 }
 
 // show prints the rollout if anything has changed, or draws it anew.
-func (w *rolloutWatch) show(s Rollout, members []Instance) error {
+func (w *rolloutWatch) show(s Rollout, members []*apiv1.Instance) error {
 	if w.out.form == formTable && screen(w.p.stdout) {
 		return w.draw(s, members)
 	}
@@ -240,8 +249,9 @@ func screen(w io.Writer) bool {
 
 // line says all of it but the members.
 func (s Rollout) line() string {
-	out := fmt.Sprintf("%s  %d of %d fresh and ready, %d stale, %d booting, %d leaving", s.State, s.Fresh, s.Size, s.Stale, s.Booting, s.Leaving)
-	if why := cmp.Or(holds(s.Holds), s.Reason); why != "" {
+	g := s.Group
+	out := fmt.Sprintf("%s  %d of %d fresh and ready, %d stale, %d booting, %d leaving", s.State, s.Fresh, g.GetSize(), g.GetStale(), g.GetBooting(), g.GetLeaving())
+	if why := cmp.Or(holds(g.GetHolds()), s.Reason); why != "" {
 		out += "  " + why
 	}
 	return out
@@ -254,24 +264,24 @@ const barWidth = 40
 const shownMembers = 15
 
 // draw replaces what was drawn before.
-func (w *rolloutWatch) draw(s Rollout, members []Instance) error {
+func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
 	t := &table{now: w.p.now()}
 	full := barWidth
-	if s.Size > 0 {
-		full = min(barWidth, barWidth*s.Fresh/s.Size)
+	if size := int(s.Group.GetSize()); size > 0 {
+		full = min(barWidth, barWidth*int(s.Fresh)/size)
 	}
-	t.say("group %s  [%s%s]  %s", nstance.GroupKey{Tenant: s.Tenant, Group: s.Group}, strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
+	t.say("group %s  [%s%s]  %s", wire.GroupKeyOf(s.Group), strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
 		short(w.p.now().Sub(w.began)))
 	t.say("%s", s.line())
 	t.say("")
 	t.row("ID", "STATE", "DEFINITION", "AGE")
-	slices.SortStableFunc(members, func(a, b Instance) int { return cmp.Compare(settledness(a), settledness(b)) })
+	slices.SortStableFunc(members, func(a, b *apiv1.Instance) int { return cmp.Compare(settledness(a), settledness(b)) })
 	for _, i := range members[:min(shownMembers, len(members))] {
 		definition := "desired"
-		if i.Drifted {
+		if i.GetDrifted() {
 			definition = "older"
 		}
-		t.row(string(i.ID), string(i.State), definition, t.age(i.CreatedAt))
+		t.row(i.GetId(), i.GetState(), definition, t.age(wire.TimeOf(i.GetCreatedAt())))
 	}
 	if more := len(members) - shownMembers; more > 0 {
 		t.say("and %d more", more)
@@ -288,11 +298,11 @@ func (w *rolloutWatch) draw(s Rollout, members []Instance) error {
 }
 
 // settledness orders members: those in motion, those to be replaced, the others.
-func settledness(i Instance) int {
+func settledness(i *apiv1.Instance) int {
 	switch {
-	case i.State != nstance.Ready:
+	case nstance.State(i.GetState()) != nstance.Ready:
 		return 0
-	case i.Drifted:
+	case i.GetDrifted():
 		return 1
 	}
 	return 2

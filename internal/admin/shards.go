@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -42,14 +43,13 @@ type ShardLease struct {
 	Address    string            `json:"address,omitempty"`     // operator API, if it tells
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"` // how long the lease lasts after each renewal
 	Until      time.Time         `json:"until,omitzero"`        // state led: nobody else leads before, by this machine's clock
-	Marked     bool              `json:"marked"`                // it has been led, or somebody was about to
 	Error      string            `json:"error,omitempty"`       // why the lease cannot be read
 }
 
 // shardsIn returns the shards that a store knows of, by whatever object.
 func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, error) {
 	found := map[nstance.ShardID]bool{}
-	for _, where := range []struct{ folder, ext string }{{"lease/", ".json"}, {"lease/", ".led"}, {"config/", ".jsonc"}, {"accepted/", ".json"}} {
+	for _, where := range []struct{ folder, ext string }{{"lease/", ".json"}, {"config/", ".jsonc"}, {"accepted/", ".json"}} {
 		for e, err := range store.List(ctx, where.folder, "") {
 			if err != nil {
 				return nil, err
@@ -121,7 +121,7 @@ func (w *leaseWatch) run(ctx context.Context) error {
 		if !slices.ContainsFunc(w.leases, func(l *watchedLease) bool { return l.open }) || w.now().Sub(began) >= w.limit {
 			return nil
 		}
-		pause(ctx, leaseInterval)
+		sleep.For(ctx, leaseInterval)
 		if ctx.Err() != nil {
 			return nstance.Errorf(nstance.Unavailable, "interrupted: %w", ctx.Err())
 		}
@@ -172,8 +172,8 @@ func (l *watchedLease) tell(s lease.Sighting) {
 	switch {
 	case s.Version == "" && l.State != leaseNew:
 		l.State, l.open = leaseMissing, false
-	case s.Version == "":
-		l.open = false
+	case s.Version == "", s.Released && s.Epoch == 0: // as Prepare writes it
+		l.State, l.open = leaseNew, false
 	case s.Released:
 		l.State, l.open = leaseReleased, false
 	default:

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"strings"
 	"testing"
@@ -10,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
@@ -21,9 +21,12 @@ func TestLeaseWatch(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	newWatch := func(t *testing.T) (w *leaseWatch, store *storagetest.Faulty, at *time.Time, renew func()) {
 		store, now := storagetest.NewFaulty(storage.NewMemory()), begin
-		l := lease.NewSingle(store, "a", &lease.Options{TTL: ttl})
 		renew = func() {
-			_, err := l.Campaign(t.Context())
+			obj, err := store.Get(t.Context(), storage.LeaseKey("a"))
+			if err == nil {
+				require.NoError(t, store.DeleteIfMatch(t.Context(), obj.Key, obj.Version))
+			}
+			_, err = store.PutIfAbsent(t.Context(), storage.LeaseKey("a"), fmt.Appendf(nil, `{"format":"1.0","epoch":1,"write_id":"w","holder":"H","ttl_ms":%d}`, ttl.Milliseconds()))
 			require.NoError(t, err)
 		}
 		renew()
@@ -81,8 +84,8 @@ func (f folders) List(ctx context.Context, prefix, after string) iter.Seq2[stora
 // TestSurveyOfFolders: what others have put into the storage is passed over.
 func TestSurveyOfFolders(t *testing.T) {
 	m := storage.NewMemory()
-	for _, key := range []string{storage.InstancePrefix("a") + "default/web/x.json", storage.LedKey("b"), storage.SecretKey("db")} {
-		_, err := m.PutIfAbsent(t.Context(), key, []byte("{}"))
+	for _, key := range []string{storage.InstancePrefix("a") + "default/web/x.json", storage.AcceptedKey("b"), storage.SecretKey("db")} {
+		_, err := m.PutIfAbsent(t.Context(), key, []byte(`{"format":"1.0"}`))
 		require.NoError(t, err)
 	}
 	s := &survey{store: folders{m}, now: time.Now}

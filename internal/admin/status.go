@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -22,43 +21,21 @@ func (p *program) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := statusOf(resp, c.addr)
-			return out.print(s, func(t *table) { t.status(s) })
+			return out.print(document{resp}, func(t *table) { t.status(resp, c.addr) })
 		})
 	}
 	return cmd
 }
 
-func statusOf(w *apiv1.GetShardStatusResponse, server string) ShardStatus {
-	s := ShardStatus{
-		Cluster: nstance.ClusterID(w.GetCluster()), Shard: nstance.ShardID(w.GetShard()), Server: server,
-		Version: w.GetVersion(), Leader: w.GetLeader(), Epoch: w.GetEpoch(), TermStartedAt: wire.TimeOf(w.GetTermStartedAt()),
-		Groups: int(w.GetGroups()), Instances: int(w.GetInstances()), AgentsConnected: int(w.GetAgentsConnected()),
-		Frozen: w.GetFrozen(), FrozenAt: wire.TimeOf(w.GetFrozenAt()),
-		LeaderAddress: w.GetLeaderAddress(), Standbys: []Standby{}, Holds: holdsFrom(w.GetHolds()),
-		Problems: append([]string{}, w.GetProblems()...), Attention: []Attention{}, Omitted: int(w.GetAttentionOmitted()),
-	}
-	for _, a := range w.GetAttention() {
-		s.Attention = append(s.Attention, Attention{
-			Kind: a.GetKind(), Subject: a.GetSubject(), Tenant: nstance.TenantID(a.GetTenant()), Group: nstance.GroupID(a.GetGroup()),
-			Since: wire.TimeOf(a.GetSince()), Until: wire.TimeOf(a.GetUntil()), Why: a.GetWhy(), Remedy: a.GetRemedy(),
-		})
-	}
-	for _, b := range w.GetStandbys() {
-		s.Standbys = append(s.Standbys, Standby{b.GetAddress(), b.GetVersion(), b.GetAddressFailed(), wire.TimeOf(b.GetSince())})
-	}
-	return s
-}
-
-// standbys says who could take over.
-func standbys(list []Standby) string {
+// standbys lists the servers that could take over.
+func standbys(list []*apiv1.Standby) string {
 	var out []string
 	for _, b := range list {
-		one := cmp.Or(b.Address, "a server that does not tell its address")
-		if b.Version != "" {
-			one += ", version " + b.Version
+		one := cmp.Or(b.GetAddress(), "a server that does not tell its address")
+		if b.GetVersion() != "" {
+			one += ", version " + b.GetVersion()
 		}
-		if b.AddressFailed {
+		if b.GetAddressFailed() {
 			one += ", could not take the shard's address"
 		}
 		out = append(out, one)
@@ -66,74 +43,74 @@ func standbys(list []Standby) string {
 	return cmp.Or(strings.Join(out, "; "), "no other server")
 }
 
-func (t *table) status(s ShardStatus) {
-	t.row("Shard:", string(s.Shard))
-	t.row("Cluster:", string(s.Cluster))
-	t.row("Server:", s.Server+", version "+s.Version)
-	t.row("Leader:", yesNo(s.Leader)+", epoch "+strconv.FormatUint(s.Epoch, 10)+", "+t.since("", stamp(s.TermStartedAt), t.age(s.TermStartedAt)))
-	if s.LeaderAddress != "" && s.LeaderAddress != s.Server {
-		t.row("Reached at:", s.LeaderAddress)
+func (t *table) status(s *apiv1.GetShardStatusResponse, server string) {
+	t.row("Shard:", s.GetShard())
+	t.row("Cluster:", s.GetCluster())
+	t.row("Server:", server+", version "+s.GetVersion())
+	t.row("Leader:", yesNo(s.GetLeader())+", epoch "+strconv.FormatUint(s.GetEpoch(), 10)+", "+t.since("", stamp(wire.TimeOf(s.GetTermStartedAt())), t.age(wire.TimeOf(s.GetTermStartedAt()))))
+	if s.GetLeaderAddress() != "" && s.GetLeaderAddress() != server {
+		t.row("Reached at:", s.GetLeaderAddress())
 	}
-	t.row("Standing by:", standbys(s.Standbys))
-	if s.Frozen != "" {
-		t.row("Frozen:", t.since(s.Frozen, stamp(s.FrozenAt), t.age(s.FrozenAt)))
+	t.row("Standing by:", standbys(s.GetStandbys()))
+	if s.GetFrozen() != "" {
+		t.row("Frozen:", t.since(s.GetFrozen(), stamp(wire.TimeOf(s.GetFrozenAt())), t.age(wire.TimeOf(s.GetFrozenAt()))))
 	}
-	t.row("Groups:", strconv.Itoa(s.Groups))
-	t.row("Instances:", strconv.Itoa(s.Instances))
-	t.row("Agents:", strconv.Itoa(s.AgentsConnected)+" connected")
-	if len(s.Attention) > 0 {
+	t.row("Groups:", strconv.Itoa(int(s.GetGroups())))
+	t.row("Instances:", strconv.Itoa(int(s.GetInstances())))
+	t.row("Agents:", strconv.Itoa(int(s.GetAgentsConnected()))+" connected")
+	if len(s.GetAttention()) > 0 {
 		t.attention(s)
 		return
 	}
-	for _, h := range s.Holds {
-		if h.Kind != "frozen" { // which stands above
-			t.row("Held:", t.since(h.Kind+": "+h.Reason, stamp(h.Since), t.age(h.Since)))
+	for _, h := range s.GetHolds() {
+		if h.GetKind() != "frozen" { // which stands above
+			t.row("Held:", t.since(h.GetKind()+": "+h.GetReason(), stamp(wire.TimeOf(h.GetSince())), t.age(wire.TimeOf(h.GetSince()))))
 		}
 	}
-	if len(s.Problems) == 0 {
+	if len(s.GetProblems()) == 0 {
 		t.row("Needs attention:", "nothing")
 		return
 	}
 	t.say("Needs attention:")
-	for _, problem := range s.Problems { // of a server that has no list
+	for _, problem := range s.GetProblems() { // of a server that has no list
 		t.say("- %s", problem)
 	}
 }
 
 // attention says what needs attention and, indented, what to do.
-func (t *table) attention(s ShardStatus) {
+func (t *table) attention(s *apiv1.GetShardStatusResponse) {
 	t.say("Needs attention:")
-	for _, a := range s.Attention {
-		t.say("- %s", a.line(t.now))
-		if a.Remedy != "" {
-			t.lines = append(t.lines, "    do: "+printable(a.Remedy))
+	for _, a := range s.GetAttention() {
+		t.say("- %s", attentionLine(a, t.now))
+		if a.GetRemedy() != "" {
+			t.lines = append(t.lines, "    do: "+printable(a.GetRemedy()))
 		}
 	}
-	if s.Omitted > 0 {
-		t.say("- and %d more", s.Omitted)
+	if s.GetAttentionOmitted() > 0 {
+		t.say("- and %d more", s.GetAttentionOmitted())
 	}
 }
 
-func (a Attention) line(now time.Time) string {
-	line := a.Kind + ": " + a.Subject
-	if !a.Since.IsZero() {
-		line += ", for " + short(max(0, now.Sub(a.Since)))
+func attentionLine(a *apiv1.Attention, now time.Time) string {
+	line := a.GetKind() + ": " + a.GetSubject()
+	if a.GetSince() != nil {
+		line += ", for " + short(max(0, now.Sub(a.GetSince().AsTime())))
 	}
-	line += ": " + a.Why
-	if left := a.Until.Sub(now); left > 0 && a.Kind != "alarm" {
-		line += " (until " + stamp(a.Until) + ")"
+	line += ": " + a.GetWhy()
+	if until := wire.TimeOf(a.GetUntil()); until.After(now) && a.GetKind() != "alarm" {
+		line += " (until " + stamp(until) + ")"
 	}
 	return line
 }
 
-// needs returns in one line each what needs attention.
-func (s ShardStatus) needs(now time.Time) []string {
-	if len(s.Attention) == 0 {
-		return s.Problems
+// needsAttention returns in one line each what needs attention.
+func needsAttention(s *apiv1.GetShardStatusResponse, now time.Time) []string {
+	if len(s.GetAttention()) == 0 {
+		return s.GetProblems()
 	}
 	var out []string
-	for _, a := range s.Attention {
-		out = append(out, a.line(now))
+	for _, a := range s.GetAttention() {
+		out = append(out, attentionLine(a, now))
 	}
 	return out
 }

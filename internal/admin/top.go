@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 func (p *program) topCommand() *cobra.Command {
@@ -47,9 +48,10 @@ Where standard output is no terminal it is printed once.`,
 // A scene is a shard at one moment.
 type scene struct {
 	at        time.Time
-	status    ShardStatus
-	groups    []Group
-	instances []Instance
+	server    string // the address that answered
+	status    *apiv1.GetShardStatusResponse
+	groups    []*apiv1.Group
+	instances []*apiv1.Instance
 }
 
 // A view shows a scene after the other. It is a model of bubbletea's: only its
@@ -111,7 +113,7 @@ func (v *view) watch(ctx context.Context, tell func(seen)) {
 				wait = again
 			}
 		}
-		pause(ctx, wait)
+		sleep.For(ctx, wait)
 	}
 }
 
@@ -127,7 +129,7 @@ func (v *view) look(ctx context.Context) (scene, error) {
 	if err != nil {
 		return scene{}, err
 	}
-	s := scene{at: v.p.now(), status: statusOf(status, c.addr)}
+	s := scene{at: v.p.now(), server: c.addr, status: status}
 	if s.groups, err = c.groups(ctx, v.tenant); err != nil {
 		return s, err
 	}

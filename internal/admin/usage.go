@@ -92,8 +92,8 @@ func (c *client) instanceID(ctx context.Context, text string) (nstance.InstanceI
 	}
 	var found []string
 	for _, i := range list {
-		if strings.HasPrefix(string(i.ID), text) {
-			found = append(found, string(i.ID))
+		if strings.HasPrefix(i.GetId(), text) {
+			found = append(found, i.GetId())
 		}
 	}
 	switch len(found) {

@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -22,12 +21,13 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // A Driver makes single calls to one cloud. Its keys have the store's prefix.
 // Writes are sent once: a silent repetition could answer a write that has
-// landed with "changed", and nobody could tell. Errors come back as the
+// landed with "changed", without a way to tell them apart. Errors come back as the
 // client library made them; Fault reads them.
 type Driver interface {
 	// Get opens the object for reading.
@@ -74,7 +74,7 @@ type Options struct {
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
 
-	// Dates notes what time it is at the service. Default: nobody does.
+	// Dates records the time at the service. Default: not recorded.
 	Dates *Dates
 }
 
@@ -162,8 +162,8 @@ func (s *Store) Get(ctx context.Context, key string) (storage.Object, error) {
 	defer body.Close()
 	data, err := io.ReadAll(io.LimitReader(body, storage.MaxObjectSize+1))
 	switch {
-	case err != nil:
-		return storage.Object{}, s.failed(c, err)
+	case err != nil: // even 404: a client resumes a broken read, and asks for a version that is replaced
+		return storage.Object{}, s.unanswered(c, err)
 	case len(data) > storage.MaxObjectSize:
 		return storage.Object{}, nstance.Errorf(nstance.Invalid, "get %s: it is larger than %d bytes", key, storage.MaxObjectSize)
 	case v == "":
@@ -280,7 +280,7 @@ const patience = 6
 // patiently makes a write again while the store says that another write to the
 // same key was under way, which S3 does instead of waiting. Such an answer
 // means that nothing was written. Should it lie, the next answer is Conflict,
-// and whoever reads back finds his own write ID.
+// and a writer that reads back finds its own write ID.
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 func (s *Store) patiently(c *call, write func() error) error {
 	for attempt := 0; ; attempt++ {
@@ -291,20 +291,8 @@ func (s *Store) patiently(c *call, write func() error) error {
 		if f, ok := s.driver.Fault(err); !ok || !f.busy() || attempt == patience-1 {
 			return s.failed(c, err)
 		}
-		d := 10 * time.Millisecond << attempt
-		if !wait(c.ctx, d/2+rand.N(d)) {
+		if !sleep.For(c.ctx, sleep.Jitter(20*time.Millisecond<<attempt)) {
 			return s.failed(c, err)
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

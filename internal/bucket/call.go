@@ -44,15 +44,21 @@ func (s *Store) start(ctx context.Context, op, key string) (*call, error) {
 	return c, nil
 }
 
-// failed classifies what the client library returned. A call that has run out of
-// time may have been sent on a connection that nothing answers any more, as after
-// a packet filter's restart; then the others that have stood idle are no better.
+// failed classifies what the client library returned.
 func (s *Store) failed(c *call, err error) error {
-	if errors.Is(context.Cause(c.ctx), context.DeadlineExceeded) {
-		s.pool.CloseIdle()
-	}
 	if f, ok := s.driver.Fault(err); ok {
 		return nstance.Errorf(f.meaning(c.write), "%s %s: the store answers %s", c.op, c.key, f)
+	}
+	return s.unanswered(c, err)
+}
+
+// unanswered classifies an error that is not the service's answer about the key. A
+// call that has run out of time may have been sent on a connection that nothing
+// answers any more, as after a packet filter's restart; then the others that have
+// stood idle are no better.
+func (s *Store) unanswered(c *call, err error) error {
+	if errors.Is(context.Cause(c.ctx), context.DeadlineExceeded) {
+		s.pool.CloseIdle()
 	}
 	code := nstance.Unavailable
 	if c.write && c.sent.Load() {

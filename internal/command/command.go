@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// lastWords is how long output is awaited from processes that outlive their
+// outputGrace is how long output is awaited from processes that outlive their
 // parent and hold its output open.
-const lastWords = 200 * time.Millisecond
+const outputGrace = 200 * time.Millisecond
 
 // A Command is a program with its arguments.
 type Command struct {
@@ -28,15 +28,15 @@ type Command struct {
 // and in every case so is all of its process group. It returns nil for exit
 // status zero, else what went wrong and the end of the output.
 func (c Command) Run(ctx context.Context) error {
-	said, err := c.Output(ctx)
+	output, err := c.Output(ctx)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		err = fmt.Errorf("killed: %w", context.Cause(ctx))
 	}
-	if said != "" {
-		return fmt.Errorf("%w: %s", err, said)
+	if output != "" {
+		return fmt.Errorf("%w: %s", err, output)
 	}
 	return err
 }
@@ -48,21 +48,21 @@ func (c Command) Output(ctx context.Context) (string, error) {
 	cmd.Dir, cmd.Env = c.Dir, c.Env
 	out := &tail{limit: c.MaxOutput}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = lastWords
+	cmd.WaitDelay = outputGrace
 	ownGroup(cmd)
 	cmd.Cancel = func() error { return killGroup(cmd) }
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
 	err := cmd.Wait()
-	_ = killGroup(cmd) // what it left behind; most often nothing
+	_ = killGroup(cmd) // processes that it left behind
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // it exited well, only its output was still held open
+		err = nil // it exited with status zero, only its output was still held open
 	}
 	return out.String(), err
 }
 
-// End returns the end of a text, as Output does of what a program said: limit
+// End returns the end of a text, as Output does of a program.s output: limit
 // bytes at most.
 func End(text string, limit int) string {
 	out := &tail{limit: limit}

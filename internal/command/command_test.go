@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// gone reports whether a process has ended; one that nobody has waited for yet
+// gone reports whether a process has ended; one that has not been reaped yet
 // counts.
 func gone(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -61,7 +61,7 @@ func New(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Nobody but the client decides about compression.
+	// Only the client decides about compression.
 	return &Proxy{target: u, transport: &http.Transport{DisableCompression: true}, seen: map[string]int{}}, nil
 }
 
@@ -98,7 +98,7 @@ func (p *Proxy) Spoilt() int {
 	return p.spoilt
 }
 
-// Close ends connections to the service that nobody uses.
+// Close closes idle connections to the service.
 func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
 
 // hit returns the fault that meets a request, or nil.

@@ -29,7 +29,7 @@ type Feed[T any] struct {
 	mu   sync.Mutex
 	last nstance.Seq
 	ring []T           // the event numbered n is at (n-base-1) % backlog
-	wake chan struct{} // closed by the next Publish; nil while nobody waits
+	wake chan struct{} // closed by the next Publish; nil while no watcher waits
 }
 
 // New returns an empty feed that keeps the given number of events; zero or less

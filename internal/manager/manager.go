@@ -18,7 +18,7 @@ import (
 // DefaultTimeout bounds one question, with all that the client repeats.
 const DefaultTimeout = 10 * time.Second
 
-// Attempts is how often clients ask. Whoever calls has his own, longer patience.
+// Attempts is how often clients send a request. Callers have longer timeouts of their own.
 const Attempts = 3
 
 // A Driver asks one service.

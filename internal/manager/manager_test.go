@@ -66,7 +66,7 @@ func TestBounds(t *testing.T) {
 	_, err = manager.New(answer{data: make([]byte, 64<<10+1)}, "Service", manager.Options{}).Get(t.Context(), "db")
 	require.ErrorIs(t, err, nstance.Invalid)
 	_, err = manager.New(answer{data: []byte("x")}, "Service", manager.Options{}).Get(t.Context(), "nonce.key")
-	require.ErrorIs(t, err, nstance.Invalid, "the cluster's own names are asked of nobody")
+	require.ErrorIs(t, err, nstance.Invalid, "the names of the cluster keys are never requested")
 }
 
 func TestParseURL(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 // The role extension's OID is 1.2.840.113556.1.8000.2554.<uuid>.1 with the UUID
 // aab8c2ee-f889-4224-8944-b5b832b82bf4, cut into five arcs of four and two of
-// six hexadecimal digits. Under that arc anybody may use what a UUID of their
+// six hexadecimal digits. Under that arc every program may use what a UUID of their
 // own yields, without registration: see "Obtaining an Object Identifier from
 // Microsoft", learn.microsoft.com/windows/win32/ad. The arc made for UUIDs,
 // 2.25 (ITU-T X.667), takes the UUID as one 128-bit number, and crypto/x509
@@ -39,7 +39,7 @@ func RoleExtension(role nstance.Role) (pkix.Extension, error) {
 	return pkix.Extension{Id: oidRole, Value: value}, nil
 }
 
-// IdentityOf reads who a certificate names: the common name as subject, exactly
+// IdentityOf reads the identity in a certificate: the common name as subject, exactly
 // one organisation as tenant, exactly one role. It verifies no signature: use
 // it on a certificate whose chain has been verified. It fails with Denied when
 // any part is missing, doubled or malformed.

@@ -68,7 +68,7 @@ func TestRecovery(t *testing.T) {
 		require.ErrorIs(t, pki.VerifyRecovery(pub, bytes.Repeat([]byte{1}, 32), csr, proof), nstance.Denied)
 		require.ErrorIs(t, pki.VerifyRecovery(pub, binding, []byte("another"), proof), nstance.Denied)
 		require.ErrorIs(t, pki.VerifyRecovery(pub, binding, csr, nil), nstance.Denied)
-		require.ErrorIs(t, pki.VerifyRecovery(pub, nil, csr, pki.ProveRecovery(key, nil, csr)), nstance.Denied, "whoever has no binding has no connection")
+		require.ErrorIs(t, pki.VerifyRecovery(pub, nil, csr, pki.ProveRecovery(key, nil, csr)), nstance.Denied, "without a binding there is no connection")
 	})
 	t.Run("what is signed does not change by accident", func(t *testing.T) {
 		key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))

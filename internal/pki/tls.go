@@ -11,7 +11,7 @@ import (
 // ClientTLS returns how a client connects to the server of a shard. It accepts
 // a server only by its chain to roots, use for servers, role server and the
 // name ServerName(shard, cluster), whatever address was dialled. The client
-// shows cert; nil shows none, for registration. Nil roots trust nobody.
+// shows cert; nil shows none, for registration. Nil roots trust no peer.
 func ClientTLS(roots *x509.CertPool, cert *tls.Certificate, shard nstance.ShardID, cluster nstance.ClusterID) *tls.Config {
 	if roots == nil {
 		roots = x509.NewCertPool() // crypto/tls would take nil for the system's roots

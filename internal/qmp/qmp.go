@@ -25,7 +25,7 @@ type Event struct {
 	Data json.RawMessage `json:"data"`
 }
 
-// Reason returns the reason that a SHUTDOWN event carries. It tells who stopped
+// Reason returns the reason that a SHUTDOWN event carries. It distinguishes who stopped
 // the machine; the exit code of QEMU is 0 in most cases.
 func (e Event) Reason() string {
 	var data struct {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"text/template"
 	"text/template/parse"
+
+	"github.com/nstance-go/nstance/internal/templates"
 )
 
 // What count calls. No template can: they are not defined while it is parsed.
@@ -36,16 +38,6 @@ func call(format string, args ...any) parse.Node {
 	return set["call"].Root.Nodes[0]
 }
 
-// Counts reports whether Parse put a node into a template.
-func Counts(n parse.Node) bool {
-	a, ok := n.(*parse.ActionNode)
-	if !ok || len(a.Pipe.Cmds) != 1 {
-		return false
-	}
-	f, ok := a.Pipe.Cmds[0].Args[0].(*parse.IdentifierNode)
-	return ok && (f.Ident == stepFunction || f.Ident == enterFunction || f.Ident == leaveFunction)
-}
-
 // parts returns of how many parts a list consists that one execution of it may
 // execute. The bodies of ranges count by themselves, each time.
 func parts(l *parse.ListNode) (n int) {
@@ -73,20 +65,7 @@ func parts(l *parse.ListNode) (n int) {
 
 // args returns how many words a pipeline has.
 func args(p *parse.PipeNode) (n int) {
-	if p == nil {
-		return 0
-	}
-	for _, c := range p.Cmds {
-		for _, arg := range c.Args {
-			n++
-			if chain, ok := arg.(*parse.ChainNode); ok {
-				arg = chain.Node
-			}
-			if pipe, ok := arg.(*parse.PipeNode); ok {
-				n += args(pipe)
-			}
-		}
-	}
+	templates.WalkPipe(p, func(c templates.Command) { n += len(c.Args) })
 	return n
 }
 
@@ -97,62 +76,16 @@ func checkCalls(t *template.Template) (err error) {
 		if each.Tree == nil {
 			continue
 		}
-		pipes(each.Root, func(p *parse.PipeNode) {
-			for i, c := range p.Cmds {
-				if len(c.Args) == 0 || i == 0 && len(c.Args) == 1 || err != nil {
-					continue
-				}
-				switch c.Args[0].(type) {
-				case *parse.FieldNode, *parse.ChainNode, *parse.VariableNode:
-					where, what := each.ErrorContext(c)
-					err = fmt.Errorf("template: %s: %s takes no arguments", where, what)
-				}
+		templates.Walk(each.Root, func(c templates.Command) {
+			if len(c.Args) == 0 || !c.Piped && len(c.Args) == 1 || err != nil {
+				return
+			}
+			switch c.Args[0].(type) {
+			case *parse.FieldNode, *parse.ChainNode, *parse.VariableNode:
+				where, what := each.ErrorContext(c.CommandNode)
+				err = fmt.Errorf("template: %s: %s takes no arguments", where, what)
 			}
 		})
 	}
 	return err
-}
-
-// pipes calls do with every pipeline below l.
-func pipes(l *parse.ListNode, do func(*parse.PipeNode)) {
-	if l == nil {
-		return
-	}
-	for _, node := range l.Nodes {
-		switch node := node.(type) {
-		case *parse.ActionNode:
-			nested(node.Pipe, do)
-		case *parse.TemplateNode:
-			nested(node.Pipe, do)
-		case *parse.IfNode:
-			branch(&node.BranchNode, do)
-		case *parse.WithNode:
-			branch(&node.BranchNode, do)
-		case *parse.RangeNode:
-			branch(&node.BranchNode, do)
-		}
-	}
-}
-
-func branch(b *parse.BranchNode, do func(*parse.PipeNode)) {
-	nested(b.Pipe, do)
-	pipes(b.List, do)
-	pipes(b.ElseList, do)
-}
-
-func nested(p *parse.PipeNode, do func(*parse.PipeNode)) {
-	if p == nil {
-		return
-	}
-	do(p)
-	for _, c := range p.Cmds {
-		for _, arg := range c.Args {
-			if chain, ok := arg.(*parse.ChainNode); ok {
-				arg = chain.Node
-			}
-			if pipe, ok := arg.(*parse.PipeNode); ok {
-				nested(pipe, do)
-			}
-		}
-	}
 }

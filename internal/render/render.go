@@ -14,7 +14,6 @@ import (
 	"maps"
 	"slices"
 	"text/template"
-	"text/template/parse"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -58,9 +57,6 @@ func Parse(text string) (*Template, error) {
 	}
 	return &Template{t}, nil
 }
-
-// Tree returns what was parsed, nil for nothing. It is not to be changed.
-func (t *Template) Tree() *parse.Tree { return t.parsed.Tree }
 
 // Functions returns the names of all functions that templates may call, sorted.
 func Functions() []string {

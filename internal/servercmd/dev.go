@@ -47,7 +47,7 @@ a summary with the milliseconds that each stage took.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
-	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50); kills in scenario kill (default 20)")
+	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50, of virtual machines 4); kills in scenario kill (default 20)")
 	f.Uint64Var(&o.Seed, "seed", 0, "what scenario kill does, and when (default: a random one)")
 	f.Var(duration.NewFlag(&o.ElectionTTL, 0), "election-ttl", "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
 	stores := "file:///directory"
@@ -59,7 +59,7 @@ a summary with the milliseconds that each stage took.`,
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	var cloud string
-	places := "where the machines are: local, or qemu for virtual machines, in scenarios interrupt, crash and rollout"
+	places := "where the machines are: local, or qemu for virtual machines, in all scenarios but kill"
 	if clouds := slices.Sorted(maps.Keys(p.parts.Clouds)); len(clouds) > 0 {
 		places += "; or the test server of a cloud, through its real provider: " + strings.Join(clouds, ", ")
 	}

@@ -20,6 +20,8 @@ import (
 
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // TestMain makes this program nstance-server too, when it is told to run.
@@ -46,6 +48,10 @@ func newChild(t *testing.T) *child {
 	c := &child{T: t, dir: t.TempDir(), http: l.Addr().String()}
 	require.NoError(t, l.Close())
 	c.size(0)
+	store, err := storage.OpenDir(c.path("storage"), nil)
+	require.NoError(t, err)
+	_, err = lease.Prepare(t.Context(), store, "s1")
+	require.NoError(t, err)
 	cmd := exec.Command(os.Args[0], "run", "--config", c.path("server.jsonc"), "--data", c.dir, "--key-provider", "none")
 	log, err := os.Create(c.path("log"))
 	require.NoError(t, err)

@@ -68,7 +68,7 @@ func (e *events) close() {
 	close(e.ch)
 	e.wg.Wait()
 	if n := e.lost.Load(); n > 0 {
-		e.log.Warn("events were not printed, since nobody read fast enough", "lost", n)
+		e.log.Warn("events not printed: the reader of standard output is too slow", "lost", n)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // running is what run is told.
@@ -148,6 +149,11 @@ func (r *running) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, endTraces()) }()
 	events := newEvents(r.events, r.log)
 	defer events.close()
+	if _, ok := store.(*storage.Memory); ok { // which no other process can know
+		if _, err := lease.Prepare(ctx, store, conf.Shard.ID); err != nil {
+			return err
+		}
+	}
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
 		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
 		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,

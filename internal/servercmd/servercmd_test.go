@@ -72,7 +72,7 @@ func TestDevRefuses(t *testing.T) {
 		"--instances: does not belong to scenario mass":      {"--scenario", "mass", "--instances", "3"},
 		"--kernel: belongs to virtual machines":              {"--kernel", "vmlinuz"},
 		"kernel: virtual machines need a kernel":             {"--provider", "qemu", "--kernel", ""},
-		"scenario: scenario kill is not for virtual":         {"--provider", "qemu", "--scenario", "kill"},
+		"scenario: virtual machines take seconds to boot":    {"--provider", "qemu", "--scenario", "kill"},
 		"storage: mem:// is in one process only":             {"--storage", "mem://"},
 	} {
 		code, out, errs := call(t, nil, append([]string{"dev"}, args...)...)

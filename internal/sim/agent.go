@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -227,8 +228,8 @@ func (a *agent) empty(ctx context.Context, wg *sync.WaitGroup, drains *drain.Coo
 	}
 	a.begun[d.Generation] = true
 	wg.Go(func() {
-		for ok := wait(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
-			if !ok || !wait(ctx, agentTick) {
+		for ok := sleep.For(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
+			if !ok || !sleep.For(ctx, agentTick) {
 				return
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // A driver lets things go wrong by a schedule. The schedule, with everything
@@ -346,7 +347,7 @@ func (d *driver) attended(long time.Duration) {
 			continue
 		}
 		for _, g := range r.Groups() {
-			if slices.ContainsFunc(g.Holds, func(h reconcile.HoldView) bool { return h.Kind == reconcile.HoldBreaker }) {
+			if slices.ContainsFunc(g.Holds, func(h reconcile.HoldView) bool { return h.Kind == plan.HoldBreaker }) {
 				d.revive(g.Key)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A link is what stands between one server process and everything outside it.
@@ -79,22 +80,22 @@ func (l *link) judge() verdict {
 // may be done although carry fails.
 func (l *link) carry(ctx context.Context, deed func()) error {
 	v := l.judge()
-	if !wait(ctx, v.before) {
+	if !sleep.For(ctx, v.before) {
 		return lost(ctx, nstance.Unavailable)
 	}
 	if v = l.thawed(v); v.dead || v.cut {
-		wait(ctx, 2*time.Second)
+		sleep.For(ctx, 2*time.Second)
 		return lost(ctx, nstance.Unavailable)
 	}
 	if v.throttled {
 		return nstance.Errorf(nstance.Throttled, "slow down")
 	}
 	deed()
-	if !wait(ctx, v.after) || l.judge().dead {
+	if !sleep.For(ctx, v.after) || l.judge().dead {
 		return lost(ctx, nstance.Ambiguous)
 	}
 	if v.lost {
-		wait(ctx, time.Second)
+		sleep.For(ctx, time.Second)
 		return lost(ctx, nstance.Ambiguous)
 	}
 	return nil
@@ -124,18 +125,6 @@ func (l *link) repeats() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.dead && l.rng.Float64() < l.repeat
-}
-
-// wait returns false when ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // next waits for the next tick and returns false when ctx ends first.

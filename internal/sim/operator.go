@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A manner is how the operator behaves.
@@ -55,7 +56,7 @@ func (o *operator) run(ctx context.Context) {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	defer func() { o.leave() }()
-	for wait(ctx, agentTick) {
+	for sleep.For(ctx, agentTick) {
 		_, drains := o.w.leader()
 		if o.behaves(absent) {
 			drains = nil
@@ -113,8 +114,8 @@ func (o *operator) begin(ctx context.Context, d nstance.Drain, watches *sync.Wai
 		takes *= 8
 	}
 	watches.Go(func() {
-		for ok := wait(ctx, takes); o.w.hang.Load() > 0 || !ok; {
-			if !ok || !wait(ctx, agentTick) {
+		for ok := sleep.For(ctx, takes); o.w.hang.Load() > 0 || !ok; {
+			if !ok || !sleep.For(ctx, agentTick) {
 				return
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -87,7 +88,7 @@ func (p *process) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		term, err := elector.Campaign(ctx)
 		if err != nil {
-			wait(ctx, time.Second)
+			sleep.For(ctx, time.Second)
 			continue
 		}
 		p.mu.Lock()
@@ -124,7 +125,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	r.Observe(p.w.desired(false)) // they may have changed since
 	var reads sync.WaitGroup
 	reads.Go(func() { // what unresolved groups were
-		wait(work, time.Second)
+		sleep.For(work, time.Second)
 		p.told(p.w.desired(true))
 	})
 	_ = r.Run(work) // nil, always

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -71,7 +72,7 @@ func (c *checker) sends(p *process, what string) (valid bool) {
 
 // always looks at the terms ten times a second until ctx ends.
 func (c *checker) always(ctx context.Context) {
-	for wait(ctx, 100*time.Millisecond) {
+	for sleep.For(ctx, 100*time.Millisecond) {
 		c.oneLeader()
 	}
 }

@@ -31,8 +31,16 @@ type witness struct {
 }
 
 func newWitness(w *World) *witness {
+	store := storage.NewMemory()
+	if _, err := lease.Prepare(context.Background(), store, shard); err != nil {
+		panic(err) // memory does not fail
+	}
+	prepared, err := store.Get(context.Background(), storage.LeaseKey(shard))
+	if err != nil {
+		panic(err)
+	}
 	return &witness{
-		Store: storage.NewMemory(), w: w, versions: map[string]storage.Version{}, records: map[nstance.InstanceID]*storage.Instance{},
+		Store: store, w: w, versions: map[string]storage.Version{prepared.Key: prepared.Version}, records: map[nstance.InstanceID]*storage.Instance{},
 		keys: map[string]nstance.InstanceID{}, ever: map[nstance.InstanceID]bool{}, marked: map[nstance.InstanceID]time.Time{},
 	}
 }

@@ -67,6 +67,13 @@ type Bucket struct {
 // Take takes one token, or reports that the call is throttled.
 func (b *Bucket) Take(now time.Time) bool { return b.TakeN(now, 1) }
 
+// Full reports whether nothing is missing from the bucket: a new one would do.
+func (b *Bucket) Full(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spent <= now.Sub(b.at).Seconds()*b.PerSecond
+}
+
 // TakeN takes n tokens, or none and reports that the call is throttled.
 func (b *Bucket) TakeN(now time.Time, n int) bool {
 	b.mu.Lock()

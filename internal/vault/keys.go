@@ -14,7 +14,7 @@ const KeyVariable = "NSTANCE_SECRET_KEY"
 const (
 	KeysInEnv  = "env"
 	KeysInFile = "file"
-	NoKeys     = "none" // private keys stay readable for whoever can read the store
+	NoKeys     = "none" // private keys are readable for every reader of the store
 )
 
 // A KeySource says where the secret keys are that seal a vault: what the flags

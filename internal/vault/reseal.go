@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// resealTries bounds how often one object is sealed anew because somebody else
+// resealTries bounds how often one object is sealed again because another process
 // has written it meanwhile.
 const resealTries = 5
 
@@ -28,7 +28,7 @@ type Sealing struct {
 // run writes nothing. The error is that of listing.
 //
 // It may be repeated, and run beside servers and itself: each object is replaced
-// only if nobody else has written it since it was read.
+// only if it has not been written since it was read.
 func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bool, tell func(Sealing)) error {
 	for entry, err := range store.List(ctx, storage.SecretKey(""), "") {
 		if err != nil {
@@ -70,7 +70,7 @@ func reseal(ctx context.Context, store storage.Store, box *secret.Box, name stri
 		if !errors.Is(err, nstance.Conflict) && !errors.Is(err, nstance.Ambiguous) {
 			return true, err
 		}
-		stale = true // look again: somebody wrote it, or the answer got lost
+		stale = true // read again: another process wrote it, or the answer was lost
 	}
 	return stale, nstance.Errorf(nstance.Conflict, "others have written it %d times meanwhile", resealTries)
 }

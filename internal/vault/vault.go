@@ -28,7 +28,7 @@ type Vault struct {
 var _ registration.Vault = (*Vault)(nil)
 
 // New returns the vault in store. A nil box leaves private keys readable for
-// whoever can read the store: an explicit choice, for a private directory.
+// every reader of the store: an explicit choice, for a private directory.
 func New(store storage.Store, box *secret.Box) *Vault {
 	// The catalogue belongs to no shard, so it carries no shard's epoch.
 	return &Vault{store, box, storage.NewDoc[registration.Catalogue](store, storage.ClusterLeaseKey, nil)}
@@ -79,7 +79,7 @@ func (v *Vault) seal(name string, data []byte) ([]byte, error) {
 }
 
 // tombstone stands where a private key has been destroyed. It is no key, so that
-// nobody takes it for one, and it is there, so that nobody makes another.
+// it is not taken for a key, and it exists, so that no other is created.
 const tombstone = "destroyed\n"
 
 // Destroy replaces an object by a tombstone. Backups, and older versions that a
@@ -104,7 +104,7 @@ func (v *Vault) Destroy(ctx context.Context, name string) error {
 }
 
 // settled looks what stands there after a write that was refused or got no
-// answer: somebody may have destroyed the same key at the same time.
+// answer: another process may have destroyed the same key at the same time.
 func (v *Vault) settled(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
@@ -133,7 +133,7 @@ func Key(name string) string {
 	return storage.SecretKey(name)
 }
 
-// public reports whether an object may be read by anybody.
+// public reports whether an object is public.
 func public(name string) bool {
 	return path.Ext(name) == certExt || name == registration.VaultInstallation
 }

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Ahead returns what [time.Now] says where somebody has set the wall clock
+// Ahead returns what [time.Now] says if the wall clock was set
 // forward by so much; back if it is negative. The monotonic clock, by which the
 // time between two such times is measured, knows nothing of that. There is no
 // public way to make such a time: Add moves both clocks, and inside a

@@ -24,7 +24,7 @@ func FileStatusesOf(in []*apiv1.FileStatus) []nstance.FileStatus {
 	}
 	out := make([]nstance.FileStatus, 0, min(len(in), nstance.MaxFiles))
 	for _, f := range in[:min(len(in), nstance.MaxFiles)] {
-		out = append(out, nstance.FileStatus{Path: text(f.GetPath()), Digest: text(f.GetDigest()), Error: text(f.GetError())})
+		out = append(out, nstance.FileStatus{Path: Text(f.GetPath()), Digest: Text(f.GetDigest()), Error: Text(f.GetError())})
 	}
 	return out
 }

@@ -74,20 +74,20 @@ func ReportReceived(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport, no
 // message number seq. What the sender may make long is cut to fixed bounds.
 func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
 	r := nstance.Report{
-		Version: text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
+		Version: Text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
 		UptimeSeconds: amount(w.GetUptime().AsDuration().Seconds()),
 		OneMinute: nstance.Usage{
 			CPUPercent: percent(w.GetCpuUsage()), MemoryPercent: percent(w.GetMemoryUsage()),
 			DiskPercent: percent(w.GetDiskUsage()), Load: amount(w.GetLoad()),
 		},
-		ConfigHash: text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
-		Files: FileStatusesOf(w.GetFiles()), FilesError: text(w.GetFilesError()),
+		ConfigHash: Text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
+		Files: FileStatusesOf(w.GetFiles()), FilesError: Text(w.GetFilesError()),
 	}
 	for _, n := range w.GetNotices()[:min(maxNotices, len(w.GetNotices()))] {
 		r.Notices = append(r.Notices, NoticeOf(n))
 	}
 	for _, p := range w.GetProbes()[:min(maxProbes, len(w.GetProbes()))] {
-		r.Probes = append(r.Probes, nstance.ProbeResult{Name: text(p.GetName()), OK: p.GetOk(), Message: text(p.GetMessage())})
+		r.Probes = append(r.Probes, nstance.ProbeResult{Name: Text(p.GetName()), OK: p.GetOk(), Message: Text(p.GetMessage())})
 	}
 	r.TerminationNotice = Urgent(r.Notices)
 	return r
@@ -119,9 +119,9 @@ func Notice(n nstance.Notice) *apiv1.Notice {
 // NoticeOf returns the domain form of w.
 func NoticeOf(w *apiv1.Notice) nstance.Notice {
 	return nstance.Notice{
-		Kind: nstance.NoticeKind(text(w.GetKind())), Action: text(w.GetAction()),
+		Kind: nstance.NoticeKind(Text(w.GetKind())), Action: Text(w.GetAction()),
 		Deadline: TimeOf(w.GetDeadline()), NotBefore: TimeOf(w.GetNotBefore()),
-		Source: text(w.GetSource()), EventID: text(w.GetEventId()),
+		Source: Text(w.GetSource()), EventID: Text(w.GetEventId()),
 		DetectedAt: TimeOf(w.GetDetectedAt()), Cancelled: w.GetCancelled(),
 	}
 }
@@ -281,8 +281,17 @@ func amount(v float64) float64 {
 	return v
 }
 
-// Text cuts what somebody said to 256 bytes; what is left stays valid UTF-8.
-func Text(s string) string { return text(s) }
+// Text cuts s to the 256 bytes that a message carries of a text.
+func Text(s string) string { return Cut(s, maxText) }
 
-// text cuts s; what is left stays valid UTF-8, which protobuf insists on.
-func text(s string) string { return strings.ToValidUTF8(s[:min(maxText, len(s))], "") }
+// Cut returns the first limit bytes of s without half a character at the end:
+// valid UTF-8, which protobuf insists on.
+func Cut(s string, limit int) string { return strings.ToValidUTF8(s[:min(limit, len(s))], "") }
+
+// GroupKeyOf returns the key of the group that a message names.
+func GroupKeyOf(w interface {
+	GetTenant() string
+	GetGroup() string
+}) nstance.GroupKey {
+	return nstance.GroupKey{Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup())}
+}

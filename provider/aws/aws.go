@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
 )
@@ -32,6 +33,7 @@ type Provider struct {
 	region   string
 	ec2      *ec2.Client
 	balancer *elb.Client
+	identity *sts.Client
 	metadata *imds.Client
 
 	mu           sync.Mutex
@@ -40,6 +42,7 @@ type Provider struct {
 
 var (
 	_ nstance.Provider      = (*Provider)(nil)
+	_ nstance.AccountNamer  = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
@@ -54,6 +57,7 @@ var (
 type Options struct {
 	Endpoint         string `json:"endpoint" doc:"base URL of the EC2 API, such as that of a VPC endpoint" default:"AWS's own for the region"`
 	ELBEndpoint      string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
+	STSEndpoint      string `json:"sts_endpoint" doc:"base URL of the Security Token Service, which is asked for the account" default:"AWS's own for the region"`
 	Profile          string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
 	NetworkInterface string `json:"network_interface" doc:"ID of the network interface of this server that takes shard.leader_address" default:"the first one of the EC2 instance that the server runs on, by the metadata service"`
 }
@@ -85,6 +89,10 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 		balancer: elb.NewFromConfig(conf, func(c *elb.Options) {
 			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
 			c.BaseEndpoint = orDefault(o.ELBEndpoint, c.BaseEndpoint)
+		}),
+		identity: sts.NewFromConfig(conf, func(c *sts.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.STSEndpoint, c.BaseEndpoint)
 		}),
 		metadata:     imds.NewFromConfig(conf),
 		ownInterface: o.NetworkInterface,

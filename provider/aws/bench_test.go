@@ -83,7 +83,7 @@ func newDistantWorld(t *testing.T) *world {
 	conf := account()
 	conf.HTTPClient = &http.Client{Transport: transport}
 	var err error
-	w.Provider, err = aws.New(conf, &aws.Options{Endpoint: w.url, ELBEndpoint: w.url})
+	w.Provider, err = aws.New(conf, &aws.Options{Endpoint: w.url, ELBEndpoint: w.url, STSEndpoint: w.url})
 	require.NoError(t, err)
 	return w
 }

@@ -32,7 +32,7 @@ func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 		cloud.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL})
+	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL, STSEndpoint: server.URL})
 	require.NoError(w, err)
 	return p, &calls
 }

@@ -2,11 +2,9 @@ package aws_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,67 +12,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud/ec2"
-	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/provider/providertest"
 	"github.com/nstance-go/nstance/server/config"
 )
 
-const (
-	document   = "../../docs/providers/aws.md"
-	schemaFile = "../../docs/providers/aws-args.schema.json"
-	policyFile = "../../docs/providers/aws-policy.json"
-)
-
-// updating reports whether generated parts are to be written: the flag belongs
-// to the internal tests of this package.
-func updating() bool { return flag.Lookup("update").Value.String() == "true" }
+const policyFile = doctest.Providers + "aws-policy.json"
 
 func TestDocument(t *testing.T) {
-	b, err := os.ReadFile(document)
-	require.NoError(t, err)
-	old, text := string(b), string(b)
-	for name, described := range map[string]any{"options": aws.Kind().Options, "args": aws.Kind().Args, "balancer": aws.Kind().BalancerArgs} {
-		table, err := provider.ArgTable(described)
-		require.NoError(t, err)
-		text = putSection(t, text, name, table)
-	}
-	text = putSection(t, text, "permissions", permissionTable(t))
-	schema, err := provider.ArgSchema("args of templates and groups on AWS", aws.Kind().Args)
-	require.NoError(t, err)
-	if updating() {
-		require.NoError(t, os.WriteFile(document, []byte(text), 0o600))
-		require.NoError(t, os.WriteFile(schemaFile, schema, 0o600))
-		return
-	}
-	require.Equal(t, text, old, "stale: go test ./provider/aws -update")
-	published, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
-	require.Equal(t, string(schema), string(published), "stale: go test ./provider/aws -update")
-}
-
-func putSection(t *testing.T, text, name, inside string) string {
-	t.Helper()
-	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->\n"
-	before, rest, ok := strings.Cut(text, begin)
-	require.True(t, ok, name)
-	_, after, ok := strings.Cut(rest, end)
-	require.True(t, ok, name)
-	return before + begin + inside + end + after
+	doctest.Kind(t, aws.Kind(), "args of templates and groups on AWS")
+	doctest.Section(t, doctest.Providers+"aws.md", "permissions", permissionTable(t))
 }
 
 // TestWalkthrough parses the configuration of the document as a server does.
 func TestWalkthrough(t *testing.T) {
-	b, err := os.ReadFile(document)
-	require.NoError(t, err)
-	block := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(b)
-	require.NotNil(t, block)
-	c, err := config.Parse("server.jsonc", block[1], aws.Kind())
+	text := string(doctest.Example(t, aws.Kind()))
+	c, err := config.Parse("server.jsonc", []byte(text), aws.Kind())
 	require.NoError(t, err)
 	require.InDelta(t, 2, c.Shard.CreateRate.PerSecond, 0)
 	require.Equal(t, 5, c.Shard.CreateRate.Burst)
-	_, err = config.Parse("server.jsonc", []byte(strings.Replace(string(block[1]), "security_group_ids", "security_groups", 1)), aws.Kind())
+	_, err = config.Parse("server.jsonc", []byte(strings.Replace(text, "security_group_ids", "security_groups", 1)), aws.Kind())
 	require.ErrorContains(t, err, "security_group_ids")
 }
 

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/xml"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,9 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 )
-
-var update = flag.Bool("update", false, "write the generated parts of the documents")
 
 func credentials(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "secret"}, nil
@@ -37,7 +34,7 @@ func at(t *testing.T, h http.HandlerFunc) *Provider {
 		Region: "eu-central-1", Credentials: aws.CredentialsProviderFunc(credentials),
 		RetryMaxAttempts: 5, RetryMode: aws.RetryModeAdaptive,
 	}
-	p, err := New(conf, &Options{Endpoint: server.URL, ELBEndpoint: server.URL, NetworkInterface: "eni-1"})
+	p, err := New(conf, &Options{Endpoint: server.URL, ELBEndpoint: server.URL, STSEndpoint: server.URL, NetworkInterface: "eni-1"})
 	require.NoError(t, err)
 	return p
 }
@@ -210,23 +207,5 @@ func TestErrorsDocument(t *testing.T) {
 		}
 		fmt.Fprintf(table, "| %s | %s | %s |\n", code, means, why)
 	}
-	checkSection(t, errorsDoc, "aws", table.String())
-}
-
-// checkSection requires what stands between the markers of a document to be
-// text, or with -update puts it there.
-func checkSection(t *testing.T, path, name, text string) {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->\n"
-	before, rest, found := strings.Cut(string(b), begin)
-	require.True(t, found, "%s has no %s", path, begin)
-	old, after, found := strings.Cut(rest, end)
-	require.True(t, found, "%s has no %s", path, end)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(before+begin+text+end+after), 0o644))
-		return
-	}
-	require.Equal(t, text, old, "%s is out of date: run go test ./provider/aws -update", path)
+	doctest.Section(t, errorsDoc, "aws", table.String())
 }

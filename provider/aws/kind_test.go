@@ -17,7 +17,7 @@ import (
 // openKind opens the provider as a composition does.
 func (w *world) openKind() (nstance.Provider, func() error) {
 	w.Helper()
-	options, err := json.Marshal(map[string]string{"endpoint": w.url, "elb_endpoint": w.url})
+	options, err := json.Marshal(map[string]string{"endpoint": w.url, "elb_endpoint": w.url, "sts_endpoint": w.url})
 	require.NoError(w, err)
 	p, end, err := aws.Kind().Open(w.Context(), provider.Settings{Region: region, Options: options})
 	require.NoError(w, err)
@@ -51,6 +51,7 @@ func TestSettings(t *testing.T) {
 		"zone: ":                      {Region: region, Zone: region + "a"},
 		"options.endpoint: ":          {Region: region, Options: json.RawMessage(`{"endpoint": "ec2.example"}`)},
 		"options.elb_endpoint: ":      {Region: region, Options: json.RawMessage(`{"elb_endpoint": "ftp://host"}`)},
+		"options.sts_endpoint: ":      {Region: region, Options: json.RawMessage(`{"sts_endpoint": "sts.example"}`)},
 		"options.network_interface: ": {Region: region, Options: json.RawMessage(`{"network_interface": "eth0"}`)},
 		"options.endpiont: ":          {Region: region, Options: json.RawMessage(`{"endpiont": "https://host"}`)},
 	} {

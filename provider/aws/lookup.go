@@ -8,9 +8,23 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
 )
+
+// Account implements [nstance.AccountNamer] by GetCallerIdentity, which needs no
+// permission. EC2 itself does not name the account where there is no machine.
+func (p *Provider) Account(ctx context.Context) (string, error) {
+	out, err := call(ctx, reading, p.identity.GetCallerIdentity, &sts.GetCallerIdentityInput{})
+	if err != nil {
+		return "", err
+	}
+	if aws.ToString(out.Account) == "" {
+		return "", nstance.Errorf(nstance.Unavailable, "STS answered without an account")
+	}
+	return *out.Account + "/" + p.region, nil
+}
 
 // architectures are what EC2 calls those that we know.
 var architectures = map[types.ArchitectureType]nstance.Arch{

@@ -15,6 +15,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -79,8 +80,8 @@ func (p *Provider) put(ctx context.Context, r *request, nic *armnetwork.Interfac
 func (p *Provider) existing(ctx context.Context, r *request, since time.Time) (nstance.Machine, error) {
 	vm, err := p.read(ctx, string(r.spec.ID), false)
 	for wait := firstLook; isGone(err) && wait <= lastLook && time.Since(since) < Consistency; wait *= 4 {
-		if err := pause(ctx, wait); err != nil {
-			return nstance.Machine{}, createError(err)
+		if !sleep.For(ctx, wait) {
+			return nstance.Machine{}, createError(ctx.Err())
 		}
 		vm, err = p.read(ctx, string(r.spec.ID), false)
 	}
@@ -115,9 +116,10 @@ func (p *Provider) ensureNIC(ctx context.Context, r *request) (*armnetwork.Inter
 		got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
 	}
 	for err == nil && !settled(&got.Interface) {
-		if err = pause(ctx, nicPause); err == nil {
-			got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
+		if !sleep.For(ctx, nicPause) {
+			return nil, createError(before(ctx.Err()))
 		}
+		got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
 	}
 	if err != nil {
 		return nil, createError(before(err))

@@ -3,11 +3,9 @@ package azure
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud"
 	"github.com/nstance-go/nstance/internal/testcloud/arm"
 )
-
-var update = flag.Bool("update", false, "write the generated parts of the documents")
 
 type testToken struct{}
 
@@ -192,22 +189,5 @@ func TestErrorDocument(t *testing.T) {
 	}
 	fmt.Fprint(out, "\nThe first row that fits decides; a code also counts when it is a cause inside another error. ")
 	fmt.Fprintln(out, "Of a create `unavailable` becomes `ambiguous`, and of a delete `conflict` becomes `unavailable`.")
-	compare(t, "../../docs/errors.md", "azure", out.String())
-}
-
-// compare checks the part of a document between its markers.
-func compare(t *testing.T, file, name, want string) {
-	t.Helper()
-	b, err := os.ReadFile(file)
-	require.NoError(t, err)
-	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
-	head, rest, ok := strings.Cut(string(b), begin)
-	require.True(t, ok, "%s has no %s", file, begin)
-	old, foot, ok := strings.Cut(rest, end)
-	require.True(t, ok, "%s has no %s", file, end)
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(head+begin+want+end+foot), 0o644)) //nolint:gosec // a document
-		return
-	}
-	require.Equal(t, want, old, "run go test with -update")
+	doctest.Section(t, "../../docs/errors.md", "azure", out.String())
 }

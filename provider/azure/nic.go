@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // nicTries is how often a change of an interface is begun again after it has lost
@@ -32,7 +32,7 @@ func (p *Provider) changeNIC(ctx context.Context, group, name string, change fun
 		if nstance.CodeOf(err) != nstance.Conflict || try == nicTries {
 			return err
 		}
-		if pause(ctx, nicPause) != nil {
+		if !sleep.For(ctx, nicPause) {
 			return err
 		}
 	}
@@ -67,8 +67,8 @@ func (p *Provider) settleNIC(ctx context.Context, group, name string) error {
 		case got.Properties != nil && deref(got.Properties.ProvisioningState) == armnetwork.ProvisioningStateFailed:
 			return nstance.Errorf(nstance.Unavailable, "the last change of network interface %s has failed", name)
 		}
-		if err := pause(ctx, nicPause); err != nil {
-			return readError(err)
+		if !sleep.For(ctx, nicPause) {
+			return readError(ctx.Err())
 		}
 	}
 }
@@ -109,17 +109,5 @@ func (w *writers) lock(ctx context.Context, name string) (unlock func(), err err
 	case <-ctx.Done():
 		release()
 		return nil, ctx.Err()
-	}
-}
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -1,43 +1,59 @@
 package azure_test
 
 import (
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/testcloud/arm"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/azure"
 )
 
-// TestHundredCreates: with calls of 200 ms and Azure's own rates a hundred machines
+// TestHundredMachines: with calls of 200 ms and Azure's own rates a hundred machines
 // take as long as one, which is three calls for the interface and one for the
 // machine. A list costs one call a page, and as many for the power states.
-func TestHundredCreates(t *testing.T) {
+func TestHundredMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := bubble(t, &arm.Options{Throttle: true, Latency: 200 * time.Millisecond, PageSize: 25})
+		kind := azure.Kind()
+		client, err := provider.New(p, &provider.Options{Rate: kind.Rate, Burst: kind.Burst, MaxUserData: kind.MaxUserData})
+		require.NoError(t, err)
 		start := time.Now()
-		var wg sync.WaitGroup
-		errs := make([]error, 100)
-		for i := range errs {
+		errs := make(chan error, 100)
+		for range cap(errs) {
 			s := newSpec(t)
-			wg.Go(func() { _, errs[i] = p.Create(t.Context(), s) })
+			ok, _ := client.Reserve(time.Now(), 0)
+			require.True(t, ok, "the budget permits 100 at once")
+			go func() {
+				_, err := client.Create(t.Context(), s)
+				errs <- err
+			}()
 		}
-		wg.Wait()
-		for _, err := range errs {
-			require.NoError(t, err)
+		for range cap(errs) {
+			require.NoError(t, <-errs)
 		}
-		require.Equal(t, 4*200*time.Millisecond, time.Since(start))
+		took := time.Since(start)
+		t.Logf("100 machines took %s of virtual time", took)
+		require.Equal(t, 4*200*time.Millisecond, took)
+		require.Equal(t, 100, c.Faults.Calls()["VirtualMachinesClient.BeginCreateOrUpdate"])
 		require.Len(t, c.Machines(), 100)
 
-		n := 0
-		for _, err := range p.List(t.Context(), newSpec(t).Owner) {
-			require.NoError(t, err)
-			n++
-		}
-		require.Equal(t, 100, n)
+		require.Equal(t, 100, count(t, client, newSpec(t).Owner))
 		require.Equal(t, 4, c.Faults.Calls()["VirtualMachinesClient.NewListPager"])
 		require.Equal(t, 4, c.Faults.Calls()["VirtualMachinesClient.NewListAllPager"])
 	})
+}
+
+func count(t *testing.T, p nstance.Provider, owner nstance.Owner) int {
+	t.Helper()
+	seen := map[nstance.InstanceID]bool{}
+	for m, err := range p.List(t.Context(), owner) {
+		require.NoError(t, err)
+		seen[m.ID] = true
+	}
+	return len(seen)
 }

@@ -11,6 +11,13 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
+// Account implements [nstance.AccountNamer]. It asks Azure nothing: machines have
+// their names in the resource group, whatever the credentials are. Azure compares
+// these names without regard to case.
+func (p *Provider) Account(context.Context) (string, error) {
+	return strings.ToLower("subscriptions/" + p.o.Subscription + "/resourceGroups/" + p.o.ResourceGroup), nil
+}
+
 // Get implements [nstance.Provider].
 func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	vm, err := p.read(ctx, string(id), true)

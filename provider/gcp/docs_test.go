@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,53 +12,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud"
 	"github.com/nstance-go/nstance/internal/testcloud/gce"
-	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/gcp"
 	"github.com/nstance-go/nstance/server/config"
 )
 
-const (
-	document   = "../../docs/providers/gcp.md"
-	schemaFile = "../../docs/providers/gcp-args.schema.json"
-	roleFile   = "../../docs/providers/gcp-role.yaml"
-)
+const roleFile = doctest.Providers + "gcp-role.yaml"
 
 // TestDocument compares the generated parts of the document with the code.
 func TestDocument(t *testing.T) {
-	kind := gcp.Kind()
-	for name, described := range map[string]any{"options": kind.Options, "args": kind.Args, "balancer": kind.BalancerArgs} {
-		table, err := provider.ArgTable(described)
-		require.NoError(t, err)
-		section(t, document, name, table)
-	}
+	doctest.Kind(t, gcp.Kind(), "args of templates and groups on Google Cloud")
 	table := &strings.Builder{}
 	fmt.Fprintln(table, "| permission | needed for |\n|---|---|")
 	for _, p := range role(t) {
 		fmt.Fprintf(table, "| `%s` | %s |\n", p, needs[p].what)
 	}
-	section(t, document, "permissions", table.String())
-	schema, err := provider.ArgSchema("args of templates and groups on Google Cloud", kind.Args)
-	require.NoError(t, err)
-	if *update {
-		writeFile(t, schemaFile, schema)
-	}
-	published, err := os.ReadFile(schemaFile)
-	require.NoError(t, err)
-	require.Equal(t, string(schema), string(published), "run go test ./provider/gcp -update")
+	doctest.Section(t, doctest.Providers+"gcp.md", "permissions", table.String())
 }
 
 // TestWalkthrough parses the configuration of the document as a server does.
 func TestWalkthrough(t *testing.T) {
-	b, err := os.ReadFile(document)
-	require.NoError(t, err)
-	block := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(b)
-	require.NotNil(t, block)
-	c, err := config.Parse("server.jsonc", block[1], gcp.Kind())
+	text := string(doctest.Example(t, gcp.Kind()))
+	c, err := config.Parse("server.jsonc", []byte(text), gcp.Kind())
 	require.NoError(t, err)
 	require.Equal(t, 200, c.Shard.CreateRate.Burst)
-	_, err = config.Parse("server.jsonc", []byte(strings.Replace(string(block[1]), "disk_size_gb", "disk_size", 1)), gcp.Kind())
+	_, err = config.Parse("server.jsonc", []byte(strings.Replace(text, "disk_size_gb", "disk_size", 1)), gcp.Kind())
 	require.ErrorContains(t, err, "disk_size_gb")
 }
 

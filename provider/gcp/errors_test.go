@@ -1,10 +1,8 @@
 package gcp_test
 
 import (
-	"flag"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"unicode"
@@ -12,12 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud"
 	"github.com/nstance-go/nstance/internal/testcloud/gce"
 	"github.com/nstance-go/nstance/provider/gcp"
 )
-
-var update = flag.Bool("update", false, "write the documents that are made from the code")
 
 // TestErrors meets every row of the error table through the real client: the
 // reasons of HTTP errors, and the codes in operations.
@@ -99,23 +96,5 @@ func TestErrorTable(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", seen, r.Code, r.Note)
 	}
-	section(t, "../../docs/errors.md", "gcp", b.String())
-}
-
-// section compares the part of a document between two markers with what it
-// should be, or writes it.
-func section(t *testing.T, file, marker, want string) {
-	t.Helper()
-	raw, err := os.ReadFile(file)
-	require.NoError(t, err)
-	begin, end := "<!-- begin "+marker+" -->\n", "<!-- end "+marker+" -->"
-	head, rest, ok := strings.Cut(string(raw), begin)
-	require.True(t, ok, "%s has no section %s", file, marker)
-	got, tail, ok := strings.Cut(rest, end)
-	require.True(t, ok, "section %s of %s has no end", marker, file)
-	if *update {
-		writeFile(t, file, []byte(head+begin+want+end+tail))
-		return
-	}
-	require.Equal(t, want, got, "run go test ./provider/gcp -update")
+	doctest.Section(t, "../../docs/errors.md", "gcp", b.String())
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -465,29 +464,6 @@ func createAtOnce(t *testing.T) (d time.Duration) {
 		require.Len(t, cloud.Machines(), 100)
 	})
 	return d
-}
-
-// TestListCost checks that a list of 5,000 machines is ten calls.
-func TestListCost(t *testing.T) {
-	faults := &testcloud.Faults{}
-	cloud := gce.New(&gce.Options{Token: token, Faults: faults, Subnets: []gce.Subnet{{Name: "default", Range: netip.MustParsePrefix("10.0.0.0/16")}}})
-	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
-	p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, HTTP: &http.Client{Transport: authorized{inMemory{handler: cloud}, token}}})
-	require.NoError(t, err)
-	s := spec(t)
-	for range 5000 {
-		if s.ID, err = nstance.NewInstanceID("tst", time.Now()); err == nil {
-			_, err = p.Create(t.Context(), s)
-		}
-		require.NoError(t, err)
-	}
-	n := 0
-	for _, err := range p.List(t.Context(), s.Owner) {
-		require.NoError(t, err)
-		n++
-	}
-	require.Equal(t, 5000, n)
-	require.Equal(t, 10, faults.Calls()["instances.list"])
 }
 
 func writeFile(t *testing.T, file string, b []byte) {

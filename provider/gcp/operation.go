@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/compute/apiv1/computepb"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // The waits between two looks at an operation.
@@ -19,12 +20,8 @@ const (
 // a look failed says nothing about the operation: the next one may succeed.
 func (p *Provider) wait(ctx context.Context, zone string, op *computepb.Operation) error {
 	for pause := firstPoll; op.GetStatus() != computepb.Operation_DONE; pause = min(pause*2, lastPoll) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause) {
 			return nstance.Errorf(nstance.Ambiguous, "operation %s is not done: %w", op.GetName(), ctx.Err())
-		case <-timer.C:
 		}
 		now, err := p.operations.Get(ctx, &computepb.GetZoneOperationRequest{Project: p.o.Project, Zone: zone, Operation: op.GetName()})
 		if err != nil && nstance.CodeOf(classify(err, "", false)) == nstance.Denied {

@@ -24,6 +24,12 @@ func (p *Provider) handle(name string) string {
 	return "gce://" + p.o.Project + "/" + p.zone + "/" + name
 }
 
+// Account implements [nstance.AccountNamer]. It asks the cloud nothing: machines
+// have their names in the zone of the project, whatever the credentials are.
+func (p *Provider) Account(context.Context) (string, error) {
+	return "projects/" + p.o.Project + "/zones/" + p.zone, nil
+}
+
 // instance reads one machine.
 func (p *Provider) instance(ctx context.Context, name string) (*computepb.Instance, error) {
 	if err := before(ctx); err != nil {

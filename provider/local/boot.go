@@ -21,20 +21,20 @@ import (
 	"github.com/nstance-go/nstance/internal/imds"
 )
 
-// The variables by which a machine learns where it is.
+// The environment variables of a machine.
 const (
 	EnvDir         = "NSTANCE_LOCAL_DIR"    // its folder
 	EnvProvider    = "NSTANCE_PROVIDER"     // the protocol of its metadata service: aws, gcp or azure
 	EnvMetadataURL = "NSTANCE_METADATA_URL" // base URL of its metadata service
 )
 
-// cordFD is the descriptor whose end means that the cloud is no more.
-const cordFD = 3
+// tetherFD is the descriptor of a pipe that reaches its end when the cloud ends.
+const tetherFD = 3
 
-// exitGrace is how long a machine whose cloud is no more has to end by itself.
+// exitGrace is how long a machine has to exit after its cloud has ended.
 const exitGrace = 2 * time.Second
 
-// BootData is what a machine's user data says, as JSON:
+// BootData is the content of a machine's user data, in JSON:
 //
 //	{"env": {"NAME": "value"}, "files": {"identity/nonce.jwt": "content"}}
 type BootData struct {
@@ -50,12 +50,11 @@ func (b BootData) Getenv(name string) string {
 	return os.Getenv(name)
 }
 
-// Boot is the first thing that a program running as a machine does. It ties
-// the program's life to the cloud's, as [Tether] does, reads the user data and
-// writes its files, readable for the owner only, below the machine's folder.
-// No user data at all is fine. Fails with Invalid when the user data is not of
-// the form of BootData or this process is no machine, Unavailable when the
-// metadata service does not answer.
+// Boot is called first by a program that runs as a machine. It ties the program's
+// life to the cloud's, as [Tether] does, reads the user data and writes its files,
+// readable for the owner only, below the machine's folder. User data is optional.
+// Fails with Invalid when the user data does not have the form of BootData or this
+// process is not a machine, Unavailable when the metadata service does not answer.
 func Boot(ctx context.Context) (context.Context, BootData, error) {
 	tied, err := Tether(ctx)
 	if err != nil {
@@ -78,35 +77,35 @@ func Boot(ctx context.Context) (context.Context, BootData, error) {
 	return tied, data, nil
 }
 
-// Tether returns a context that ends when ctx does, or when the cloud that
-// started this process is closed or its process has ended, in whatever way. In
-// the latter case the program has two seconds to end by itself; then it is
-// killed with everything in its process group, since nobody is left who could.
-// Call it once. Fails with Invalid when this process is no machine.
+// Tether returns a context that ends when ctx does, or when the cloud that started
+// this process is closed or its process has ended in any way. After the end of the
+// cloud the program has two seconds to exit; then it kills itself and its process
+// group, because no parent is left to do it. Call it once. Fails with Invalid when
+// this process is not a machine.
 func Tether(ctx context.Context) (context.Context, error) {
 	if os.Getenv(EnvDir) == "" {
 		return nil, nstance.Errorf(nstance.Invalid, "not started by provider/local: %s is not set", EnvDir)
 	}
-	cord, err := openCord()
+	tether, err := openTether()
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Invalid, "not started by provider/local: %w", err)
 	}
 	tied, cut := context.WithCancelCause(ctx)
-	context.AfterFunc(ctx, func() { _ = cord.Close() }) // ends the read below
+	context.AfterFunc(ctx, func() { _ = tether.Close() }) // ends the read below
 	go func() {
-		_, err := io.Copy(io.Discard, cord)
+		_, err := io.Copy(io.Discard, tether)
 		if err != nil && ctx.Err() != nil {
 			return
 		}
-		cut(nstance.Errorf(nstance.Unavailable, "the local cloud is no more"))
-		time.AfterFunc(exitGrace, die)
+		cut(nstance.Errorf(nstance.Unavailable, "the local cloud has ended"))
+		time.AfterFunc(exitGrace, killSelf)
 	}()
 	return tied, nil
 }
 
-// UserData returns this machine's user data as it is. Fails with NotFound when
-// there is none, Invalid when this process is no machine, Unavailable when the
-// metadata service does not answer.
+// UserData returns this machine's raw user data. Fails with NotFound when there is
+// none, Invalid when this process is not a machine, Unavailable when the metadata
+// service does not answer.
 func UserData(ctx context.Context) ([]byte, error) {
 	base := os.Getenv(EnvMetadataURL)
 	if base == "" {
@@ -131,7 +130,7 @@ func UserData(ctx context.Context) ([]byte, error) {
 	return ask(ctx, http.MethodGet, base+"/"+imds.AWSUserData, "X-Aws-Ec2-Metadata-Token", string(token))
 }
 
-// ask sends one request with one header and returns the body of a good answer.
+// ask sends one request with one header and returns the body of a 200.
 func ask(ctx context.Context, method, url, header, value string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
@@ -170,7 +169,7 @@ func parse(raw []byte) (BootData, error) {
 		return BootData{}, nstance.FieldError("userdata", `write {"env": {}, "files": {}}`, "%v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return BootData{}, nstance.FieldError("userdata", "write one JSON object", "something follows its end")
+		return BootData{}, nstance.FieldError("userdata", "write one JSON object", "there is more after its end")
 	}
 	data := BootData{Env: form.Env, Files: make(map[string][]byte, len(form.Files))}
 	for name := range form.Env {

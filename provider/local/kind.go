@@ -17,12 +17,12 @@ import (
 type kindOptions struct {
 	Command  []string `json:"command" doc:"the program that a machine runs, and its arguments" default:"this program as an agent"`
 	Dir      string   `json:"dir" doc:"where the machines' folders are made" default:"the system's temporary folder"`
-	Protocol string   `json:"protocol" doc:"what the metadata services speak" default:"aws" enum:"aws|gcp"`
-	Endpoint string   `json:"endpoint" doc:"socket of a local cloud that another process serves; instead of the others"`
+	Protocol string   `json:"protocol" doc:"protocol of the metadata services" default:"aws" enum:"aws|gcp"`
+	Endpoint string   `json:"endpoint" doc:"socket of a local cloud that another process serves; excludes the other options"`
 }
 
-// Kind returns this provider for a table of kinds. command is what machines run
-// where the options name no command.
+// Kind returns this provider for a table of kinds. command is the default of
+// options.command.
 func Kind(command ...string) provider.Kind {
 	return provider.Kind{
 		Name: "local", Options: &kindOptions{}, Args: &args{}, Spot: true, FreeTypes: true,
@@ -48,7 +48,7 @@ func decodeOptions(s provider.Settings, command []string) (o kindOptions, err er
 	}
 	switch {
 	case o.Endpoint != "" && (len(o.Command) > 0 || o.Dir != "" || o.Protocol != ""):
-		return o, nstance.FieldError("options.endpoint", "leave out command, dir and protocol", "is the cloud of another process, which decides about everything else")
+		return o, nstance.FieldError("options.endpoint", "leave out command, dir and protocol", "is the cloud of another process, which has its own command, dir and protocol")
 	case o.Endpoint == "" && len(o.Command) == 0 && len(command) == 0:
 		return o, nstance.FieldError("options.command", "name the program that a machine runs", "is missing")
 	}
@@ -91,5 +91,5 @@ func checkSpec(spec nstance.MachineSpec) (a args, err error) {
 	return a, provider.DecodeArgs(spec.Args, &a)
 }
 
-// protocols are what the metadata services of machines can speak.
+// protocols are the protocols of metadata services.
 var protocols = []string{imds.AWS, imds.GCP, imds.Azure}

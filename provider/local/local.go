@@ -1,24 +1,24 @@
 // Package local is a cloud on one machine: each of its machines is a child
-// process with a folder and a metadata service of its own. It serves the
-// quickstart and tests, where real agents shall run without a real cloud.
+// process with a folder and a metadata service of its own. It is for the
+// quickstart and for tests with real agents and no real cloud.
 //
-// A machine is told where its metadata service listens by NSTANCE_METADATA_URL
-// and which protocol it speaks by NSTANCE_PROVIDER; its user data is there. Its
-// folder, NSTANCE_LOCAL_DIR, is its working directory. It must exit when file
-// descriptor 3, a pipe, reaches its end: that happens however the parent ended,
-// kill -9 included. A program that calls [Boot] does all this.
+// NSTANCE_METADATA_URL is the URL of the machine's metadata service, which has its
+// user data, and NSTANCE_PROVIDER the service's protocol. The machine's folder,
+// NSTANCE_LOCAL_DIR, is its working directory. The machine must exit when file
+// descriptor 3, a pipe, reaches its end: that happens in whatever way the parent
+// ended, also by kill -9. A program that calls [Boot] does all this.
 //
 // Args of a spec, all optional:
 //
 //	boot_delay  how long the machine stays pending before its process starts
 //	env         more environment variables, an object of strings
 //
-// Image, instance type and subnet are labels: they choose nothing. The package
-// needs a Unix.
+// Image, instance type and subnet are labels without effect. The package needs a
+// Unix.
 //
-// Machines end with the process that has the cloud. Where they shall outlive
-// their server, another process has it and lets the server in: [Listen],
-// [Serve], and [Dial] on the other side.
+// Machines end with the process of the cloud. If they are to outlive their server,
+// another process runs the cloud and serves it with [Listen] and [Serve]; the
+// server connects with [Dial].
 package local
 
 import (
@@ -58,20 +58,19 @@ type Options struct {
 	// SIGKILL; 1 second.
 	Grace time.Duration
 
-	// Stderr takes what machines print to standard output and error. It is
-	// written to by one machine at a time. Nil discards.
+	// Stderr receives standard output and error of machines. One machine writes
+	// at a time. Nil discards.
 	Stderr io.Writer
 
-	// Log is told of machines that end by themselves. Nil discards.
+	// Log receives machines that end by themselves. Nil discards.
 	Log *slog.Logger
 }
 
 const (
 	defaultGrace = time.Second
 
-	// linger is how long a reclaimed machine is shown as stopped before it is
-	// gone.
-	linger = time.Second
+	// stoppedTime is how long a reclaimed machine is stopped before it is gone.
+	stoppedTime = time.Second
 )
 
 // A Cloud runs machines. It is safe for concurrent use.
@@ -153,18 +152,18 @@ func (c *Cloud) check() error {
 		c.o.Log = slog.New(slog.DiscardHandler)
 	}
 	if _, file := c.o.Stderr.(*os.File); c.o.Stderr != nil && !file { // the kernel orders writes to a file
-		c.o.Stderr = &shared{w: c.o.Stderr}
+		c.o.Stderr = &sharedWriter{w: c.o.Stderr}
 	}
 	return nil
 }
 
-// shared lets several machines write to one writer.
-type shared struct {
+// A sharedWriter lets several machines write to one writer.
+type sharedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (s *shared) Write(b []byte) (int, error) {
+func (s *sharedWriter) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.w.Write(b)
@@ -177,7 +176,7 @@ func (c *Cloud) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	for _, m := range c.machines {
-		m.halt()
+		m.requestStop()
 	}
 	c.mu.Unlock()
 	c.wg.Wait()

@@ -462,7 +462,7 @@ func TestBoot(t *testing.T) {
 		for data, says := range map[string]string{
 			"#!/bin/sh\n":                    "userdata",
 			`{"evn": {}}`:                    "evn",
-			`{} {}`:                          "follows",
+			`{} {}`:                          "more after",
 			`{"files": {"../nonce": "x"}}`:   "../nonce",
 			`{"files": {"/etc/passwd": ""}}`: "/etc/passwd",
 			`{"env": {"A=B": "x"}}`:          "A=B",
@@ -508,7 +508,7 @@ func TestKilledParent(t *testing.T) {
 	require.NoError(t, server.Process.Kill())
 	require.Error(t, server.Wait())
 	rest := ended(t, pipe)
-	require.Contains(t, rest, "ends: the local cloud is no more", "the machine that listens ends by itself")
+	require.Contains(t, rest, "ends: the local cloud has ended", "the machine that listens ends by itself")
 }
 
 func Example() {

@@ -19,37 +19,37 @@ import (
 	"github.com/nstance-go/nstance/provider"
 )
 
-// A machine is a folder, a metadata service and a process. One goroutine, live,
-// owns it from when it is made until nothing of it is left.
+// A machine is a folder, a metadata service and a process. One goroutine, run,
+// owns it from its creation until all of it has been removed.
 type machine struct {
-	c     *Cloud
-	spec  nstance.MachineSpec
-	args  args
-	print string // of spec
-	dir   string
+	c           *Cloud
+	spec        nstance.MachineSpec
+	args        args
+	fingerprint string // of spec
+	dir         string
 
-	onExit  func()        // is called when it ended by itself; nil: nothing
-	gone    chan struct{} // closed when nothing of it is left
-	made    chan struct{} // closed when Create's part is over
-	failure error         // why there is no machine; to be read once made is closed
+	onExit    func()        // called when the process ended by itself; may be nil
+	removed   chan struct{} // closed when all of it has been removed
+	created   chan struct{} // closed when the creation has succeeded or failed
+	createErr error         // set before created is closed
 
-	stop     chan struct{}  // closed by halt
-	deadline chan time.Time // when the machine will be taken; zero: not any more
+	stop     chan struct{}  // closed by requestStop
+	deadline chan time.Time // of the reclaim; zero: withdrawn
 	metadata *imds.Server
 	http     *http.Server
 	url      string
 
-	view    nstance.Machine // guarded by the cloud's lock
-	stopped bool            // likewise: stop is closed
+	view     nstance.Machine // guarded by the cloud's lock
+	stopping bool            // guarded by the cloud's lock: stop is closed
 
-	mu     sync.Mutex  // guards pid, which a signal must not outlive
-	pid    int         // of the process, also its group; 0 while there is none
-	exited chan ending // gets the process' end, once
-	cord   *os.File    // writing end of the child's descriptor 3
+	mu     sync.Mutex // guards pid: no signal is sent after the process was reaped
+	pid    int        // of the process and its group; 0: no process
+	exited chan processExit
+	tether *os.File // write end of the child's descriptor 3
 }
 
-// An ending is how a process ended; without an error, well.
-type ending struct{ err error }
+// A processExit is the end of a process, without an error for exit status zero.
+type processExit struct{ err error }
 
 func newMachine(c *Cloud, spec nstance.MachineSpec, a args, view nstance.Machine) *machine {
 	service := &imds.Options{
@@ -60,34 +60,35 @@ func newMachine(c *Cloud, spec nstance.MachineSpec, a args, view nstance.Machine
 	}
 	return &machine{
 		c: c, spec: spec, args: a, view: view,
-		print:    provider.Fingerprint(spec),
-		dir:      filepath.Join(c.root, string(spec.ID)),
-		made:     make(chan struct{}),
-		gone:     make(chan struct{}),
-		stop:     make(chan struct{}),
-		deadline: make(chan time.Time, 1),
-		exited:   make(chan ending, 1),
-		metadata: imds.New(service),
+		fingerprint: provider.Fingerprint(spec),
+		dir:         filepath.Join(c.root, string(spec.ID)),
+		created:     make(chan struct{}),
+		removed:     make(chan struct{}),
+		stop:        make(chan struct{}),
+		deadline:    make(chan time.Time, 1),
+		exited:      make(chan processExit, 1),
+		metadata:    imds.New(service),
 	}
 }
 
-// snapshot needs the cloud's lock.
+// snapshot returns a copy of the machine's view. The caller holds the cloud's lock.
 func (m *machine) snapshot() nstance.Machine {
 	v := m.view
 	v.Addresses = slices.Clone(v.Addresses)
 	return v
 }
 
-// halt has the machine deleted. It needs the cloud's lock.
-func (m *machine) halt() {
-	if !m.stopped {
-		m.stopped = true
+// requestStop requests the deletion. The caller holds the cloud's lock.
+func (m *machine) requestStop() {
+	if !m.stopping {
+		m.stopping = true
 		m.view.Status = nstance.StatusDeleting
 		close(m.stop)
 	}
 }
 
-// interrupt and withdraw need the cloud's lock.
+// interrupt announces a reclaim. The caller holds the cloud's lock, also for
+// withdraw.
 func (m *machine) interrupt(action string, at time.Time) {
 	if m.c.o.Protocol == imds.AWS {
 		if whole := at.Truncate(time.Second); whole.Before(at) {
@@ -103,7 +104,7 @@ func (m *machine) withdraw() {
 	m.schedule(time.Time{})
 }
 
-// schedule replaces the deadline that live has not read yet, if any.
+// schedule replaces the deadline that run has not read yet, if any.
 func (m *machine) schedule(at time.Time) {
 	select {
 	case <-m.deadline:
@@ -112,18 +113,19 @@ func (m *machine) schedule(at time.Time) {
 	m.deadline <- at
 }
 
-// set changes the status, unless the machine is being deleted.
-func (m *machine) set(s nstance.MachineStatus) {
+// setStatus changes the status, unless the machine is being deleted.
+func (m *machine) setStatus(s nstance.MachineStatus) {
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
-	if !m.stopped {
+	if !m.stopping {
 		m.view.Status = s
 	}
 }
 
-// make gives the machine what it consists of and leaves it to live.
-func (m *machine) make() {
-	defer close(m.made)
+// create creates the machine's folder, metadata service and process, and starts
+// run.
+func (m *machine) create() {
+	defer close(m.created)
 	err := os.Mkdir(m.dir, 0o700)
 	if err == nil {
 		err = m.serve()
@@ -132,11 +134,11 @@ func (m *machine) make() {
 		err = m.start()
 	}
 	if err != nil {
-		m.failure = classify(err)
-		m.vanish()
+		m.createErr = classify(err)
+		m.remove()
 		return
 	}
-	go m.live()
+	go m.run()
 }
 
 // serve starts the metadata service.
@@ -148,16 +150,16 @@ func (m *machine) serve() error {
 	m.http = &http.Server{
 		Handler:           m.metadata,
 		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          log.New(io.Discard, "", 0), // a child that dies in the middle of a request is no news
+		ErrorLog:          log.New(io.Discard, "", 0), // a child may exit during a request
 	}
 	m.url = "http://" + l.Addr().String()
-	m.c.wg.Go(func() { _ = m.http.Serve(l) }) // always ErrServerClosed: vanish closes it
+	m.c.wg.Go(func() { _ = m.http.Serve(l) }) // always ErrServerClosed: remove closes it
 	return nil
 }
 
 // start starts the process, in a group of its own.
 func (m *machine) start() error {
-	end, cord, err := os.Pipe()
+	end, tether, err := os.Pipe()
 	if err != nil {
 		return err
 	}
@@ -169,15 +171,15 @@ func (m *machine) start() error {
 	cmd.Stdout, cmd.Stderr = m.c.o.Stderr, m.c.o.Stderr
 	cmd.ExtraFiles = []*os.File{end}
 	cmd.SysProcAttr = ownGroup()
-	cmd.WaitDelay = m.c.o.Grace // for output held open by what left the group
+	cmd.WaitDelay = m.c.o.Grace // for output held open by processes that left the group
 	if err := cmd.Start(); err != nil {
-		_ = cord.Close()
+		_ = tether.Close()
 		return err
 	}
-	m.cord = cord
+	m.tether = tether
 	m.setPID(cmd.Process.Pid)
-	m.set(nstance.StatusRunning)
-	m.c.wg.Go(func() { m.exited <- ending{m.reap(cmd)} })
+	m.setStatus(nstance.StatusRunning)
+	m.c.wg.Go(func() { m.exited <- processExit{m.reap(cmd)} })
 	return nil
 }
 
@@ -194,10 +196,9 @@ func (m *machine) environment() []string {
 	return env
 }
 
-// reap waits for the process, kills what it leaves behind in its group, and
-// returns how it ended. The group's number is free for others as soon as its
-// last process has been waited for, so where the system permits it the group is
-// killed before that.
+// reap waits for the process, kills the rest of its group, and returns its exit
+// error. After the last process of a group has been reaped, the group's number may
+// be reused, so the group is killed before that if the system permits it.
 func (m *machine) reap(cmd *exec.Cmd) error {
 	if awaitExit(cmd.Process.Pid) {
 		m.signal(syscall.SIGKILL)
@@ -228,17 +229,18 @@ func (m *machine) signal(s syscall.Signal) bool {
 	return true
 }
 
-// live sees the machine through its life.
-func (m *machine) live() {
-	defer m.vanish()
+// run starts the process after the boot delay and handles its end, a reclaim and
+// the deletion.
+func (m *machine) run() {
+	defer m.remove()
 	boot := time.NewTimer(time.Duration(m.args.BootDelay))
 	defer boot.Stop()
 	if m.args.BootDelay == 0 {
 		boot.Stop() // started already
 	}
-	take := time.NewTimer(0)
-	take.Stop()
-	defer take.Stop()
+	reclaim := time.NewTimer(0)
+	reclaim.Stop()
+	defer reclaim.Stop()
 	for {
 		select {
 		case <-m.stop:
@@ -246,39 +248,40 @@ func (m *machine) live() {
 			return
 		case <-boot.C:
 			if err := m.start(); err != nil {
-				m.ended(err)
+				m.handleExit(err)
 			}
-		case end := <-m.exited:
-			m.ended(end.err)
+		case exit := <-m.exited:
+			m.handleExit(exit.err)
 		case at := <-m.deadline:
-			take.Stop()
+			reclaim.Stop()
 			if !at.IsZero() {
-				take.Reset(time.Until(at))
+				reclaim.Reset(time.Until(at))
 			}
-		case <-take.C:
-			m.take()
+		case <-reclaim.C:
+			m.reclaim()
 			return
 		}
 	}
 }
 
-// ended takes note that the machine ended by itself. It stays until deleted.
-func (m *machine) ended(err error) {
+// handleExit handles a process that ended by itself. The machine stays until it is
+// deleted.
+func (m *machine) handleExit(err error) {
 	status := nstance.StatusStopped
 	if err != nil {
 		status = nstance.StatusFailed
 	}
-	m.set(status)
-	m.c.o.Log.Warn("machine ended by itself", "instance_id", m.spec.ID, "status", status, "err", err)
+	m.setStatus(status)
+	m.c.o.Log.Warn("process of machine ended by itself", "instance_id", m.spec.ID, "status", status, "err", err)
 	m.c.mu.Lock()
-	destroyed := m.stopped
+	destroyed := m.stopping
 	m.c.mu.Unlock()
 	if m.onExit != nil && !destroyed {
 		m.onExit()
 	}
 }
 
-// terminate ends the process as politely as Options.Grace permits.
+// terminate sends SIGTERM, and SIGKILL after Options.Grace.
 func (m *machine) terminate() {
 	if !m.signal(syscall.SIGTERM) {
 		return
@@ -293,14 +296,13 @@ func (m *machine) terminate() {
 	}
 }
 
-// take takes the machine back: its process ends where it stands, and for a
-// moment the machine is shown as stopped.
-func (m *machine) take() {
+// reclaim kills the process; the machine is stopped for stoppedTime.
+func (m *machine) reclaim() {
 	if m.signal(syscall.SIGKILL) {
 		<-m.exited
 	}
-	m.set(nstance.StatusStopped)
-	t := time.NewTimer(linger)
+	m.setStatus(nstance.StatusStopped)
+	t := time.NewTimer(stoppedTime)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -308,22 +310,22 @@ func (m *machine) take() {
 	}
 }
 
-// vanish removes what is left of the machine.
-func (m *machine) vanish() {
+// remove removes the machine's service, folder and entries.
+func (m *machine) remove() {
 	defer m.c.wg.Done()
-	defer close(m.gone)
-	if m.cord != nil {
-		_ = m.cord.Close()
+	defer close(m.removed)
+	if m.tether != nil {
+		_ = m.tether.Close()
 	}
 	if m.http != nil {
 		_ = m.http.Close()
 	}
 	if err := os.RemoveAll(m.dir); err != nil {
-		m.c.o.Log.Warn("folder of a machine stays behind", "instance_id", m.spec.ID, "err", err)
+		m.c.o.Log.Warn("folder of machine not removed", "instance_id", m.spec.ID, "err", err)
 	}
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
-	m.halt()
+	m.requestStop()
 	delete(m.c.machines, m.spec.ID)
 	delete(m.c.handles, m.view.ProviderID)
 }

@@ -19,10 +19,10 @@ import (
 // maxUserData bounds user data: 1 MiB.
 const maxUserData = 1 << 20
 
-// zone is where every machine is.
+// zone is the zone of every machine.
 const zone = "local"
 
-// args are what a spec may carry in Args.
+// args are the Args of a spec.
 type args struct {
 	BootDelay provider.Duration `json:"boot_delay" doc:"how long it is pending before its process starts" default:"0s"`
 	Env       map[string]string `json:"env" doc:"more environment variables"`
@@ -35,38 +35,38 @@ func (c *Cloud) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.M
 }
 
 func (c *Cloud) launch(ctx context.Context, spec nstance.MachineSpec, o Launch) (nstance.Machine, error) {
-	m, fresh, err := c.claim(ctx, spec, o)
+	m, fresh, err := c.findOrAdd(ctx, spec, o)
 	if err != nil {
 		return nstance.Machine{}, err
 	}
 	if fresh {
-		m.make()
+		m.create()
 	}
 	select {
-	case <-m.made:
+	case <-m.created:
 	case <-ctx.Done():
-		return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "machine %s is being made: %w", spec.ID, ctx.Err())
+		return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "machine %s is being created: %w", spec.ID, ctx.Err())
 	}
-	if m.failure != nil {
-		return nstance.Machine{}, m.failure
+	if m.createErr != nil {
+		return nstance.Machine{}, m.createErr
 	}
 	return c.view(m), nil
 }
 
-// claim returns the machine of spec, or enters a fresh one that the caller has
-// to make.
-func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec, o Launch) (m *machine, fresh bool, err error) {
+// findOrAdd returns the machine of spec, or adds a fresh one that the caller has to
+// create.
+func (c *Cloud) findOrAdd(ctx context.Context, spec nstance.MachineSpec, o Launch) (m *machine, fresh bool, err error) {
 	a, err := checkSpec(spec)
 	if err != nil {
 		return nil, false, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.answers(ctx); err != nil {
+	if err := c.available(ctx); err != nil {
 		return nil, false, err
 	}
 	if m := c.machines[spec.ID]; m != nil {
-		if m.print != provider.Fingerprint(spec) {
+		if m.fingerprint != provider.Fingerprint(spec) {
 			return nil, false, nstance.Errorf(nstance.Conflict, "machine %s exists with other parameters", spec.ID)
 		}
 		return m, false, nil
@@ -81,12 +81,12 @@ func (c *Cloud) claim(ctx context.Context, spec nstance.MachineSpec, o Launch) (
 	})
 	m.onExit = o.Exited
 	c.machines[spec.ID], c.handles[m.view.ProviderID] = m, m
-	c.wg.Add(1) // until the machine is gone: see live
+	c.wg.Add(1) // until the machine has been removed: see run
 	return m, true, nil
 }
 
-// answers fails when the cloud is closed or ctx has ended. It needs c.mu.
-func (c *Cloud) answers(ctx context.Context) error {
+// available fails when the cloud is closed or ctx has ended. The caller holds c.mu.
+func (c *Cloud) available(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nstance.Errorf(nstance.Unavailable, "nothing was done: %w", ctx.Err())
 	}
@@ -96,7 +96,7 @@ func (c *Cloud) answers(ctx context.Context) error {
 	return nil
 }
 
-// view returns what a caller may keep of m.
+// view returns a copy of m's view.
 func (c *Cloud) view(m *machine) nstance.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *Cloud) view(m *machine) nstance.Machine {
 func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.answers(ctx); err != nil {
+	if err := c.available(ctx); err != nil {
 		return nstance.Machine{}, err
 	}
 	m := c.machines[id]
@@ -127,7 +127,7 @@ func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 		}
 		for _, m := range machines {
 			if ctx.Err() != nil {
-				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", ctx.Err()))
+				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err()))
 				return
 			}
 			if !yield(m, nil) {
@@ -140,7 +140,7 @@ func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 func (c *Cloud) owned(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.answers(ctx); err != nil {
+	if err := c.available(ctx); err != nil {
 		return nil, err
 	}
 	var out []nstance.Machine
@@ -154,11 +154,11 @@ func (c *Cloud) owned(ctx context.Context, owner nstance.Owner) ([]nstance.Machi
 }
 
 // Delete implements [nstance.Provider]: SIGTERM, after Options.Grace SIGKILL,
-// then NotFound. Without a handle in m, the machine is looked for by its ID.
+// then NotFound. Without a handle in want, the machine is looked up by its ID.
 func (c *Cloud) Delete(ctx context.Context, want nstance.Machine) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.answers(ctx); err != nil {
+	if err := c.available(ctx); err != nil {
 		return err
 	}
 	m := c.handles[want.ProviderID]
@@ -171,17 +171,16 @@ func (c *Cloud) Delete(ctx context.Context, want nstance.Machine) error {
 	case m.view.ID != want.ID || m.view.Owner != want.Owner:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	}
-	m.halt()
+	m.requestStop()
 	return nil
 }
 
-// Interrupt announces through its metadata service that spot machine id is
-// taken back, and takes it after that time: its process is killed, it is shown
-// as stopped for a second and then gone. action is what aws announces:
-// terminate (also for ""), stop or hibernate; there the time is rounded up to
-// the next full second, as the announcement names no finer one. Announcing
-// again sets a new time. Fails with NotFound when there is no such machine,
-// Conflict when it does not run any more, Invalid when it is not spot.
+// Interrupt announces in its metadata service that spot machine id will be
+// reclaimed, and reclaims it after that time: its process is killed, it is stopped
+// for a second and then gone. action is the action that aws announces: terminate
+// (also for ""), stop or hibernate; for aws the time is rounded up to the next full
+// second. Another call sets a new time. Fails with NotFound when there is no such
+// machine, Conflict when it does not run any more, Invalid when it is not spot.
 func (c *Cloud) Interrupt(id nstance.InstanceID, action string, after time.Duration) error {
 	action = cmp.Or(action, "terminate")
 	if !slices.Contains([]string{"terminate", "stop", "hibernate"}, action) {
@@ -200,8 +199,8 @@ func (c *Cloud) Interrupt(id nstance.InstanceID, action string, after time.Durat
 	return nil
 }
 
-// Withdraw takes an announced interruption of id back: the machine stays. It
-// does nothing when none is announced, and fails as Interrupt does.
+// Withdraw withdraws an announced interruption of id: the machine stays. It does
+// nothing when none is announced, and fails as Interrupt does.
 func (c *Cloud) Withdraw(id nstance.InstanceID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +228,7 @@ func (c *Cloud) Kill(id nstance.InstanceID) error {
 	return nil
 }
 
-// living returns the machine unless it has ended or is being ended. It needs
+// living returns the machine unless it has ended or is ending. The caller holds
 // c.mu.
 func (c *Cloud) living(id nstance.InstanceID) (*machine, error) {
 	m := c.machines[id]
@@ -242,15 +241,15 @@ func (c *Cloud) living(id nstance.InstanceID) (*machine, error) {
 	return m, nil
 }
 
-// classify says what the failure to make a machine means for the caller.
+// classify classifies an error of creating a machine.
 func classify(err error) error {
 	for _, full := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
 		if errors.Is(err, full) {
-			return nstance.Errorf(nstance.Quota, "this machine has no room for one more: %w", err)
+			return nstance.Errorf(nstance.Quota, "this host has no resources for another machine: %w", err)
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nstance.Errorf(nstance.Invalid, "the machine cannot be made: %w", err)
+		return nstance.Errorf(nstance.Invalid, "the machine cannot be created: %w", err)
 	}
-	return nstance.Errorf(nstance.Internal, "the machine cannot be made: %w", err)
+	return nstance.Errorf(nstance.Internal, "the machine cannot be created: %w", err)
 }

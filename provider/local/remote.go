@@ -17,19 +17,18 @@ import (
 )
 
 // A Remote is a [Cloud] of another process, which serves it by [Serve]: its
-// machines outlive whoever asked for them. Answers and the codes of errors are
-// the cloud's own. Without one, the error is Ambiguous where a create may have
-// reached the cloud, and else Unavailable. It is safe for concurrent use.
+// machines outlive their server. Answers and the codes of errors are the cloud's
+// own. Without an answer, the error is Ambiguous if a create may have reached the
+// cloud, otherwise Unavailable. It is safe for concurrent use.
 type Remote struct {
 	client http.Client
 }
 
 var _ nstance.Provider = (*Remote)(nil)
 
-// Dial returns the cloud that is served at the socket path. Nothing is sent
-// before the first call, so whoever serves it may come later, or come again.
-// Close the Remote when done. Fails with Invalid when there cannot be such a
-// socket.
+// Dial returns the cloud that is served at the socket path. It connects at the
+// first call, so the serving process may start later, or restart. Close the Remote
+// when done. Fails with Invalid for a path that a socket cannot have.
 func Dial(path string) (*Remote, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
@@ -69,12 +68,12 @@ func (r *Remote) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	return nstance.Machine{}, unanswered(sent, err)
 }
 
-// unanswered says what it means for a create that no answer has come.
+// unanswered returns the error of a create without an answer.
 func unanswered(sent bool, err error) error {
 	if !sent {
 		return err
 	}
-	return nstance.Errorf(nstance.Ambiguous, "the machine may have been made: %w", err)
+	return nstance.Errorf(nstance.Ambiguous, "the machine may have been created: %w", err)
 }
 
 // Get implements [nstance.Provider].
@@ -134,14 +133,14 @@ func (r *Remote) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstanc
 // next reads one line of a listing.
 func next(ctx context.Context, lines *bufio.Scanner) (a answer, err error) {
 	if ctx.Err() != nil {
-		return a, nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", ctx.Err())
+		return a, nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err())
 	}
 	if !lines.Scan() {
 		err := lines.Err()
 		if err == nil {
 			err = io.ErrUnexpectedEOF
 		}
-		return a, nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", err)
+		return a, nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", err)
 	}
 	if json.Unmarshal(lines.Bytes(), &a) != nil {
 		return a, errGarbled
@@ -155,7 +154,7 @@ func next(ctx context.Context, lines *bufio.Scanner) (a answer, err error) {
 	return a, nil
 }
 
-// errGarbled is an answer that is none.
+// errGarbled is the error for an unreadable answer.
 var errGarbled error = &nstance.Error{Code: nstance.Unavailable, Msg: "the local cloud's answer cannot be read"}
 
 // call makes a call with one answer. sent says whether the call may have
@@ -196,7 +195,7 @@ func (r *Remote) send(ctx context.Context, path string, req request) (body io.Re
 		return nil, connected.Load(), nstance.Errorf(nstance.Unavailable, "the local cloud: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		_ = resp.Body.Close() // nothing in it is of use
+		_ = resp.Body.Close() // the status is enough
 		return nil, true, nstance.Errorf(nstance.Unavailable, "the local cloud answers %s", resp.Status)
 	}
 	return resp.Body, true, nil

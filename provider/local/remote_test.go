@@ -230,7 +230,7 @@ func lost(t *testing.T, calls map[string]error) {
 }
 
 func TestRemoteWithoutAnswer(t *testing.T) {
-	t.Run("nobody listens: nothing was done", func(t *testing.T) {
+	t.Run("no listener: nothing was done", func(t *testing.T) {
 		for op, err := range each(t.Context(), dial(t, socket(t))) {
 			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%s: %v", op, err)
 		}
@@ -357,7 +357,7 @@ func TestListen(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.NoFileExists(t, path)
 	})
-	t.Run("where somebody was killed", func(t *testing.T) {
+	t.Run("over the socket of a killed process", func(t *testing.T) {
 		path := socket(t)
 		l, err := net.Listen("unix", path)
 		require.NoError(t, err)
@@ -367,7 +367,7 @@ func TestListen(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
 	})
-	t.Run("not where somebody listens", func(t *testing.T) {
+	t.Run("not while a process listens", func(t *testing.T) {
 		path := socket(t)
 		l, err := local.Listen(t.Context(), path)
 		require.NoError(t, err)

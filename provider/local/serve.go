@@ -23,19 +23,18 @@ const (
 	// maxCalls is how many calls are answered at the same time.
 	maxCalls = 512
 
-	// lastCalls is how long calls have to end when Serve does.
-	lastCalls = time.Second
+	// shutdownGrace is how long calls have to end when Serve does.
+	shutdownGrace = time.Second
 )
 
-// Listen opens a socket at path for [Serve], for the owner only, and takes the
-// place of one that nobody listens on any more. Closing the listener removes
-// it. Fails with Invalid when the path is too long or cannot be used, Conflict
-// when somebody listens there.
+// Listen opens a socket at path for [Serve], for the owner only, and replaces a
+// stale socket. Closing the listener removes it. Fails with Invalid when the path
+// is too long or cannot be used, Conflict when another process listens there.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
-	if err := vacate(ctx, path); err != nil {
+	if err := removeStaleSocket(ctx, path); err != nil {
 		return nil, err
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
@@ -58,8 +57,8 @@ func checkPath(path string) error {
 	return nil
 }
 
-// vacate removes a socket that nobody listens on.
-func vacate(ctx context.Context, path string) error {
+// removeStaleSocket removes a socket without a listener.
+func removeStaleSocket(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -68,7 +67,7 @@ func vacate(ctx context.Context, path string) error {
 		return nstance.FieldError("endpoint", "name a file that does not exist", "%s is no socket", path)
 	}
 	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		return errors.Join(nstance.Errorf(nstance.Conflict, "somebody listens on %s", path), conn.Close())
+		return errors.Join(nstance.Errorf(nstance.Conflict, "another process listens on %s", path), conn.Close())
 	}
 	if err := os.Remove(path); err != nil {
 		return nstance.FieldError("endpoint", "name a file in a folder of your own", "%v", err)
@@ -76,14 +75,13 @@ func vacate(ctx context.Context, path string) error {
 	return nil
 }
 
-// Serve lets other processes call p, which a [Cloud] of this process usually
-// is, through their [Remote]s, until ctx ends. Then it returns nil, after the
-// calls in progress; those that take longer than a second are cut off, and
-// their callers know that they do not know. A call whose caller goes away has
-// its context ended. Who may connect to l may do everything: use [Listen].
-// Serve closes l.
+// Serve serves p, usually a [Cloud], to the [Remote]s of other processes until ctx
+// ends. Then it waits up to a second for calls in progress, cancels the others,
+// whose callers get Ambiguous or Unavailable, and returns nil. When a caller
+// disconnects, the context of its call ends. There is no authentication: every
+// process that can connect to l may do everything, so use [Listen]. Serve closes l.
 func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
-	f := &front{p: p, slots: make(chan struct{}, maxCalls)}
+	f := &frontend{p: p, slots: make(chan struct{}, maxCalls)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathCreate, f.single(f.create))
 	mux.HandleFunc("POST "+pathGet, f.single(f.get))
@@ -94,15 +92,15 @@ func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute, // and no ReadTimeout: it would end the context of a call that takes longer
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // a caller that dies in the middle of a call is no news
+		ErrorLog:          log.New(io.Discard, "", 0), // a caller may exit during a call
 	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastCalls)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 		defer cancel()
 		if s.Shutdown(limited) != nil {
-			_ = s.Close() // whatever it says, the listener is closed
+			_ = s.Close() // the listener is closed in any case
 		}
 	})
 	err := s.Serve(l)
@@ -110,24 +108,24 @@ func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
 		return nstance.Errorf(nstance.Unavailable, "the local cloud's socket: %w", err)
 	}
 	<-stopped
-	f.calls() // until the last one that was cut off has noticed
+	f.waitForCalls() // also for the cancelled ones
 	return nil
 }
 
-// A front answers calls with what its provider says.
-type front struct {
+// A frontend serves the calls of a provider.
+type frontend struct {
 	p     nstance.Provider
 	slots chan struct{} // one for each call in progress
 }
 
-// calls waits until no call is in progress, and lets none begin.
-func (f *front) calls() {
+// waitForCalls waits until no call is in progress, and admits no other.
+func (f *frontend) waitForCalls() {
 	for range maxCalls {
 		f.slots <- struct{}{}
 	}
 }
 
-func (f *front) limit(next http.Handler) http.Handler {
+func (f *frontend) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case f.slots <- struct{}{}:
@@ -140,7 +138,7 @@ func (f *front) limit(next http.Handler) http.Handler {
 }
 
 // single serves a call that has one answer.
-func (f *front) single(call func(context.Context, request) (answer, error)) http.HandlerFunc {
+func (f *frontend) single(call func(context.Context, request) (answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		req, err := read(w, r)
 		var a answer
@@ -154,7 +152,7 @@ func (f *front) single(call func(context.Context, request) (answer, error)) http
 	}
 }
 
-func (f *front) create(ctx context.Context, req request) (answer, error) {
+func (f *frontend) create(ctx context.Context, req request) (answer, error) {
 	if req.Spec == nil {
 		return answer{}, nstance.FieldError("spec", "", "is missing")
 	}
@@ -164,19 +162,19 @@ func (f *front) create(ctx context.Context, req request) (answer, error) {
 	return answer{Machine: &m}, err
 }
 
-func (f *front) get(ctx context.Context, req request) (answer, error) {
+func (f *frontend) get(ctx context.Context, req request) (answer, error) {
 	m, err := f.p.Get(ctx, req.ID)
 	return answer{Machine: &m}, err
 }
 
-func (f *front) delete(ctx context.Context, req request) (answer, error) {
+func (f *frontend) delete(ctx context.Context, req request) (answer, error) {
 	if req.Machine == nil {
 		return answer{}, nstance.FieldError("machine", "", "is missing")
 	}
 	return answer{Done: true}, f.p.Delete(ctx, *req.Machine)
 }
 
-func (f *front) list(w http.ResponseWriter, r *http.Request) {
+func (f *frontend) list(w http.ResponseWriter, r *http.Request) {
 	req, err := read(w, r)
 	if err != nil {
 		reply(w, answer{Error: failureOf(err)})
@@ -196,7 +194,7 @@ func (f *front) list(w http.ResponseWriter, r *http.Request) {
 
 func read(w http.ResponseWriter, r *http.Request) (request, error) {
 	var req request
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest)) // to its end: only then is it noticed when the caller goes away
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest)) // to its end: only then is a disconnect of the caller detected
 	if err == nil {
 		err = json.Unmarshal(data, &req)
 	}
@@ -206,7 +204,7 @@ func read(w http.ResponseWriter, r *http.Request) (request, error) {
 	return req, nil
 }
 
-// reply writes one line, and reports whether somebody is there to read it.
+// reply writes one line, and reports whether that succeeded.
 func reply(w http.ResponseWriter, a answer) bool {
 	return json.NewEncoder(w).Encode(a) == nil
 }

@@ -13,5 +13,5 @@ const supported = false
 func ownGroup() *syscall.SysProcAttr { return nil }
 func send(int, syscall.Signal)       {}
 func awaitExit(int) bool             { return false }
-func die()                           { os.Exit(1) }
-func openCord() (*os.File, error)    { return nil, errors.New("not on this system") }
+func killSelf()                      { os.Exit(1) }
+func openTether() (*os.File, error)  { return nil, errors.New("not on this system") }

@@ -10,8 +10,8 @@ import (
 
 const supported = true
 
-// ownGroup starts a process in a group of its own, so that all it starts can be
-// ended with it, and so that a Ctrl-C at the terminal is the parent's to handle.
+// ownGroup starts a process in a group of its own, so that its children can be
+// killed with it, and so that only the parent handles Ctrl-C at the terminal.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // send signals the process pid; SIGKILL goes to its whole group.
@@ -19,30 +19,30 @@ func send(pid int, s syscall.Signal) {
 	if s == syscall.SIGKILL {
 		pid = -pid
 	}
-	_ = syscall.Kill(pid, s) // an error says that it is gone already
+	_ = syscall.Kill(pid, s) // an error means that it has ended already
 }
 
-// die ends this process and its group, if the group is its own.
-func die() {
+// killSelf ends this process and its group, if the group is its own.
+func killSelf() {
 	if syscall.Getpgrp() == os.Getpid() {
 		_ = syscall.Kill(0, syscall.SIGKILL)
 	}
 	os.Exit(1)
 }
 
-// openCord returns the descriptor that provider/local left open. Processes that
-// this one starts do not inherit it.
-func openCord() (*os.File, error) {
+// openTether returns the descriptor that provider/local left open. Children of this
+// process do not inherit it.
+func openTether() (*os.File, error) {
 	var stat syscall.Stat_t
-	if err := syscall.Fstat(cordFD, &stat); err != nil {
-		return nil, fmt.Errorf("descriptor %d: %w", cordFD, err)
+	if err := syscall.Fstat(tetherFD, &stat); err != nil {
+		return nil, fmt.Errorf("descriptor %d: %w", tetherFD, err)
 	}
 	if stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
-		return nil, fmt.Errorf("descriptor %d is no pipe", cordFD)
+		return nil, fmt.Errorf("descriptor %d is no pipe", tetherFD)
 	}
-	syscall.CloseOnExec(cordFD)
-	if err := syscall.SetNonblock(cordFD, true); err != nil { // so that Close ends a read
-		return nil, fmt.Errorf("descriptor %d: %w", cordFD, err)
+	syscall.CloseOnExec(tetherFD)
+	if err := syscall.SetNonblock(tetherFD, true); err != nil { // so that Close ends a read
+		return nil, fmt.Errorf("descriptor %d: %w", tetherFD, err)
 	}
-	return os.NewFile(cordFD, "nstance-local-cord"), nil
+	return os.NewFile(tetherFD, "nstance-local-tether"), nil
 }

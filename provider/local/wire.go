@@ -6,9 +6,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Bounds on what goes through the socket, in bytes.
+// Bounds on messages, in bytes.
 const (
-	maxRequest = 4 << 20 // user data grows by a third on its way
+	maxRequest = 4 << 20 // base64 makes user data larger by a third
 	maxAnswer  = 1 << 20 // one machine, or one error
 	maxMessage = 4 << 10 // text of an error
 )
@@ -22,10 +22,10 @@ const (
 	pathDelete = "/delete"
 )
 
-// A request is one call. It has what that call needs.
+// A request is one call, with the fields that the call needs.
 type request struct {
 	Spec    *nstance.MachineSpec `json:"spec,omitempty"`    // create, without its Args
-	Args    []byte               `json:"args,omitempty"`    // create: byte for byte, and possibly no JSON
+	Args    []byte               `json:"args,omitempty"`    // create: unchanged, possibly not JSON
 	ID      nstance.InstanceID   `json:"id,omitempty"`      // get
 	Owner   nstance.Owner        `json:"owner,omitzero"`    // list
 	Machine *nstance.Machine     `json:"machine,omitempty"` // delete
@@ -35,10 +35,10 @@ type request struct {
 type answer struct {
 	Machine *nstance.Machine `json:"machine,omitempty"`
 	Error   *failure         `json:"error,omitempty"`
-	Done    bool             `json:"done,omitempty"` // of delete; of list: that was all
+	Done    bool             `json:"done,omitempty"` // of delete; of list: its end
 }
 
-// A failure is an nstance.Error on its way.
+// A failure is an nstance.Error on the wire.
 type failure struct {
 	Code   nstance.Code `json:"code"`
 	Field  string       `json:"field,omitempty"`
@@ -55,7 +55,7 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// codes are all there are: what else comes is from another version.
+// codes are all codes: any other is from another version.
 var codes = []nstance.Code{
 	nstance.Invalid, nstance.NotFound, nstance.Conflict, nstance.Capacity, nstance.Quota,
 	nstance.Throttled, nstance.Denied, nstance.Ambiguous, nstance.Unavailable, nstance.Internal,

@@ -18,17 +18,19 @@ type abilityPromise struct {
 	check func(*bench, provider.Abilities)
 }
 
+var accountPromises = []abilityPromise{{"it has a name that stays", checkAccount}}
+
 var imagePromises = []abilityPromise{
-	{"what is found makes machines", checkImage},
+	{"machines start from the resolved image", checkImage},
 	{"two looks agree", checkImageTwice},
 	{"a name that nothing fits is not found", checkNoImage},
 	{"a context that has ended is no answer", checkImageCancelled},
 }
 
 var subnetPromises = []abilityPromise{
-	{"every subnet is told of", checkFree},
+	{"every subnet is counted", checkFree},
 	{"a machine takes an address", checkFreeFalls},
-	{"an unknown subnet has none to tell of", checkNoSubnet},
+	{"an unknown subnet is left out", checkNoSubnet},
 	{"a context that has ended is no answer", checkFreeCancelled},
 }
 
@@ -39,9 +41,9 @@ var typePromises = []abilityPromise{
 }
 
 var balancerPromises = []abilityPromise{
-	{"who joins is a member", checkJoin},
+	{"a machine that joins is a member", checkJoin},
 	{"joining again changes nothing", checkJoinAgain},
-	{"who leaves is none any more, and the others stay", checkLeave},
+	{"a machine that leaves is no member any more, and the others stay", checkLeave},
 	{"leaving again changes nothing", checkLeaveAgain},
 	{"leaving as a machine that is gone changes nothing", checkLeaveGone},
 	{"an unknown load balancer is not found", checkNoBalancer},
@@ -58,6 +60,7 @@ func runAbilities(t *testing.T, newSubject func(t *testing.T) Subject) {
 		wanted   bool
 		promises []abilityPromise
 	}{
+		{"account", provider.AbilitiesOf(s.Provider).Account != nil, accountPromises},
 		{"images", s.Image != nstance.ImageQuery{}, imagePromises},
 		{"subnets", len(s.Subnets) > 0, subnetPromises},
 		{"types", len(s.Types) > 0, typePromises},
@@ -80,7 +83,7 @@ func (b *bench) abilities(name string) provider.Abilities {
 	b.Helper()
 	can := provider.AbilitiesOf(b.Provider)
 	has := map[string]bool{
-		"images": can.Images != nil, "subnets": can.Subnets != nil, "types": can.Types != nil, "load balancers": can.Balancers != nil,
+		"account": can.Account != nil, "images": can.Images != nil, "subnets": can.Subnets != nil, "types": can.Types != nil, "load balancers": can.Balancers != nil,
 	}
 	require.True(b, has[name], "the subject names something for an ability that the provider does not have")
 	return can
@@ -91,6 +94,15 @@ func (b *bench) ended() context.Context {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	return ctx
+}
+
+func checkAccount(b *bench, can provider.Abilities) {
+	first, err := can.Account.Account(b.Context())
+	require.NoError(b, err)
+	require.NotEmpty(b, first)
+	again, err := can.Account.Account(b.Context())
+	require.NoError(b, err)
+	require.Equal(b, first, again)
 }
 
 func checkImage(b *bench, can provider.Abilities) {

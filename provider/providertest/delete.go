@@ -53,6 +53,15 @@ func checkDeleteUnknown(b *bench) {
 	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))
 }
 
+func checkDeleteByID(b *bench) {
+	s := b.spec()
+	b.create(s)
+	b.known(s.ID)
+	b.gone(nstance.Machine{ID: s.ID, Owner: s.Owner})
+	_, err := b.Provider.Get(b.Context(), s.ID)
+	b.refused(nstance.NotFound, err)
+}
+
 func checkDeleteWrongID(b *bench) {
 	s := b.spec()
 	m := b.create(s)

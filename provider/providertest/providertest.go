@@ -114,6 +114,7 @@ var promises = []promise{
 	{"delete/repeated until not found, and the machine is gone", checkDelete},
 	{"delete/leaves other machines alone", checkDeleteOther},
 	{"delete/an unknown machine is not found", checkDeleteUnknown},
+	{"delete/without a handle finds the machine by its ID", checkDeleteByID},
 	{"delete/with another ID is a conflict and touches nothing", checkDeleteWrongID},
 	{"delete/with another owner is a conflict and touches nothing", checkDeleteWrongOwner},
 	{"delete/with another machine's handle is a conflict and touches neither", checkDeleteSwapped},

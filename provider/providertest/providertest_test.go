@@ -105,7 +105,7 @@ func listing(c *simcloud.Cloud, all func(nstance.Owner, func(nstance.Machine))) 
 	}
 }
 
-// lenient lists what keep lets through, whoever owns it.
+// lenient lists what keep lets through, of every owner.
 func lenient(keep func(filter, mark nstance.Owner) bool) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
@@ -374,7 +374,7 @@ var diseases = map[string]disease{
 			return map[string]int{"subnet-1": 5, "subnet-2": 5}, nil
 		})
 	}},
-	"counts any subnet": {"ability/subnets/an unknown subnet has none to tell of", func(p *parts, _ *simcloud.Cloud) {
+	"counts any subnet": {"ability/subnets/an unknown subnet is left out", func(p *parts, _ *simcloud.Cloud) {
 		p.SubnetCounter = subnets(func(_ context.Context, names []string) (map[string]int, error) {
 			return map[string]int{names[0]: 5}, nil
 		})
@@ -388,10 +388,10 @@ var diseases = map[string]disease{
 			return out, nil
 		})
 	}},
-	"joins nobody": {"ability/load balancers/who joins is a member", func(p *parts, c *simcloud.Cloud) {
+	"joins none": {"ability/load balancers/a machine that joins is a member", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, join: func(context.Context, nstance.LoadBalancer, []nstance.Machine) error { return nil }}
 	}},
-	"empties the load balancer": {"ability/load balancers/who leaves is none any more, and the others stay", func(p *parts, c *simcloud.Cloud) {
+	"empties the load balancer": {"ability/load balancers/a machine that leaves is no member any more, and the others stay", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, leave: func(ctx context.Context, lb nstance.LoadBalancer, _ []nstance.Machine) error {
 			return c.LeaveBalancer(ctx, lb, c.Machines())
 		}}

@@ -17,6 +17,7 @@ import (
 	"github.com/luthermonson/go-proxmox"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // An api makes the calls. Where go-proxmox has no parameter or field for what is
@@ -185,7 +186,7 @@ func (a *api) wait(ctx context.Context, upid string) error {
 				return nstance.Errorf(nstance.Ambiguous, "the node of task %s does not answer: %w", parts[5], err)
 			}
 		}
-		if !pause(ctx, a.poll) {
+		if !sleep.For(ctx, a.poll) {
 			return nstance.Errorf(nstance.Ambiguous, "task %s goes on: %w", parts[5], ctx.Err())
 		}
 	}
@@ -210,18 +211,6 @@ func ended(kind, exit string) error {
 		return nstance.Errorf(nstance.Ambiguous, "the worker of task %s died: %s", kind, exit)
 	}
 	return taskError(kind, exit)
-}
-
-// pause waits, and reports whether ctx still stands.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func storagePath(node, storage string) string {

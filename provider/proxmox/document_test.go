@@ -1,45 +1,27 @@
 package proxmox_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/server/config"
 )
 
-const document = "../../docs/providers/proxmox.md"
+const document = doctest.Providers + "proxmox.md"
 
 func TestTables(t *testing.T) {
-	for name, described := range map[string]any{"options": proxmox.Kind().Options, "args": proxmox.Kind().Args} {
-		table, err := provider.ArgTable(described)
-		require.NoError(t, err)
-		section(t, document, name, table)
-	}
-	schema, err := provider.ArgSchema("args of templates and groups for kind proxmox", proxmox.Kind().Args)
-	require.NoError(t, err)
-	const path = "../../docs/providers/proxmox-args.schema.json"
-	if *update {
-		require.NoError(t, os.WriteFile(path, schema, 0o600))
-	}
-	old, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(schema), string(old), "stale: go test ./provider/proxmox -update")
+	doctest.Kind(t, proxmox.Kind(), "args of templates and groups for kind proxmox")
 }
 
 // TestWalkthrough: the configuration in the document is whole.
 func TestWalkthrough(t *testing.T) {
-	text, err := os.ReadFile(document)
-	require.NoError(t, err)
-	_, example, ok := strings.Cut(string(text), "```jsonc\n")
-	require.True(t, ok)
-	example, _, ok = strings.Cut(example, "```\n")
-	require.True(t, ok)
+	example := string(doctest.Example(t, proxmox.Kind()))
 	conf, err := config.Parse("rack1.jsonc", []byte(example), proxmox.Kind())
 	require.NoError(t, err)
 	kind, ok := conf.Kind()

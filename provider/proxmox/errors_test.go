@@ -1,20 +1,17 @@
 package proxmox_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud/pve"
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
-
-var update = flag.Bool("update", false, "write the tables of the documents")
 
 // TestErrors meets every row of the table, through the real client: as the
 // answer to a read, in the body or in the status line alone.
@@ -88,25 +85,7 @@ func TestErrorsAreDocumented(t *testing.T) {
 		}
 		fmt.Fprintf(&s, "| %s | %s | `%s` | %s |\n", status, text, r.Code, r.Meaning)
 	}
-	section(t, "../../docs/errors.md", "proxmox", s.String())
-}
-
-// section requires what stands between a document's markers of that name to be
-// text, or writes it.
-func section(t *testing.T, path, name, text string) {
-	t.Helper()
-	old, err := os.ReadFile(path)
-	require.NoError(t, err)
-	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
-	before, rest, ok := strings.Cut(string(old), begin)
-	require.True(t, ok, "%s has no section %s", path, name)
-	_, after, ok := strings.Cut(rest, end)
-	require.True(t, ok)
-	if fresh := before + begin + text + end + after; *update {
-		require.NoError(t, os.WriteFile(path, []byte(fresh), 0o600))
-	} else {
-		require.Equal(t, fresh, string(old), "stale: go test ./provider/proxmox -update")
-	}
+	doctest.Section(t, "../../docs/errors.md", "proxmox", s.String())
 }
 
 func FuzzMarks(f *testing.F) {

@@ -28,7 +28,7 @@ func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nsta
 		for _, r := range list {
 			m, ok, err := p.listed(ctx, r, owner)
 			if err == nil && ctx.Err() != nil {
-				err = nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", ctx.Err())
+				err = nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err())
 			}
 			if err != nil {
 				yield(nstance.Machine{}, err)

@@ -6,13 +6,17 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // noticeSource is the source of notices about nodes under maintenance.
 const noticeSource = "proxmox/maintenance"
 
 // WatchNotices implements [nstance.NoticeWatcher]: machines cannot learn from
-// inside that their node is put under maintenance.
+// inside that their node is put under maintenance. That ends them: maintenance
+// mode moves what high availability manages to other nodes and nothing else
+// (pve-docs, ha-manager.adoc, "Maintenance Mode"), and these machines are not
+// managed by it. So the notice is a stop.
 func (p *Provider) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.MachineNotice, error] {
 	return func(yield func(nstance.MachineNotice, error) bool) {
 		standing := map[nstance.InstanceID]nstance.MachineNotice{}
@@ -25,7 +29,7 @@ func (p *Provider) WatchNotices(ctx context.Context, owner nstance.Owner) iter.S
 			} else if !announce(standing, now, yield) {
 				return
 			}
-			if !pause(ctx, time.Duration(p.o.NoticeInterval)) {
+			if !sleep.For(ctx, time.Duration(p.o.NoticeInterval)) {
 				return
 			}
 		}
@@ -77,7 +81,7 @@ func (p *Provider) maintained(ctx context.Context, owner nstance.Owner) (map[nst
 		if r.Type != "qemu" || r.Template == 1 || !ok || m.VMID != r.VMID || !under[r.Node] || !owner.Owns(m.Owner) {
 			continue
 		}
-		out[m.ID] = nstance.MachineNotice{ID: m.ID, Notice: nstance.Notice{Kind: nstance.Maintenance, Action: "node maintenance", Source: noticeSource,
+		out[m.ID] = nstance.MachineNotice{ID: m.ID, Notice: nstance.Notice{Kind: nstance.Stop, Action: "node maintenance", Source: noticeSource,
 			EventID: noticeSource + "/" + r.Node + "/" + string(m.ID), DetectedAt: time.Now().UTC()}}
 	}
 	return out, nil

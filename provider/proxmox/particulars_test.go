@@ -441,7 +441,8 @@ func TestNotices(t *testing.T) {
 		}
 		if seen = append(seen, n); len(seen) == 1 {
 			require.NotEmpty(t, n.Notice.EventID)
-			require.Equal(t, nstance.Maintenance, n.Notice.Kind)
+			require.Equal(t, nstance.Stop, n.Notice.Kind, "nothing moves the machine to another node")
+			require.True(t, n.Notice.Kind.Dooms())
 			require.False(t, n.Notice.Cancelled)
 			b.eventually(func() bool { return b.cloud.Faults().Calls()[callList] > 3 }, "polls")
 			b.cloud.SetMaintenance("pve2", false)

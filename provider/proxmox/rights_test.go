@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/doctest"
 	"github.com/nstance-go/nstance/internal/testcloud/pve"
 	"github.com/nstance-go/nstance/provider/providertest"
 )
@@ -126,7 +127,7 @@ func TestCommands(t *testing.T) {
 		fmt.Fprintf(&s, "pveum acl modify %s --users nstance@pve --roles %s\n", r.Path, r.Role)
 	}
 	fmt.Fprintln(&s, "```")
-	section(t, document, "commands", s.String())
+	doctest.Section(t, document, "commands", s.String())
 	s.Reset()
 	fmt.Fprintln(&s, "| path | privilege | needed to |\n|---|---|---|")
 	for _, r := range roles(t) {
@@ -134,5 +135,5 @@ func TestCommands(t *testing.T) {
 			fmt.Fprintf(&s, "| `%s` | `%s` | %s |\n", r.Path, p, r.Privileges[p])
 		}
 	}
-	section(t, document, "privileges", s.String())
+	doctest.Section(t, document, "privileges", s.String())
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // The kinds of work.
@@ -163,7 +164,7 @@ func (p *Provider) retry(ctx context.Context, w *work, step func(context.Context
 		if err != nil && ctx.Err() == nil {
 			p.log.Warn("step is repeated", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
 		}
-		if !pause(ctx, wait) {
+		if !sleep.For(ctx, wait) {
 			return ctx.Err()
 		}
 	}

@@ -40,6 +40,19 @@ func playRelay(address string) int {
 	return 0
 }
 
+// refusals are messages that QEMU ends with instead of starting a guest, by the
+// words that a guest's command line has for them.
+var refusals = map[string]string{
+	"no-kernel":      "could not load kernel",
+	"no-memory":      "qemu_thread_create: Cannot allocate memory",
+	"no-ram":         "cannot set up guest memory 'pc.ram': Invalid argument",
+	"no-space":       "-drive file=disk.qcow2: Could not write qcow2 header: No space left on device",
+	"no-descriptors": "-drive file=disk.qcow2: Could not open 'disk.qcow2': Too many open files",
+	"no-threads":     "qemu_thread_create: Resource temporarily unavailable",
+	"no-kvm":         "failed to initialize kvm: Device or resource busy",
+	"no-access":      "Could not access KVM kernel module: Permission denied",
+}
+
 // A fakeQEMU answers its monitor as QEMU 7.2 does. The guest does what the
 // kernel's command line says.
 type fakeQEMU struct {
@@ -56,13 +69,11 @@ func playQEMU(args []string) int {
 		q.args[args[i]] += args[i+1] + "\n"
 	}
 	does := func(what string) bool { return strings.Contains(q.args["-append"], what) }
-	switch {
-	case does("refused"):
-		fmt.Fprintln(os.Stderr, "qemu-system-x86_64: warning: something\nqemu-system-x86_64: could not load kernel")
-		return 1
-	case does("nomemory"):
-		fmt.Fprintln(os.Stderr, "qemu-system-x86_64: cannot set up guest memory 'pc.ram': Cannot allocate memory")
-		return 1
+	for word, message := range refusals {
+		if does(word) {
+			fmt.Fprintln(os.Stderr, "qemu-system-x86_64: warning: something\nqemu-system-x86_64: "+message)
+			return 1
+		}
 	}
 	var err error
 	if q.monitor, err = net.FileConn(os.NewFile(3, "monitor")); err != nil {

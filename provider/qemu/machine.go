@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -216,12 +217,7 @@ func (m *machine) reclaim() {
 	m.process.wait()
 	m.process = nil
 	m.setStatus(nstance.StatusStopped, nstance.LossReclaimed)
-	t := time.NewTimer(reclaimedFor)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-m.ctx.Done():
-	}
+	sleep.For(m.ctx, reclaimedFor)
 }
 
 // vanish removes what is left of the machine.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -136,8 +137,8 @@ func (p *process) save(ctx context.Context) (bool, error) {
 		case "failed", "cancelled":
 			return false, nstance.Errorf(nstance.Internal, "the memory cannot be written: %s %s", progress.Status, progress.Error)
 		}
-		if err := pause(ctx, migrationPoll); err != nil {
-			return false, err
+		if !sleep.For(ctx, migrationPoll) {
+			return false, context.Cause(ctx)
 		}
 	}
 }
@@ -155,8 +156,8 @@ func (p *process) resume(ctx context.Context, dir string) error {
 		if state.Status != "inmigrate" {
 			break
 		}
-		if err := pause(ctx, migrationPoll); err != nil {
-			return err
+		if !sleep.For(ctx, migrationPoll) {
+			return context.Cause(ctx)
 		}
 	}
 	if err := removeMemory(dir); err != nil {
@@ -171,16 +172,4 @@ func removeMemory(dir string) error {
 		return nil
 	}
 	return err
-}
-
-// pause waits, and fails when ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -95,7 +95,7 @@ func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 		}
 		for _, m := range machines {
 			if ctx.Err() != nil {
-				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "the listing was cut off: %w", ctx.Err()))
+				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err()))
 				return
 			}
 			if !yield(m, nil) {

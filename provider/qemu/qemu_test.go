@@ -183,8 +183,14 @@ func TestLife(t *testing.T) {
 	}{
 		{"guest-shutdown", nstance.StatusStopped, nstance.LossGuest},
 		{"guest-panic", nstance.StatusFailed, nstance.LossGuest},
-		{"refused", nstance.StatusFailed, nstance.LossInvalid},
-		{"nomemory", nstance.StatusFailed, nstance.LossCapacity},
+		{"no-kernel", nstance.StatusFailed, nstance.LossInvalid},
+		{"no-memory", nstance.StatusFailed, nstance.LossCapacity},
+		{"no-ram", nstance.StatusFailed, nstance.LossCapacity},
+		{"no-space", nstance.StatusFailed, nstance.LossCapacity},
+		{"no-descriptors", nstance.StatusFailed, nstance.LossQuota},
+		{"no-threads", nstance.StatusFailed, nstance.LossQuota},
+		{"no-kvm", nstance.StatusFailed, nstance.LossHost},
+		{"no-access", nstance.StatusFailed, nstance.LossHost},
 	} {
 		t.Run("cause of "+end.words, func(t *testing.T) {
 			c := cloud(t, nil)
@@ -421,4 +427,21 @@ func TestConsole(t *testing.T) {
 	m := create(t, c, newSpec())
 	prints(t, c, m, "a guest boots")
 	require.Equal(t, "a guest boots\n", copied.String())
+}
+
+// TestStartFailures: the messages of the test's QEMU use every row of the table,
+// each message one row, so that no row is without a test.
+func TestStartFailures(t *testing.T) {
+	used := map[string]int{}
+	for _, message := range refusals {
+		for _, text := range qemu.StartFailures() {
+			if strings.Contains(strings.ToLower(message), text) {
+				used[text]++
+			}
+		}
+	}
+	for _, text := range qemu.StartFailures() {
+		require.Equal(t, 1, used[text], text)
+	}
+	require.Len(t, refusals, len(used)+1, "one message is not in the table")
 }

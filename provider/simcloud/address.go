@@ -57,7 +57,7 @@ func (c *Cloud) HoldsAddress(ctx context.Context, address string) (bool, error) 
 }
 
 // AddressAt returns the name of the machine that has the address at this
-// moment; ok is false while nobody has taken it.
+// moment; ok is false while no machine has it.
 func (c *Cloud) AddressAt(address string) (name string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,7 @@ func (c *Cloud) AddressAt(address string) (name string, ok bool) {
 	return name, ok
 }
 
-// LoseAddress takes the address away from whoever has it, as a person at the
+// LoseAddress removes the address from its machine, as an operator at the
 // cloud's console would.
 func (c *Cloud) LoseAddress(address string) {
 	c.mu.Lock()

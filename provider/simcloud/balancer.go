@@ -76,7 +76,7 @@ func (c *Cloud) SetBalancer(id string, exists bool) {
 	}
 }
 
-// Attach makes something a member of a load balancer, as a person at the
+// Attach makes something a member of a load balancer, as an operator at the
 // cloud's console would.
 func (c *Cloud) Attach(id, providerID string) {
 	c.mu.Lock()

@@ -86,8 +86,8 @@ func (c *Cloud) ways() (there, back time.Duration) {
 	return d / 2, d - d/2
 }
 
-// travel takes d. A caller who does not wait that long cannot know what became
-// of its create, or where the address is.
+// travel takes d. A caller that does not wait that long cannot know the result
+// of its create or address move.
 func (c *Cloud) travel(ctx context.Context, op Op, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -127,7 +127,7 @@ func (c *Cloud) later(d time.Duration, effect func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after(d, &event{do: func() func() {
-		_ = effect() // nobody is left to hear of it
+		_ = effect() // the caller has gone
 		return nil
 	}})
 }

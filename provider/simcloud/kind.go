@@ -25,7 +25,7 @@ type kindOptions struct {
 // kindImage is one image of kind sim.
 type kindImage struct {
 	ID    string       `json:"id" doc:"its ID" required:"true"`
-	Owner string       `json:"owner" doc:"who publishes it"`
+	Owner string       `json:"owner" doc:"its publisher"`
 	Name  string       `json:"name" doc:"its name"`
 	Arch  nstance.Arch `json:"arch" doc:"its architecture" enum:"amd64|arm64"`
 }

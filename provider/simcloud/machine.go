@@ -108,7 +108,7 @@ func (c *Cloud) forget(m *machine) {
 	delete(c.machines, m.view.ID)
 	delete(c.handles, m.view.ProviderID)
 	c.detach(m)
-	c.spent.add(m.view.ID, m.view.Cause, time.Now())
+	c.usedIDs.add(m.view.ID, m.view.Cause, m.print, time.Now())
 	if c.dead++; c.dead > len(c.order)/2 {
 		c.compact()
 	}

@@ -27,7 +27,7 @@ func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine
 	err := c.call(ctx, OpGet, id, func() error {
 		found := c.machines[id]
 		if found == nil || time.Now().Before(found.visible) {
-			return nstance.Lost(c.spent.of[id].cause, "no machine %s", id)
+			return nstance.Lost(c.usedIDs.of[id].cause, "no machine %s", id)
 		}
 		m = found.view
 		return nil
@@ -91,7 +91,7 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 		}
 		return m.view, nil
 	}
-	if c.spent.has(s.ID, time.Now()) {
+	if c.usedIDs.has(s.ID, time.Now()) && !c.usedIDs.of[s.ID].free(mark) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s existed and was terminated", s.ID)
 	}
 	if err := c.imaged(s.Image); err != nil {

@@ -95,7 +95,7 @@ type Cloud struct {
 	addresses map[string]string // where each is that was taken: the machine's name
 	order     []*machine        // by seq; may hold machines that are gone
 	dead      int               // of order
-	spent     tombstones
+	usedIDs   tombstones
 	counts    map[Pool]int
 	limits    []Limit
 	failing   []startFailure

@@ -16,6 +16,13 @@ type tombstones struct {
 type tombstone struct {
 	at    time.Time
 	cause nstance.LossCause
+	print string // of its spec
+}
+
+// free reports whether the ID may be used again, by another spec: the machine
+// had been accepted, and there was nothing to start it on.
+func (t tombstone) free(spec string) bool {
+	return t.print != spec && (t.cause == nstance.LossCapacity || t.cause == nstance.LossQuota)
 }
 
 const (
@@ -23,11 +30,11 @@ const (
 	maxTokens   = 100_000
 )
 
-func (t *tombstones) add(id nstance.InstanceID, cause nstance.LossCause, now time.Time) {
+func (t *tombstones) add(id nstance.InstanceID, cause nstance.LossCause, spec string, now time.Time) {
 	if t.of == nil {
 		t.of = map[nstance.InstanceID]tombstone{}
 	}
-	t.of[id] = tombstone{now, cause}
+	t.of[id] = tombstone{now, cause, spec}
 	t.order = append(t.order, id)
 	for len(t.order) > maxTokens || now.Sub(t.of[t.order[0]].at) > tokenMemory {
 		delete(t.of, t.order[0])

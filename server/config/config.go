@@ -158,7 +158,7 @@ type Election struct {
 type GC struct {
 	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"how often machines without a record are looked for; two looks this far apart must both show one before it is deleted"`
 	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
-	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long stored objects are kept that are of no use any more: definitions and fetched user data that nothing names, and registrations of operators, and their nonces, that have expired; that and some time more, so that nothing can still need them"`
+	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long operators and their nonces are kept after they have expired, and a day more; garbage is collected as often, and every 30m at least"`
 }
 
 // Defaults come before every template.

@@ -88,7 +88,7 @@ func TestBadFiles(t *testing.T) {
 		"another kind's part":      {files: `"a": {"kind": "string", "content": "x", "part": "ca"}`, want: at + `.part: c:5:49: means nothing for kind string`},
 		"a path that leads out":    {files: `"../a": {"kind": "string", "content": "x"}`, want: `path "../a" has the segment ".."`},
 		"an absolute path":         {files: `"/a": {"kind": "string", "content": "x"}`, want: `path "/a" has the segment ""`},
-		"the agent's own":          {files: `".nstance/a": {"kind": "string", "content": "x"}`, want: `is the agent's own (use another name)`},
+		"the agent's own":          {files: `".nstance/a": {"kind": "string", "content": "x"}`, want: `is reserved for the agent (use another name)`},
 		"a file below a file":      {files: `"a": {"kind": "string", "content": "x"}, "a/b": {"kind": "string", "content": "x"}`, want: `templates.web.files["a/b"]: c:5:49: lies below the file "a" (rename one of them)`},
 		"a mode for strangers":     {files: `"a": {"kind": "string", "content": "x", "mode": "0644"}`, want: at + `.mode: c:5:49: mode 0644 is not permitted`},
 		"a mode in words":          {files: `"a": {"kind": "string", "content": "x", "mode": "rw"}`, want: `"rw" is not a file mode`},

@@ -6,11 +6,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"text/template/parse"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/render"
+	"github.com/nstance-go/nstance/internal/templates"
 	"github.com/nstance-go/nstance/server/files"
 )
 
@@ -34,8 +34,7 @@ func CheckUserData(field, text string) error {
 // that the fields which it names are among those of data. Variables are looked
 // for where it is known whose they are.
 func renderable(text string, data reflect.Type) error {
-	t, err := render.Parse(text)
-	if err != nil {
+	if _, err := render.Parse(text); err != nil {
 		wrong := strings.TrimPrefix(err.Error(), "template: text:")
 		if _, name, ok := strings.Cut(wrong, "function "); ok {
 			name = strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`)
@@ -43,81 +42,25 @@ func renderable(text string, data reflect.Type) error {
 		}
 		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
 	}
-	tree := t.Tree()
-	if tree == nil {
-		return nil
+	refs, err := templates.References(text)
+	if err != nil {
+		return nstance.Errorf(nstance.Internal, "template: %w", err) // it was parsed before
 	}
-	c := fieldCheck{data: data, tree: tree}
-	c.list(tree.Root, true)
-	return c.err
-}
-
-// A fieldCheck finds the first path in a template that leads nowhere.
-type fieldCheck struct {
-	data reflect.Type
-	tree *parse.Tree
-	err  error
-}
-
-// list walks nodes. At the root the dot is all data; within with and range it is
-// something else, which is looked at when it is rendered.
-func (c *fieldCheck) list(l *parse.ListNode, root bool) {
-	if l == nil {
-		return
-	}
-	for _, n := range l.Nodes {
-		switch n := n.(type) {
-		case *parse.ActionNode:
-			c.node(n.Pipe, root)
-		case *parse.TemplateNode:
-			c.node(n.Pipe, root)
-		case *parse.IfNode:
-			c.branch(&n.BranchNode, root, root)
-		case *parse.WithNode:
-			c.branch(&n.BranchNode, root, false)
-		case *parse.RangeNode:
-			c.branch(&n.BranchNode, root, false)
+	for _, r := range refs {
+		if err := checkPath(r, data); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
-func (c *fieldCheck) branch(n *parse.BranchNode, root, within bool) {
-	c.node(n.Pipe, root)
-	c.list(n.List, within)
-	c.list(n.ElseList, root)
-}
-
-func (c *fieldCheck) node(n parse.Node, root bool) {
-	switch n := n.(type) {
-	case *parse.PipeNode:
-		if n == nil {
-			return
-		}
-		for _, cmd := range n.Cmds {
-			for _, arg := range cmd.Args {
-				c.node(arg, root)
-			}
-		}
-	case *parse.ChainNode:
-		c.node(n.Node, root)
-	case *parse.FieldNode:
-		if root {
-			c.path(n, n.Ident)
-		}
-	case *parse.VariableNode:
-		if n.Ident[0] == "$" {
-			c.path(n, n.Ident[1:])
-		}
-	}
-}
-
-// path follows a path from the root of the data, as far as its fields are those
-// of structs.
-func (c *fieldCheck) path(n parse.Node, path []string) {
-	at := c.data
-	for i, name := range path {
+// checkPath follows a path from the root of the data, as far as its fields are
+// those of structs.
+func checkPath(r templates.Reference, data reflect.Type) error {
+	at := data
+	for i, name := range r.Path {
 		if _, method := at.MethodByName(name); at.Kind() != reflect.Struct && (method || at.Kind() == reflect.Map) {
-			return
+			return nil
 		}
 		var names []string
 		if at.Kind() == reflect.Struct {
@@ -131,12 +74,9 @@ func (c *fieldCheck) path(n parse.Node, path []string) {
 				}
 			}
 		}
-		if c.err == nil {
-			where, _ := c.tree.ErrorContext(n)
-			c.err = nstance.FieldError("", nearest.Remedy(name, names), "template line %s: there is no .%s", strings.TrimPrefix(where, "text:"), strings.Join(path[:i+1], "."))
-		}
-		return
+		return nstance.FieldError("", nearest.Remedy(name, names), "template line %s: there is no .%s", r.Place(), strings.Join(r.Path[:i+1], "."))
 	}
+	return nil
 }
 
 // sample is what templates are tried with.
@@ -164,7 +104,7 @@ func sample(def nstance.Definition, vars map[string]string) files.Boot {
 type trial struct {
 	*decoder
 	conf    *Config
-	known   map[string]*render.Template // by text; all of them can be parsed
+	texts   *render.Renderer
 	said    map[string]bool
 	checked map[string]bool // specs that the provider has checked, by what differs between groups
 }
@@ -205,43 +145,22 @@ func (r trial) try(at string, g nstance.Group) {
 // within renders every string within v. It reports whether all of them could be
 // rendered.
 func (r trial) within(at, path string, v any, data any, g nstance.Group) (any, bool) {
-	var ok bool
 	whole := true
-	switch v := v.(type) {
-	case string:
-		return r.text(at, path, v, data, g)
-	case map[string]any:
-		for _, key := range sortedKeys(v) {
-			v[key], ok = r.within(at, join(path, key), v[key], data, g)
-			whole = whole && ok
-		}
-	case []any:
-		for i := range v {
-			v[i], ok = r.within(at, index(path, i), v[i], data, g)
-			whole = whole && ok
-		}
-	}
-	return v, whole
+	out, _ := templates.MapStrings(path, v, func(path, text string) (string, error) {
+		rendered, ok := r.text(at, path, text, data, g)
+		whole = whole && ok
+		return rendered, nil
+	})
+	return out, whole
 }
 
 // text renders one template, and reports whether that was possible.
 func (r trial) text(at, path, text string, data any, g nstance.Group) (string, bool) {
-	if !strings.Contains(text, "{{") {
-		return text, true
-	}
-	t, ok := r.known[text]
-	if !ok {
-		var err error
-		if t, err = render.Parse(text); err != nil {
-			return "", false // has been said
-		}
-		r.known[text] = t
-	}
-	out, err := t.Render(r.ctx, data)
+	out, err := r.texts.Text(r.ctx, text, data)
 	switch {
 	case err == nil:
-		return string(out), true
-	case r.ctx.Err() != nil:
+		return out, true
+	case r.ctx.Err() != nil, errors.Is(err, render.ErrParse): // the decoder reports what cannot be parsed
 		return "", false
 	case errors.Is(err, render.ErrLimit), errors.Is(err, nstance.Unavailable):
 		r.once(path, "make the template do less", "%v", err)
@@ -275,7 +194,7 @@ func (r trial) once(path, remedy, format string, args ...any) {
 
 // tryAll renders the templates of every group.
 func (d *decoder) tryAll(c *Config) {
-	r := trial{d, c, map[string]*render.Template{}, map[string]bool{}, map[string]bool{}}
+	r := trial{d, c, &render.Renderer{}, map[string]bool{}, map[string]bool{}}
 	used := map[string]bool{}
 	for _, g := range c.groups {
 		if d.ctx.Err() != nil {

@@ -2,14 +2,12 @@ package config
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"text/template/parse"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/render"
+	"github.com/nstance-go/nstance/internal/templates"
 )
 
 // CheckVars fails with Invalid, naming the variable, if a template of def prints
@@ -27,8 +25,7 @@ func CheckVars(def nstance.Definition, vars map[string]string) error {
 		return nil
 	}
 	for _, t := range scripts(def) {
-		name, bare := barely(t.text, risky)
-		if bare {
+		if name := printedVar(t.text, risky); name != "" {
 			return nstance.FieldError("vars."+name, "use letters, digits and _./:@%+,=- only, or have the template print it through quote, json or base64",
 				"%s prints it as it is, and it is more than a plain word", t.path)
 		}
@@ -53,7 +50,7 @@ func scripts(def nstance.Definition) (out []script) {
 		out = append(out, script{"userdata.content", text})
 	}
 	out = append(out, embedded("args", def.Args)...)
-	for _, path := range sortedFiles(def.Files) {
+	for _, path := range slices.Sorted(maps.Keys(def.Files)) {
 		f := def.Files[path]
 		if f.Kind == nstance.FileString {
 			out = append(out, script{"files." + path, f.Content})
@@ -63,198 +60,37 @@ func scripts(def nstance.Definition) (out []script) {
 	return out
 }
 
-func sortedFiles(files map[string]nstance.File) (paths []string) {
-	for path := range files {
-		paths = append(paths, path)
-	}
-	slices.Sort(paths)
-	return paths
-}
-
 // embedded returns the strings within raw that hold more than one action.
 func embedded(path string, raw json.RawMessage) (out []script) {
 	var v any
 	if len(raw) == 0 || json.Unmarshal(raw, &v) != nil {
 		return nil
 	}
-	var walk func(path string, v any)
-	walk = func(path string, v any) {
-		switch v := v.(type) {
-		case string:
-			if !oneAction(v) {
-				out = append(out, script{path, v})
-			}
-		case map[string]any:
-			for _, key := range sortedKeys(v) {
-				walk(join(path, key), v[key])
-			}
-		case []any:
-			for i := range v {
-				walk(fmt.Sprintf("%s[%d]", path, i), v[i])
-			}
+	_, _ = templates.MapStrings(path, v, func(path, text string) (string, error) {
+		if !templates.IsOneAction(text) {
+			out = append(out, script{path, text})
 		}
-	}
-	walk(path, v)
+		return text, nil
+	})
 	return out
 }
 
-// oneAction reports whether a template is nothing but one value.
-func oneAction(text string) bool {
-	t, err := render.Parse(text)
-	if err != nil || t.Tree() == nil {
-		return false
+// printedVar returns the first of some variables that a template prints as it
+// is, or may, "" for none. A template that cannot be parsed prints nothing.
+func printedVar(text string, names map[string]bool) string {
+	refs, err := templates.References(text)
+	if err != nil {
+		return ""
 	}
-	actions := 0
-	for _, n := range t.Tree().Root.Nodes {
-		a, ok := n.(*parse.ActionNode)
+	for _, r := range refs {
+		name, all := r.Var()
 		switch {
-		case !ok || len(a.Pipe.Decl) > 0:
-			return false
-		case !render.Counts(a):
-			actions++
+		case !r.Printed:
+		case all:
+			return slices.Min(slices.Collect(maps.Keys(names)))
+		case names[name]:
+			return name
 		}
 	}
-	return actions == 1
-}
-
-// barely returns the first of some variables that a template prints as it is, or
-// may. What cannot be parsed prints nothing.
-func barely(text string, names map[string]bool) (name string, bare bool) {
-	if !strings.Contains(text, "{{") {
-		return "", false
-	}
-	t, err := render.Parse(text)
-	if err != nil || t.Tree() == nil {
-		return "", false
-	}
-	w := varWalk{names: names}
-	w.list(t.Tree().Root, true)
-	return w.found, w.found != ""
-}
-
-// A varWalk looks for variables that are printed without a function that makes
-// their values safe. Where it cannot tell it takes them for printed. What other
-// templates and the bodies of with and range are given is looked at where it is
-// given.
-type varWalk struct {
-	names map[string]bool
-	found string
-}
-
-// list looks at nodes; at the root the dot is all data.
-func (w *varWalk) list(l *parse.ListNode, root bool) {
-	if l == nil {
-		return
-	}
-	for _, n := range l.Nodes {
-		switch n := n.(type) {
-		case *parse.ActionNode:
-			w.pipe(n.Pipe, root)
-		case *parse.TemplateNode:
-			w.pipe(n.Pipe, root)
-		case *parse.IfNode:
-			if len(n.Pipe.Decl) > 0 {
-				w.pipe(n.Pipe, root)
-			}
-			w.bodies(&n.BranchNode, root, root)
-		case *parse.WithNode:
-			w.pipe(n.Pipe, root)
-			w.bodies(&n.BranchNode, false, root)
-		case *parse.RangeNode:
-			w.pipe(n.Pipe, root)
-			w.bodies(&n.BranchNode, false, root)
-		}
-	}
-}
-
-func (w *varWalk) bodies(b *parse.BranchNode, within, root bool) {
-	w.list(b.List, within)
-	w.list(b.ElseList, root)
-}
-
-// pipe looks at what a pipeline yields: nothing, if its last command makes it
-// safe.
-func (w *varWalk) pipe(p *parse.PipeNode, root bool) {
-	if p == nil || len(p.Cmds) == 0 || makesSafe(p.Cmds[len(p.Cmds)-1]) {
-		return
-	}
-	for _, c := range p.Cmds {
-		name, indexed := indexedVar(c)
-		switch {
-		case makesSafe(c):
-			continue
-		case indexed:
-			w.print(name)
-			continue
-		}
-		for _, arg := range c.Args {
-			w.node(arg, root)
-		}
-	}
-}
-
-// makesSafe reports whether a command is a function whose result is one word of a
-// shell, one JSON value, or plain.
-func makesSafe(c *parse.CommandNode) bool {
-	if len(c.Args) == 0 {
-		return false
-	}
-	f, ok := c.Args[0].(*parse.IdentifierNode)
-	return ok && slices.Contains([]string{"quote", "json", "base64", "urlquery", "len"}, f.Ident)
-}
-
-// indexedVar returns the name in index .Vars "name".
-func indexedVar(c *parse.CommandNode) (string, bool) {
-	if len(c.Args) != 3 {
-		return "", false
-	}
-	f, isCall := c.Args[0].(*parse.IdentifierNode)
-	name, isText := c.Args[2].(*parse.StringNode)
-	if !isCall || !isText || f.Ident != "index" {
-		return "", false
-	}
-	return name.Text, slices.Contains([]string{".Vars", "$.Vars"}, c.Args[1].String())
-}
-
-func (w *varWalk) node(n parse.Node, root bool) {
-	switch n := n.(type) {
-	case *parse.DotNode:
-		if root {
-			w.printAll()
-		}
-	case *parse.FieldNode:
-		if root {
-			w.path(n.Ident)
-		}
-	case *parse.VariableNode:
-		if n.Ident[0] == "$" {
-			w.path(n.Ident[1:])
-		}
-	case *parse.ChainNode:
-		w.node(n.Node, root)
-	case *parse.PipeNode:
-		w.pipe(n, root)
-	}
-}
-
-// path takes a path from the root.
-func (w *varWalk) path(path []string) {
-	switch {
-	case len(path) == 0, path[0] == "Vars" && len(path) == 1:
-		w.printAll()
-	case path[0] == "Vars":
-		w.print(path[1])
-	}
-}
-
-func (w *varWalk) print(name string) {
-	if w.names[name] && w.found == "" {
-		w.found = name
-	}
-}
-
-func (w *varWalk) printAll() {
-	for _, name := range slices.Sorted(maps.Keys(w.names)) {
-		w.print(name)
-	}
+	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -27,15 +28,24 @@ type cloud interface {
 	// serve lets servers in other processes in until ctx ends.
 	serve(ctx context.Context) error
 
-	// interrupt has the spot machine taken back, with notice.
-	interrupt(id nstance.InstanceID) error
+	// interrupt has machines taken back, with notice.
+	interrupt(ids []nstance.InstanceID) error
+
+	// affected returns which of the members are taken back when that one is: it,
+	// and where hosts are taken back those on the same host.
+	affected(id nstance.InstanceID, members []nstance.InstanceID) []nstance.InstanceID
 
 	// announce is interrupt with the time that is left, for Interrupt of the API.
 	announce(id nstance.InstanceID, action string, after time.Duration) error
 
-	// holds returns nil when the server with that number has the leader address,
-	// or there is none.
-	holds(ctx context.Context, n int) error
+	// hasAddress reports whether an address moves with the leader.
+	hasAddress() bool
+
+	// holder returns where that address is.
+	holder(ctx context.Context) (Holder, error)
+
+	// drains returns how often the machine has begun to be emptied.
+	drains(id nstance.InstanceID) int
 
 	// crash ends the machine at once, without notice.
 	crash(id nstance.InstanceID) error
@@ -56,7 +66,7 @@ func newCloud(ctx context.Context, o *Options, h *home) (cloud, error) {
 		return newTestCloud(ctx, o, h)
 	}
 	if o.QEMU != nil {
-		return newQEMUCloud(o, h)
+		return newQEMUCloud(ctx, o, h)
 	}
 	return newLocalCloud(ctx, o, h)
 }
@@ -64,7 +74,7 @@ func newCloud(ctx context.Context, o *Options, h *home) (cloud, error) {
 // A configFile is a configuration under construction.
 type configFile struct {
 	top, shard, template object
-	release              string // part of the user data
+	words                *strings.Replacer // fills in the release and the servers' addresses, in user data
 }
 
 // A localCloud is provider local.
@@ -74,12 +84,13 @@ type localCloud struct {
 	endpoint string   // for other processes
 	socket   net.Listener
 	gate     *gate
+	home     *home
 }
 
 // newLocalCloud makes the cloud. Where servers are processes of their own, its
 // socket is there before any server is.
 func newLocalCloud(ctx context.Context, o *Options, h *home) (_ *localCloud, err error) {
-	c := &localCloud{command: o.Machine, endpoint: h.socket(), gate: newGate()}
+	c := &localCloud{command: o.Machine, endpoint: h.socket(), gate: newGate(), home: h}
 	if c.Cloud, err = local.New(&local.Options{Command: o.Machine, Dir: h.machinesDir(), Protocol: o.Protocol, Stderr: h.machines, Log: o.Log}); err != nil {
 		return nil, err
 	}
@@ -112,15 +123,36 @@ func (c *localCloud) serve(ctx context.Context) error {
 	return local.Serve(ctx, c.socket, gated{c.Cloud, c.gate})
 }
 
-func (c *localCloud) interrupt(id nstance.InstanceID) error {
-	return c.Interrupt(id, "terminate", noticeAhead)
+func (c *localCloud) interrupt(ids []nstance.InstanceID) error {
+	return each(ids, func(id nstance.InstanceID) error { return c.Interrupt(id, "terminate", noticeAhead) })
+}
+
+// each calls act for every machine, until one fails.
+func each(ids []nstance.InstanceID, act func(id nstance.InstanceID) error) error {
+	for _, id := range ids {
+		if err := act(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *localCloud) affected(id nstance.InstanceID, _ []nstance.InstanceID) []nstance.InstanceID {
+	return []nstance.InstanceID{id}
 }
 
 func (c *localCloud) announce(id nstance.InstanceID, action string, after time.Duration) error {
 	return c.Interrupt(id, action, after)
 }
 
-func (c *localCloud) holds(context.Context, int) error { return nil }
+func (c *localCloud) hasAddress() bool { return false }
+
+func (c *localCloud) holder(context.Context) (Holder, error) { return Holder{}, errNoAddress }
+
+// errNoAddress is what clouds without a leader address return.
+var errNoAddress = nstance.Errorf(nstance.NotFound, "no leader address moves here")
+
+func (c *localCloud) drains(id nstance.InstanceID) int { return c.home.drains(id) }
 
 func (c *localCloud) crash(id nstance.InstanceID) error { return c.Kill(id) }
 

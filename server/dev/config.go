@@ -67,12 +67,12 @@ func configuration(o *Options, c interface {
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "drain hook: %w", err)
 	}
-	content := strings.NewReplacer(
+	words := strings.NewReplacer(
 		"@release@", strconv.Itoa(release),
 		"@registration@", strings.Join(at.registration, ","), "@agent@", strings.Join(at.agent, ","),
-	).Replace(userData)
+	)
 	conf := configFile{
-		release: strconv.Itoa(release),
+		words: words,
 		shard: object{
 			"id":               shardID,
 			"bind":             object{"http": at.bind.HTTP, "registration": at.bind.Registration, "operator": at.bind.Operator, "agent": at.bind.Agent, "peer": anyPort},
@@ -86,7 +86,7 @@ func configuration(o *Options, c interface {
 		template: object{
 			"kind": "web", "arch": arch(),
 			"market":               object{"type": nstance.Spot},
-			"userdata":             object{"content": content},
+			"userdata":             object{"content": words.Replace(userData)},
 			"vars":                 object{"drain_hook": string(hook)},
 			"registration_timeout": "1m", "launch_timeout": "2m",
 			"files": object{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -31,6 +32,14 @@ const keyVariable = "NSTANCE_SECRET_KEY"
 // Elsewhere it takes a folder that nobody has used before, and private keys are
 // sealed.
 func openDepot(ctx context.Context, o *Options, h *home) (*depot, error) {
+	d, err := openStore(ctx, o, h)
+	if err == nil {
+		_, err = lease.Prepare(ctx, d.store, shardID)
+	}
+	return d, err
+}
+
+func openStore(ctx context.Context, o *Options, h *home) (*depot, error) {
 	if o.Storage == "" {
 		store, err := storage.OpenDir(h.storageDir(), nil)
 		u := url.URL{Scheme: "file", Path: filepath.ToSlash(h.storageDir())}

@@ -23,6 +23,7 @@ import (
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/server/dev"
 	"github.com/nstance-go/nstance/storage/blob"
 )
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	code := servercmd.Main(ctx, servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...)}, Storage: blob.Open}, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
+	code := servercmd.Main(ctx, servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...), qemu.Kind()}, Storage: blob.Open}, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)
 }

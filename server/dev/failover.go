@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -17,6 +18,8 @@ type crossing struct {
 	stay     map[nstance.InstanceID]int // processes of the members that nothing happens to
 	failover time.Duration              // from the kill until the other leads
 	took     bool                       // failover is known
+	address  Holder                     // where the leader address was before
+	moved    time.Duration              // from the kill until the new leader has it; zero: it has not
 	fresh    int                        // new machines that are needed
 }
 
@@ -27,14 +30,15 @@ func (p *play) failover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.choose(members[:1]); err != nil {
+	victims := p.cloud.affected(members[0], members)
+	if err := p.choose(victims); err != nil {
 		return err
 	}
-	if err := p.remember(members[1:]); err != nil {
+	if err := p.remember(slices.DeleteFunc(members, func(id nstance.InstanceID) bool { return slices.Contains(victims, id) })); err != nil {
 		return err
 	}
 	p.crossing.fresh = growth + len(p.victims)
-	for _, step := range []func(context.Context) error{p.disturb, p.takeOver, p.finish, p.audit} {
+	for _, step := range []func(context.Context) error{p.locate, p.disturb, p.takeOver, p.finish, p.audit} {
 		if err := step(ctx); err != nil {
 			stage := p.stage
 			if p.crossing.took && p.balance == nil {
@@ -59,6 +63,46 @@ func (p *play) remember(members []nstance.InstanceID) error {
 	return nil
 }
 
+// locate waits until the leader has the leader address, where there is one.
+func (p *play) locate(ctx context.Context) error {
+	if !p.cloud.hasAddress() {
+		return nil
+	}
+	return p.poll(ctx, stageAddress, func(ctx context.Context) (err error) {
+		p.crossing.address, err = p.leaderHolds(ctx)
+		return err
+	})
+}
+
+const stageAddress = "leader_address"
+
+// leaderHolds returns where the leader address is, if that is at the leader.
+func (p *play) leaderHolds(ctx context.Context) (Holder, error) {
+	h, err := p.cloud.holder(ctx)
+	if err == nil && h.Server != p.pair.leader {
+		err = nstance.Errorf(nstance.Unavailable, "leader address %s is at %s, not at the leader's interface", h.Address, h.At)
+	}
+	return h, err
+}
+
+// eventAddressMoved is told when the new leader has the leader address.
+const eventAddressMoved nstance.EventType = "leader_address_moved"
+
+// follow waits until the new leader has the leader address, where there is one.
+func (p *play) follow(ctx context.Context, killed time.Time) error {
+	if !p.cloud.hasAddress() {
+		return nil
+	}
+	return p.poll(ctx, stageAddress, func(ctx context.Context) error {
+		h, err := p.leaderHolds(ctx)
+		if err == nil {
+			p.crossing.moved = time.Since(killed)
+			p.story.tell(nstance.Event{Type: eventAddressMoved, Reason: h.Address + " from " + p.crossing.address.At + " to " + h.At})
+		}
+		return err
+	})
+}
+
 // disturb has the victim reclaimed and the group grow, and returns when the
 // drain is under way and calls for machines hang.
 func (p *play) disturb(ctx context.Context) error {
@@ -68,7 +112,7 @@ func (p *play) disturb(ctx context.Context) error {
 		return err
 	}
 	err := p.poll(ctx, string(nstance.EventDrainStarted), func(ctx context.Context) error {
-		if p.home.drains(victim) == 0 {
+		if p.cloud.drains(victim) == 0 {
 			return nstance.Errorf(nstance.Unavailable, "machine %s is not being emptied", victim)
 		}
 		d, err := p.drain(ctx)
@@ -83,8 +127,8 @@ func (p *play) disturb(ctx context.Context) error {
 	}
 	return p.poll(ctx, "creates_in_flight", func(context.Context) error {
 		done, undone := p.cloud.front().hanging()
-		if done+undone < growth+1 {
-			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, growth+1)
+		if done+undone < p.crossing.fresh {
+			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, p.crossing.fresh)
 		}
 		return nil
 	})
@@ -112,14 +156,14 @@ func (p *play) takeOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.poll(ctx, "leader_address", func(ctx context.Context) error { return p.cloud.holds(ctx, p.pair.leader) })
+	return p.follow(ctx, killed)
 }
 
 // finish waits until everything has come to its end.
 func (p *play) finish(ctx context.Context) error {
 	// The drain is compared for as long as it stands.
 	err := p.poll(ctx, string(nstance.EventDeleted), func(ctx context.Context) error {
-		if n := p.home.drains(p.victims[0]); n > 1 {
+		if n := p.cloud.drains(p.victims[0]); n > 1 {
 			return fatal{nstance.Errorf(nstance.Internal, "the drain was begun %d times", n)}
 		}
 		switch d, err := p.drain(ctx); {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -74,7 +75,7 @@ func (p *play) strikes(ctx context.Context, rng *rand.Rand) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for p.storm.kills < p.o.Count {
-		if !pause(ctx, time.Duration(rng.Int64N(int64(2*p.o.meanPause())))) {
+		if !sleep.For(ctx, time.Duration(rng.Int64N(int64(2*p.o.meanPause())))) {
 			return context.Cause(ctx)
 		}
 		if rng.IntN(3) == 0 {
@@ -92,7 +93,7 @@ func (p *play) strikes(ctx context.Context, rng *rand.Rand) error {
 		p.storm.servers++
 		p.struck(nstance.Event{Type: eventKilled, Reason: "server " + s.name})
 		wg.Go(func() {
-			if !pause(ctx, down) {
+			if !sleep.For(ctx, down) {
 				return
 			}
 			if err := p.pair.start(s); err != nil {
@@ -149,12 +150,12 @@ func (p *play) anyMachine(ctx context.Context, rng *rand.Rand) (nstance.Instance
 // taken back, the template changes. What nobody does because nobody leads is
 // left undone.
 func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
-	for pause(ctx, 100*time.Millisecond+time.Duration(rng.Int64N(int64(time.Second)))) {
+	for sleep.For(ctx, 100*time.Millisecond+time.Duration(rng.Int64N(int64(time.Second)))) {
 		switch rng.IntN(4) {
 		case 0, 1:
 			_ = p.resize(ctx, p.o.size()-1+rng.IntN(spread+2))
 		case 2:
-			if id, ok := p.anyMachine(ctx, rng); ok && p.cloud.interrupt(id) == nil {
+			if id, ok := p.anyMachine(ctx, rng); ok && p.cloud.interrupt([]nstance.InstanceID{id}) == nil {
 				p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 			}
 		case 3:

@@ -43,8 +43,8 @@ type Options struct {
 	// Scenario to play; empty: none, Run serves until its context ends.
 	Scenario string
 
-	Instances int // size of the group; 3, of virtual machines 1
-	Count     int // its size in scenario mass; 50. How often scenario kill kills; 20
+	Instances int // size of the group; 3, of virtual machines 1, in scenario failover 2
+	Count     int // its size in scenario mass; 50, of virtual machines 4. How often scenario kill kills; 20
 
 	// Seed decides what scenario kill does, and when: the same seed, the same
 	// choices. Zero: a random one, which the summary names.
@@ -74,7 +74,7 @@ type Options struct {
 	Cloud *Cloud
 
 	// QEMU has virtual machines, with the kernel and the initramfs that it names.
-	// Nil: child processes. For scenarios interrupt, crash and rollout.
+	// Nil: child processes. For all scenarios but kill.
 	QEMU *qemu.Options
 
 	// JSON has every event written to Out as one JSON object a line, and
@@ -113,7 +113,10 @@ func (o *Options) complete() (*Options, error) {
 		c = *o
 	}
 	if c.QEMU != nil {
-		fill(&c.Instances, 1)
+		fill(&c.Instances, map[bool]int{true: guestFailover, false: 1}[c.Scenario == Failover])
+		if c.Scenario == Mass {
+			fill(&c.Count, guestCount)
+		}
 		fill(&c.patience, guestPatience)
 	}
 	fill(&c.Instances, defaultInstances)
@@ -166,8 +169,8 @@ func (o *Options) check() error {
 	if o.Scenario != "" && !slices.Contains(Scenarios(), o.Scenario) {
 		return nstance.FieldError("scenario", "use "+strings.Join(Scenarios(), ", "), "%.64q is not a scenario of this version", o.Scenario)
 	}
-	if o.Cloud != nil && !o.Cloud.Kind.Spot && o.Scenario != "" && !slices.Contains([]string{Crash, Rollout}, o.Scenario) {
-		return nstance.FieldError("scenario", "use crash or rollout", "provider %s takes no machines back, which is part of %s", o.Cloud.Kind.Name, o.Scenario)
+	if err := o.checkCloud(); err != nil {
+		return err
 	}
 	if err := o.checkQEMU(); err != nil {
 		return err
@@ -184,6 +187,20 @@ func (o *Options) check() error {
 	host, _, err := net.SplitHostPort(o.HTTP)
 	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return nstance.FieldError("http", "use 127.0.0.1:8990, or another port", "%.64q is not an address of the loopback interface", o.HTTP)
+	}
+	return nil
+}
+
+// checkCloud refuses scenarios in which the cloud would have to take machines back
+// in a way that it does not.
+func (o *Options) checkCloud() error {
+	switch {
+	case o.Cloud == nil || o.Cloud.Kind.Spot || slices.Contains([]string{"", Crash, Rollout}, o.Scenario):
+		return nil
+	case o.Cloud.Maintain == nil:
+		return nstance.FieldError("scenario", "use crash or rollout", "provider %s takes no machines back, which is part of %s", o.Cloud.Kind.Name, o.Scenario)
+	case o.Scenario == Kill:
+		return nstance.FieldError("scenario", "use failover", "provider %s takes whole nodes back, not single machines: at random instants none would be left", o.Cloud.Kind.Name)
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func (o *output) summary(s Summary) error {
 		ms   *int64
 	}{
 		{"without a leader", s.FailoverMS},
+		{"leader address moved", s.LeaderAddressMS},
 		{"detected", s.DetectedMS},
 		{"received", s.ReceivedMS},
 		{"replacement requested", s.ReplacementRequestedMS},

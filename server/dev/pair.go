@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/server"
 )
 
@@ -97,7 +98,7 @@ func (p *pair) serve(ctx, limited context.Context, end context.CancelCauseFunc) 
 		addrs = append(addrs, s.addrs)
 	}
 	for !p.settled(limited) {
-		if !pause(limited, again) {
+		if !sleep.For(limited, again) {
 			return nil, context.Cause(limited)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // noticeAhead is how long before it is taken a machine is told: as on AWS.
@@ -62,7 +63,7 @@ func (p *play) interrupt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.reclaim(ctx, members[:1])
+	return p.reclaim(ctx, p.cloud.affected(members[0], members))
 }
 
 func (p *play) mass(ctx context.Context) error {
@@ -98,11 +99,8 @@ func (p *play) publish(members []nstance.InstanceID) error {
 	p.since = time.Now()
 	for _, id := range members {
 		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
-		if err := p.cloud.interrupt(id); err != nil {
-			return err
-		}
 	}
-	return nil
+	return p.cloud.interrupt(members)
 }
 
 // crash kills a member's process: nothing is left to drain.
@@ -276,7 +274,7 @@ func (p *play) every(ctx context.Context, d time.Duration, stage string, look fu
 		if _, final := errors.AsType[fatal](err); final {
 			return err
 		}
-		if !pause(limited, d) {
+		if !sleep.For(limited, d) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

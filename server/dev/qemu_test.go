@@ -19,7 +19,7 @@ import (
 func TestQEMU(t *testing.T) {
 	dir := os.Getenv("NSTANCE_TEST_QEMU")
 	require.NotEmpty(t, dir, "NSTANCE_TEST_QEMU must name the folder with vmlinuz and initrd: run make test-qemu")
-	for _, scenario := range []string{dev.Interrupt, dev.Crash, dev.Rollout} {
+	for _, scenario := range []string{dev.Interrupt, dev.Mass, dev.Crash, dev.Rollout, dev.Failover} {
 		t.Run(scenario, func(t *testing.T) {
 			var out, machines screen
 			err := dev.Run(t.Context(), &dev.Options{

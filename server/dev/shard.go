@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -79,10 +80,15 @@ func (w *shard) newServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// the directory's lock keeps others away
+	elector, err := lease.New(w.depot.store, shardID, &lease.Options{TakeAtOnce: true, Log: w.o.Log})
+	if err != nil {
+		return err
+	}
 	w.server, err = server.New(ctx, w.depot.store, machines, w.conf.read, &server.Options{
 		Secrets: w.depot.box, Cache: w.home.cacheFile(), Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true, Announce: w.cloud.announce,
 		Kinds:   w.cloud.kinds(),
-		Elector: lease.NewSingle(w.depot.store, shardID, &lease.Options{Log: w.o.Log}), // the directory's lock keeps others away
+		Elector: elector,
 	})
 	return err
 }
@@ -148,21 +154,9 @@ func (w *shard) login(ctx context.Context, servers []server.Addresses) error {
 		if nstance.CodeOf(err) != nstance.Unavailable { // the server may not lead yet
 			return err
 		}
-		if !pause(ctx, again) {
+		if !sleep.For(ctx, again) {
 			return errors.Join(context.Cause(ctx), err)
 		}
-	}
-}
-
-// pause waits, and reports whether ctx has not ended meanwhile.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

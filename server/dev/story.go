@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // maxEvents bounds what a story holds: far more than any scenario tells.
@@ -129,7 +129,7 @@ func (h history) index() index {
 		switch {
 		case e.Replaces != "":
 			keep(x.replacing, indexKey{e.Type, e.Replaces}, e)
-		case e.Type == nstance.EventCreateRequested && e.Reason == string(reconcile.ReasonRollout):
+		case e.Type == nstance.EventCreateRequested && e.Reason == string(plan.ReasonRollout):
 			fresh = append(fresh, e.Instance)
 		case e.Type == nstance.EventDrainStarted && e.Drain != nil && e.Drain.Voluntary:
 			retired = append(retired, e.Instance)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/dev"
 )
@@ -69,15 +69,15 @@ func TestStory(t *testing.T) {
 // rolling is a rollout of a group of two, as it should be.
 func rolling() dev.History {
 	return dev.History{
-		{Type: nstance.EventCreateRequested, Instance: "a", Reason: string(reconcile.ReasonSize)},
-		{Type: nstance.EventCreateRequested, Instance: "b", Reason: string(reconcile.ReasonSize)},
+		{Type: nstance.EventCreateRequested, Instance: "a", Reason: string(plan.ReasonSize)},
+		{Type: nstance.EventCreateRequested, Instance: "b", Reason: string(plan.ReasonSize)},
 		{Type: nstance.EventReady, Instance: "a"},
 		{Type: nstance.EventReady, Instance: "b"},
 		{Type: nstance.EventGroupReady},
-		{Type: nstance.EventCreateRequested, Instance: "c", Reason: string(reconcile.ReasonRollout)},
+		{Type: nstance.EventCreateRequested, Instance: "c", Reason: string(plan.ReasonRollout)},
 		{Type: nstance.EventReady, Instance: "c"},
 		{Type: nstance.EventDrainStarted, Instance: "a"},
-		{Type: nstance.EventCreateRequested, Instance: "d", Reason: string(reconcile.ReasonRollout)},
+		{Type: nstance.EventCreateRequested, Instance: "d", Reason: string(plan.ReasonRollout)},
 		{Type: nstance.EventReady, Instance: "d"},
 		{Type: nstance.EventDrainStarted, Instance: "b"},
 	}

@@ -27,6 +27,11 @@ type Summary struct {
 	Duplicated *int   `json:"duplicated,omitempty"`
 	FailoverMS *int64 `json:"failover_ms,omitempty"`
 
+	// LeaderAddressMS is the time from the leader's death until the leader
+	// address was at the new leader's interface, where the cloud has one that
+	// moves (failover).
+	LeaderAddressMS *int64 `json:"leader_address_ms,omitempty"`
+
 	// What scenario kill has done.
 	Seed        *uint64 `json:"seed,omitempty"`
 	Kills       *int    `json:"kills,omitempty"`
@@ -79,6 +84,9 @@ func (p *play) summary() Summary {
 	if p.crossing.took {
 		ms := p.crossing.failover.Milliseconds()
 		s.FailoverMS = &ms
+	}
+	if p.crossing.moved > 0 {
+		s.LeaderAddressMS = new(p.crossing.moved.Milliseconds())
 	}
 	p.storm.summarize(p.o, &s)
 	if p.balance != nil {

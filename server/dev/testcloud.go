@@ -41,9 +41,13 @@ type Cloud struct {
 	// machines that servers run on. Nil: nothing.
 	Prepare func(ctx context.Context, api API) error
 
-	// Holds returns nil when the server with that number has the leader address.
-	// Nil: there is no such address.
-	Holds func(ctx context.Context, api API, n int) error
+	// Maintain begins maintenance of the hosts of machines, which the cloud announces
+	// for every machine there. Nil: the cloud takes spot machines back, each alone.
+	Maintain func(machines []testcloud.Machine) error
+
+	// Holder returns where the leader address is, by the cloud's API. Fails with
+	// Unavailable when no server has it. Nil: there is no such address.
+	Holder func(ctx context.Context, api API) (Holder, error)
 
 	// Consistency is how long the cloud may not know its own new machine, instead
 	// of what the real one takes.
@@ -68,6 +72,13 @@ type API struct {
 	Dir      string // for files of credentials
 }
 
+// A Holder has the leader address.
+type Holder struct {
+	Address string
+	Server  int    // number of the server
+	At      string // network interface or machine of that server, as the cloud names it
+}
+
 // A TestServer is a test cloud with its API.
 type TestServer interface {
 	testcloud.Cloud
@@ -78,6 +89,7 @@ type TestServer interface {
 type testCloud struct {
 	Cloud
 	o      *Options
+	home   *home
 	guests *guests
 	server TestServer
 	http   *http.Server
@@ -88,7 +100,7 @@ type testCloud struct {
 
 func newTestCloud(ctx context.Context, o *Options, h *home) (*testCloud, error) {
 	o.Server = append(slices.Clone(o.Server), "--consistency", o.Cloud.Consistency.String())
-	c := &testCloud{Cloud: *o.Cloud, o: o, guests: &guests{gate: newGate()}, served: make(chan struct{})}
+	c := &testCloud{Cloud: *o.Cloud, o: o, home: h, guests: &guests{gate: newGate()}, served: make(chan struct{})}
 	c.Kind.Consistency = c.Consistency
 	var err error
 	if c.guests.local, err = local.New(&local.Options{Command: o.Machine, Dir: h.machinesDir(), Protocol: c.Protocol, Stderr: h.machines, Log: o.Log}); err != nil {
@@ -153,31 +165,68 @@ func (c *testCloud) kinds() provider.Kinds { return provider.Kinds{c.Kind} }
 // serve does nothing: the cloud is a server of its own already.
 func (c *testCloud) serve(context.Context) error { return nil }
 
-func (c *testCloud) interrupt(id nstance.InstanceID) error {
-	return c.announce(id, "", noticeAhead)
+func (c *testCloud) interrupt(ids []nstance.InstanceID) error {
+	if c.Maintain == nil {
+		return each(ids, func(id nstance.InstanceID) error { return c.announce(id, "", noticeAhead) })
+	}
+	var machines []testcloud.Machine
+	for _, id := range ids {
+		m, err := c.machine(id)
+		if err != nil {
+			return err
+		}
+		machines = append(machines, m)
+	}
+	return c.Maintain(machines)
+}
+
+func (c *testCloud) affected(id nstance.InstanceID, members []nstance.InstanceID) []nstance.InstanceID {
+	m, err := c.machine(id)
+	if c.Maintain == nil || err != nil {
+		return []nstance.InstanceID{id}
+	}
+	var out []nstance.InstanceID
+	for _, member := range members {
+		if other, err := c.machine(member); err == nil && other.Zone == m.Zone {
+			out = append(out, member)
+		}
+	}
+	return out
 }
 
 func (c *testCloud) announce(id nstance.InstanceID, _ string, after time.Duration) error {
-	return c.about(id, func(handle string) error { return c.server.Reclaim(handle, after) })
-}
-
-func (c *testCloud) holds(ctx context.Context, n int) error {
-	if c.Holds == nil {
-		return nil
+	m, err := c.machine(id)
+	switch {
+	case err != nil:
+		return err
+	case c.Maintain != nil:
+		return c.Maintain([]testcloud.Machine{m})
 	}
-	return c.Holds(ctx, c.api, n)
+	return c.server.Reclaim(m.Handle, after)
 }
 
-func (c *testCloud) crash(id nstance.InstanceID) error { return c.about(id, c.server.Fail) }
+func (c *testCloud) hasAddress() bool { return c.Holder != nil }
 
-// about calls act with the handle of a machine.
-func (c *testCloud) about(id nstance.InstanceID, act func(handle string) error) error {
+func (c *testCloud) holder(ctx context.Context) (Holder, error) { return c.Holder(ctx, c.api) }
+
+func (c *testCloud) drains(id nstance.InstanceID) int { return c.home.drains(id) }
+
+func (c *testCloud) crash(id nstance.InstanceID) error {
+	m, err := c.machine(id)
+	if err != nil {
+		return err
+	}
+	return c.server.Fail(m.Handle)
+}
+
+// machine returns the machine of an instance.
+func (c *testCloud) machine(id nstance.InstanceID) (testcloud.Machine, error) {
 	for _, m := range c.server.Machines() {
 		if m.ID == id && !m.Status.Dead() {
-			return act(m.Handle)
+			return m, nil
 		}
 	}
-	return nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	return testcloud.Machine{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
 }
 
 func (c *testCloud) machines(context.Context, nstance.Owner) ([]nstance.Machine, error) {

@@ -91,11 +91,11 @@ func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519
 // reaches a certificate only within the domain that the certificate permits: a
 // name that would be another one without it must be there.
 func (k *Kit) certifiedName(ctx context.Context, c nstance.Certificate, text string, m *Machine) (string, error) {
-	name, err := k.text.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m})
+	name, err := k.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m})
 	if err != nil || name == "" {
 		return "", err
 	}
-	known, err := k.text.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m.known()})
+	known, err := k.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m.known()})
 	if err == nil && known == name || within(name, c.DNSSuffix) {
 		return name, nil
 	}

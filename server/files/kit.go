@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/render"
 )
 
 // A Kit is the files of a group as far as they are alike on its machines. It is
@@ -18,7 +19,7 @@ type Kit struct {
 	hash    string
 	def     nstance.Definition
 	common  Common
-	text    *renderer
+	texts   *render.Renderer
 	paths   []string         // sorted
 	alike   map[string]piece // by path
 	own     []string         // paths of what is rendered for each machine
@@ -51,10 +52,9 @@ func pieceOf(data []byte, err error) piece {
 // said file by file.
 func Prepare(ctx context.Context, hash string, d nstance.Definition, common Common, src Sources, before *Kit) *Kit {
 	k := &Kit{
-		hash: hash, def: d, common: common, text: newRenderer(),
+		hash: hash, def: d, common: common, texts: &render.Renderer{},
 		paths: slices.Sorted(maps.Keys(d.Files)), alike: map[string]piece{},
 	}
-	texts(d, k.text.parse)
 	var known map[string]found
 	if before != nil {
 		known = before.sources
@@ -81,12 +81,12 @@ func Prepare(ctx context.Context, hash string, d nstance.Definition, common Comm
 func (k *Kit) content(ctx context.Context, f nstance.File, v *view) ([]byte, error) {
 	switch f.Kind {
 	case nstance.FileString:
-		text, err := k.text.render(ctx, f.Content, v)
+		text, err := k.render(ctx, f.Content, v)
 		return []byte(text), err
 	case nstance.FileEnv:
-		return k.text.env(ctx, f.Env, v)
+		return k.env(ctx, f.Env, v)
 	case nstance.FileJSON:
-		return k.text.json(ctx, f.JSON, v)
+		return k.json(ctx, f.JSON, v)
 	case nstance.FileSecret, nstance.FileStorage:
 		id, _, _ := origin(f, Sources{})
 		got := k.sources[id]

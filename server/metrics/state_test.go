@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server/metrics"
 )
 
@@ -29,13 +30,13 @@ func page(m *metrics.Metrics, names ...string) (out []string) {
 }
 
 func TestStateIsShownWhole(t *testing.T) {
-	hold := func(kind string) reconcile.HoldView { return reconcile.HoldView{Hold: reconcile.Hold{Kind: kind}} }
+	hold := func(kind string) reconcile.HoldView { return reconcile.HoldView{Hold: plan.Hold{Kind: kind}} }
 	s := metrics.State{
 		Cluster: "c1", Shard: "s1", Version: "v", Leading: true, Epoch: 7, LeaseAge: 1500 * time.Millisecond, Agents: 3,
 		QueueAge: 250 * time.Millisecond, Orphans: 4, Attention: map[string]int{"clock": 5}, JournalLost: 6,
 		Groups: []reconcile.GroupView{{
 			Group: nstance.Group{Key: nstance.GroupKey{Tenant: "t", Group: "g"}, Size: 11}, Ready: 12, Booting: 13, Leaving: 14, Stale: 15, OnDemand: 16, Preserved: 17, Gone: 18,
-			Holds: []reconcile.HoldView{hold(reconcile.HoldPaused), hold(reconcile.HoldBreaker), hold(reconcile.HoldPaused)},
+			Holds: []reconcile.HoldView{hold(plan.HoldPaused), hold(plan.HoldBreaker), hold(plan.HoldPaused)},
 		}},
 	}
 	m := metrics.New(func() metrics.State { return s })

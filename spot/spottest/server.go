@@ -7,16 +7,16 @@ import (
 	"github.com/nstance-go/nstance/internal/imds"
 )
 
-// Options say what kind of machine a Server belongs to: the protocol (aws,
-// gcp or azure), which tokens it wants, whether the machine is spot.
+// Options describe the machine of a Server: the protocol (aws, gcp or azure),
+// whether tokens are required, whether the machine is spot.
 type Options = imds.Options
 
 // An Event is one scheduled maintenance event.
 type Event = imds.Event
 
-// A Server is a metadata service on a socket of 127.0.0.1. Beside what Cloud
-// asks for it can announce everything else that its cloud can, and fail in
-// detail: see its embedded methods.
+// A Server is a metadata service on a socket of 127.0.0.1. Beside the methods of
+// Cloud it can announce everything else that its cloud can, and fail single
+// requests: see its embedded methods.
 type Server struct {
 	*imds.Server
 	URL string // without a trailing slash: a detector's base URL
@@ -38,8 +38,8 @@ func NewServer(t testing.TB, o *Options) *Server {
 	return &Server{Server: cloud, URL: web.URL}
 }
 
-// Garble replaces what the service says about a reclaim with nonsense.
-func (s *Server) Garble() {
+// Corrupt replaces the document about a reclaim with an unreadable one.
+func (s *Server) Corrupt() {
 	switch s.Protocol() {
 	case imds.GCP:
 		s.SetRaw(imds.GCPPreempted, "<html>")
@@ -50,8 +50,8 @@ func (s *Server) Garble() {
 	}
 }
 
-// Break makes every read fail, those that wait included.
+// Break makes every read fail, including long polls under way.
 func (s *Server) Break() { s.Fail(503, -1) }
 
-// Mend ends Break.
-func (s *Server) Mend() { s.Recover() }
+// Restore ends Break.
+func (s *Server) Restore() { s.Recover() }

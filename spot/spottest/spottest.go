@@ -2,8 +2,8 @@
 // promise of the interface is a named subtest of Run. A detector's own test is
 // a few lines that build it over a Cloud and call Run.
 //
-// Server is a Cloud that speaks the metadata protocols of aws, gcp and azure on a real
-// socket. A detector that asks something else brings a small Cloud of its own;
+// Server is a Cloud that speaks the metadata protocols of aws, gcp and azure on a
+// real socket. A detector with another protocol brings a small Cloud of its own;
 // examples/custom-detector shows one.
 package spottest
 
@@ -17,29 +17,29 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Cloud is what the suite makes a detector see. Its methods are called by one
-// goroutine at a time and have taken effect when they return.
+// A Cloud controls what a detector reads. Its methods are called by one goroutine
+// at a time and have taken effect when they return.
 type Cloud interface {
 	// SetSpot says whether the machine is spot capacity.
 	SetSpot(spot bool)
 
 	// Reclaim announces that the capacity is taken back, with the action and
-	// the deadline if this cloud can say them.
+	// the deadline if this cloud has them.
 	Reclaim(action string, deadline time.Time)
 
-	// Withdraw takes the announcement back, readable or not.
+	// Withdraw removes the announcement, readable or not.
 	Withdraw()
 
-	// Garble replaces the announcement, if any, with something unreadable.
-	Garble()
+	// Corrupt replaces the announcement, if any, with an unreadable one.
+	Corrupt()
 
-	// Break makes everything unreadable as by an outage, until Mend.
+	// Break makes every read fail, as in an outage, until Restore.
 	Break()
-	Mend()
+	Restore()
 }
 
-// A Factory makes a new detector and the cloud it looks at, for one subtest:
-// spot capacity, nothing announced. The detector should look every 10 ms or so.
+// A Factory makes a new detector and the cloud it reads, for one subtest: spot
+// capacity, nothing announced. The detector should poll about every 10 ms.
 type Factory func(t *testing.T) (nstance.SpotDetector, Cloud)
 
 // Run checks the detectors that factory makes against every promise of
@@ -63,14 +63,14 @@ var promises = []promise{
 	{"interruptible: an error is not a no", interruptibleError},
 	{"interruptible returns when the context ends", interruptibleEnds},
 	{"a notice is yielded as it appears", appears},
-	{"what stands already is yielded when the watch begins", stands},
+	{"a standing notice is yielded when the watch begins", stands},
 	{"an announcement is yielded once", once},
 	{"an announcement has one identity whenever it is seen", identity},
 	{"an announcement that changes is yielded again", changes},
 	{"a withdrawn announcement is yielded as cancelled", withdrawn},
 	{"a deadline past when the watch begins is not yielded", past},
 	{"a deadline past when it appears is yielded", late},
-	{"an error is news, not the end", errorIsNews},
+	{"a watch goes on after an error", errorDoesNotEnd},
 	{"an error never withdraws a notice", errorKeeps},
 	{"an unreadable announcement is an error and withdraws nothing", garbled},
 	{"a watch ends when the context ends", ends},
@@ -92,7 +92,7 @@ func interruptibleError(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	_, err := d.Interruptible(t.Context())
 	require.Error(t, err)
 	require.NotEqual(t, nstance.Internal, nstance.CodeOf(err), "an outage must have a code of its own: %v", err)
-	cloud.Mend()
+	cloud.Restore()
 	got, err := d.Interruptible(t.Context())
 	require.NoError(t, err, "the outage is over")
 	require.True(t, got)
@@ -128,16 +128,16 @@ func stands(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, nstance.Reclaim, start(t, d).notice(t).Kind)
 }
 
-// once has the detector look often between the announcement and its
-// withdrawal: an error seen in between is proof that it did.
+// once lets the detector read several times between the announcement and its
+// withdrawal: an error yielded in between proves that it did.
 func once(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
 	first := w.notice(t)
 	cloud.Break()
-	_ = w.trouble(t)
-	cloud.Mend()
+	_ = w.nextError(t)
+	cloud.Restore()
 	cloud.Withdraw()
 	n := w.notice(t)
 	require.True(t, n.Cancelled, "yielded again: %+v", n)
@@ -155,7 +155,7 @@ func identity(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, first.EventID, second.EventID)
 }
 
-// changes cannot ask for more of a cloud that says neither action nor time.
+// changes returns early for a cloud that announces neither action nor time.
 func changes(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	deadline := soon()
@@ -185,7 +185,7 @@ func withdrawn(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
 	w := start(t, d)
-	for n := range w.during(t, silence) {
+	for n := range w.during(t, quietPeriod) {
 		require.Zero(t, n.Deadline, "a stale deadline was yielded")
 		return
 	}
@@ -194,7 +194,7 @@ func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, deadline.Equal(w.notice(t).Deadline))
 }
 
-// late makes sure that the watch has begun: what it yields first is the proof.
+// late makes sure that the watch has begun: its first notice proves it.
 func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	cloud.Reclaim("terminate", soon())
@@ -202,14 +202,14 @@ func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	cloud.Withdraw()
 	require.True(t, w.notice(t).Cancelled)
 	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
-	require.False(t, w.notice(t).Cancelled, "what appears while watched is not stale")
+	require.False(t, w.notice(t).Cancelled, "a notice that appears during the watch is not stale")
 }
 
-func errorIsNews(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func errorDoesNotEnd(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	cloud.Break()
-	require.NotEmpty(t, nstance.CodeOf(w.trouble(t)))
-	cloud.Mend()
+	require.NotEmpty(t, nstance.CodeOf(w.nextError(t)))
+	cloud.Restore()
 	cloud.Reclaim("terminate", soon())
 	require.Equal(t, nstance.Reclaim, w.notice(t).Kind)
 }
@@ -219,8 +219,8 @@ func errorKeeps(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	cloud.Reclaim("terminate", soon())
 	standing := w.notice(t)
 	cloud.Break()
-	_ = w.trouble(t)
-	cloud.Mend()
+	_ = w.nextError(t)
+	cloud.Restore()
 	w.quiet(t)
 	cloud.Withdraw()
 	n := w.notice(t)
@@ -230,14 +230,14 @@ func errorKeeps(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 
 func garbled(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
-	cloud.Garble()
-	_ = w.trouble(t)
+	cloud.Corrupt()
+	_ = w.nextError(t)
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
 	standing := w.notice(t)
 	require.False(t, standing.Cancelled)
-	cloud.Garble()
-	_ = w.trouble(t)
+	cloud.Corrupt()
+	_ = w.nextError(t)
 	w.quiet(t)
 	cloud.Withdraw()
 	n := w.notice(t)
@@ -265,7 +265,7 @@ func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	}()
 	select {
 	case <-left:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		require.FailNow(t, "the watch goes on without its reader")
 	}
 }
@@ -276,6 +276,6 @@ func several(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, a.notice(t).EventID, b.notice(t).EventID)
 }
 
-// soon is a deadline that no subtest lives to see, in the whole seconds that
-// clouds announce.
+// soon returns a deadline after the end of every subtest, in whole seconds as
+// clouds announce them.
 func soon() time.Time { return time.Now().UTC().Truncate(time.Second).Add(time.Hour) }

@@ -17,16 +17,16 @@ import (
 	"github.com/nstance-go/nstance/spot/spottest"
 )
 
-// A spoiled detector breaks one promise.
-type spoiled struct {
+// A defective detector breaks one promise.
+type defective struct {
 	nstance.SpotDetector
-	spoil func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool
+	alter func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool
 }
 
-func (s spoiled) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+func (s defective) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		for n, err := range s.SpotDetector.Watch(ctx) {
-			if !s.spoil(n, err, yield) {
+			if !s.alter(n, err, yield) {
 				return
 			}
 		}
@@ -67,53 +67,53 @@ func invents(n nstance.Notice, err error, yield func(nstance.Notice, error) bool
 	return yield(n, err)
 }
 
-// A shrug takes an error for a no.
-type shrug struct{ nstance.SpotDetector }
+// An errorAsNo detector takes an error for a no.
+type errorAsNo struct{ nstance.SpotDetector }
 
-func (s shrug) Interruptible(ctx context.Context) (bool, error) {
+func (s errorAsNo) Interruptible(ctx context.Context) (bool, error) {
 	yes, _ := s.SpotDetector.Interruptible(ctx)
 	return yes, nil
 }
 
 var defects = []struct {
 	promise string
-	spoil   func(nstance.SpotDetector) nstance.SpotDetector
+	alter   func(nstance.SpotDetector) nstance.SpotDetector
 }{
-	{"interruptible:_an_error_is_not_a_no", func(d nstance.SpotDetector) nstance.SpotDetector { return shrug{d} }},
-	{"a_notice_is_yielded_as_it_appears", func(d nstance.SpotDetector) nstance.SpotDetector { return spoiled{d, invents} }},
-	{"an_announcement_is_yielded_once", func(d nstance.SpotDetector) nstance.SpotDetector { return spoiled{d, repeats} }},
-	{"an_announcement_has_one_identity_whenever_it_is_seen", func(d nstance.SpotDetector) nstance.SpotDetector { return spoiled{d, renames} }},
-	{"an_error_is_news,_not_the_end", func(d nstance.SpotDetector) nstance.SpotDetector { return spoiled{d, quits} }},
-	{"an_error_never_withdraws_a_notice", func(d nstance.SpotDetector) nstance.SpotDetector { return spoiled{d, forgets} }},
+	{"interruptible:_an_error_is_not_a_no", func(d nstance.SpotDetector) nstance.SpotDetector { return errorAsNo{d} }},
+	{"a_notice_is_yielded_as_it_appears", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, invents} }},
+	{"an_announcement_is_yielded_once", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, repeats} }},
+	{"an_announcement_has_one_identity_whenever_it_is_seen", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, renames} }},
+	{"a_watch_goes_on_after_an_error", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, quits} }},
+	{"an_error_never_withdraws_a_notice", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, forgets} }},
 }
 
-// The suite must fail for a detector that deserves it. Since that fails the
-// process too, each spoiled detector is checked in a process of its own: this
-// test binary again, running TestSpoiled.
+// The suite must fail for a defective detector. Since that fails the
+// process too, each defective detector is checked in a process of its own: this
+// test binary again, running TestDefective.
 func TestSuiteFindsDefects(t *testing.T) {
 	for _, d := range defects {
 		t.Run(d.promise, func(t *testing.T) {
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestSpoiled$/^"+d.promise+"$")
-			child.Env = append(os.Environ(), "SPOTTEST_SPOILED="+d.promise)
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestDefective$/^"+d.promise+"$")
+			child.Env = append(os.Environ(), "SPOTTEST_DEFECT="+d.promise)
 			out, err := child.CombinedOutput()
-			require.Error(t, err, "the suite is content: %s", out)
-			require.Contains(t, string(out), "--- FAIL: TestSpoiled/"+d.promise)
+			require.Error(t, err, "the suite found no defect: %s", out)
+			require.Contains(t, string(out), "--- FAIL: TestDefective/"+d.promise)
 		})
 	}
 }
 
-func TestSpoiled(t *testing.T) {
-	spoil := func(d nstance.SpotDetector) nstance.SpotDetector { return d }
+func TestDefective(t *testing.T) {
+	alter := func(d nstance.SpotDetector) nstance.SpotDetector { return d }
 	for _, d := range defects {
-		if d.promise == os.Getenv("SPOTTEST_SPOILED") {
-			spoil = d.spoil
+		if d.promise == os.Getenv("SPOTTEST_DEFECT") {
+			alter = d.alter
 		}
 	}
 	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Spot: true})
 		d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: 10 * time.Millisecond})
 		require.NoError(t, err)
-		return spoil(d), s
+		return alter(d), s
 	})
 }
 

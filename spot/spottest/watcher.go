@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	patience = 10 * time.Second       // for what must happen, on a loaded machine
-	silence  = 100 * time.Millisecond // for what must not
+	waitTimeout = 10 * time.Second       // generous, for a loaded machine
+	quietPeriod = 100 * time.Millisecond // in which nothing may happen
 )
 
 type item struct {
@@ -26,8 +26,8 @@ type watcher struct {
 	items chan item // closed when the watch has ended
 }
 
-// start watches until the subtest ends, and has the test fail if the watch
-// outlives it.
+// start watches until the subtest ends, and fails the test if the watch goes on
+// after that.
 func start(t *testing.T, d nstance.SpotDetector) *watcher {
 	t.Helper()
 	return startWith(t.Context(), t, d)
@@ -53,25 +53,25 @@ func startWith(ctx context.Context, t *testing.T, d nstance.SpotDetector) *watch
 	return w
 }
 
-// notice returns the next notice and passes over errors.
+// notice returns the next notice and skips errors.
 func (w *watcher) notice(t *testing.T) nstance.Notice {
 	t.Helper()
 	return w.next(t, "notice", func(it item) bool { return it.err == nil }).notice
 }
 
-// trouble returns the next error. A notice before it is one too many.
-func (w *watcher) trouble(t *testing.T) error {
+// nextError returns the next error. A notice before it fails the test.
+func (w *watcher) nextError(t *testing.T) error {
 	t.Helper()
 	it := w.next(t, "error", func(item) bool { return true })
-	require.Error(t, it.err, "a notice that nobody expected: %+v", it.notice)
+	require.Error(t, it.err, "unexpected notice: %+v", it.notice)
 	return it.err
 }
 
-// quiet passes over errors for a moment in which no notice may come.
+// quiet skips errors for the quiet period, in which no notice may come.
 func (w *watcher) quiet(t *testing.T) {
 	t.Helper()
-	for n := range w.during(t, silence) {
-		require.Fail(t, "a notice that nobody expected", "%+v", n)
+	for n := range w.during(t, quietPeriod) {
+		require.Fail(t, "unexpected notice", "%+v", n)
 	}
 }
 
@@ -95,7 +95,7 @@ func (w *watcher) during(t *testing.T, d time.Duration) iter.Seq[nstance.Notice]
 // ended waits for the end of the watch.
 func (w *watcher) ended(t *testing.T) {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for {
 		select {
 		case _, running := <-w.items:
@@ -110,7 +110,7 @@ func (w *watcher) ended(t *testing.T) {
 
 func (w *watcher) next(t *testing.T, what string, wanted func(item) bool) item {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for {
 		select {
 		case it, running := <-w.items:
@@ -119,7 +119,7 @@ func (w *watcher) next(t *testing.T, what string, wanted func(item) bool) item {
 				return it
 			}
 		case <-late:
-			require.FailNow(t, "no "+what+" within "+patience.String())
+			require.FailNow(t, "no "+what+" within "+waitTimeout.String())
 		}
 	}
 }

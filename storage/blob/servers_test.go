@@ -52,7 +52,7 @@ func TestServers(t *testing.T) {
 			t.Run("a missing bucket is not absence", func(t *testing.T) { missingBucket(t, newBucket(t)) })
 			t.Run("odd keys", func(t *testing.T) { oddKeys(t, open(t, with(newBucket(t), "prefix", "a/b"))) })
 			t.Run("records", func(t *testing.T) { records(t, newBucket(t)) })
-			t.Run("cleaning", func(t *testing.T) { cleaning(t, newBucket(t)) })
+			t.Run("garbage collection", func(t *testing.T) { collecting(t, newBucket(t)) })
 		})
 	}
 }
@@ -250,49 +250,40 @@ func azurite(t *testing.T) func(*testing.T) string {
 	}
 }
 
-// cleaning lets two leaders clean while a third names what they would remove.
-func cleaning(t *testing.T, bucketURL string) {
+// collecting lets a leader delete what nothing names, and use it again.
+func collecting(t *testing.T, bucketURL string) {
 	var elapsed atomic.Int64
-	clock := func() time.Duration { return time.Duration(elapsed.Load()) }
-	naming := storage.NewRecords(open(t, bucketURL), "eu1b", &storage.RecordsOptions{Elapsed: clock})
+	leader := func() *storage.Records {
+		return storage.NewRecords(open(t, bucketURL), "eu1", &storage.RecordsOptions{Elapsed: func() time.Duration { return time.Duration(elapsed.Load()) }})
+	}
 	var digests []string
 	for i := range 12 {
-		digest, err := naming.PutDefinition(t.Context(), nstance.Definition{Kind: "web", Vars: map[string]string{"n": strconv.Itoa(i)}})
+		digest, err := leader().PutDefinition(t.Context(), nstance.Definition{Kind: "web", Vars: map[string]string{"n": strconv.Itoa(i)}})
 		require.NoError(t, err)
 		digests = append(digests, digest)
 	}
+	recs := leader()
 	name := func(i int) {
-		_, err := naming.Create(t.Context(), storage.Instance{ID: instanceID(t, i), Tenant: "default", Group: "web", Definition: digests[i]})
+		_, err := recs.Definition(t.Context(), digests[i])
+		require.NoError(t, err)
+		_, err = recs.Create(t.Context(), storage.Instance{ID: instanceID(t, i), Tenant: "default", Group: "web", Definition: digests[i]})
 		require.NoError(t, err)
 	}
 	name(0)
-	cleaners := []*storage.Cleaner{
-		storage.NewCleaner(open(t, bucketURL), "eu1a", &storage.CleanerOptions{Elapsed: clock}),
-		storage.NewCleaner(open(t, bucketURL), "eu1b", &storage.CleanerOptions{Elapsed: clock}),
-	}
-	clean := func() {
-		var wg sync.WaitGroup
-		for _, c := range cleaners {
-			wg.Go(func() {
-				if _, err := c.Clean(t.Context(), time.Minute); err != nil && !errors.Is(err, nstance.Conflict) {
-					t.Error(err)
-				}
-			})
+	for range 3 {
+		_, err := recs.CollectGarbage(t.Context())
+		require.NoError(t, err)
+		elapsed.Add(int64(time.Hour))
+		if elapsed.Load() == int64(time.Hour) {
+			name(1) // an hour after it was put
 		}
-		wg.Wait()
 	}
-	clean()
-	elapsed.Add(int64(time.Hour))
-	name(1) // an hour after it was put, and condemned
-	clean()
-	clean()
-	s := open(t, bucketURL)
 	var left []string
-	for _, e := range list(t, s, storage.DefinitionKey(""), "") {
-		left = append(left, strings.TrimPrefix(e, storage.DefinitionKey("")))
+	for _, e := range list(t, open(t, bucketURL), storage.DefinitionPrefix("eu1"), "") {
+		left = append(left, strings.TrimPrefix(e, storage.DefinitionPrefix("eu1")))
 	}
 	require.ElementsMatch(t, digests[:2], left)
 	for i := range 2 {
-		require.NoError(t, naming.Delete(t.Context(), instanceID(t, i)))
+		require.NoError(t, recs.Delete(t.Context(), instanceID(t, i)))
 	}
 }

@@ -204,6 +204,25 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
+// TestReplacedWhileRead: where the connection breaks within the content, the
+// client asks for the rest of that generation, which is gone when the object was
+// replaced. That says nothing about the key.
+func TestReplacedWhileRead(t *testing.T) {
+	srv, s := open(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("generation") != "" || r.Header.Get("Range") != "" {
+			refuse(http.StatusNotFound, "notFound")(w, r)
+			return
+		}
+		w.Header().Set("X-Goog-Generation", "42")
+		w.Header().Set("Content-Length", "10")
+		fmt.Fprint(w, "12345")
+	})
+	_, err := s.Get(t.Context(), "a")
+	require.ErrorIs(t, err, nstance.Unavailable)
+	require.NotErrorIs(t, err, nstance.NotFound)
+	require.Len(t, srv.took(), 2)
+}
+
 func ExampleNew() {
 	h := httptest.NewServer(http.HandlerFunc(accept)) // in place of the service
 	defer h.Close()

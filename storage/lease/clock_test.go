@@ -42,7 +42,7 @@ func TestSystemClock(t *testing.T) {
 	})
 	bubble(t, "a term ends soon after its machine has slept", func(t *testing.T) {
 		c, slept := jumping()
-		term := campaign(t, candidate(t, storage.NewMemory(), lease.Options{Clock: c}))
+		term := campaign(t, candidate(t, prepared(t), lease.Options{Clock: c}))
 		after(t.Context(), time.Second)
 		slept.Store(int64(time.Hour))
 		require.LessOrEqual(t, lasts(term), 250*time.Millisecond)
@@ -74,6 +74,10 @@ func TestRealTime(t *testing.T) {
 		o.Clock, o.TTL = lease.SystemClock(), lease.MinTTL
 		return candidate(t, s, o)
 	}
+	s, err := storage.OpenDir(dir, nil)
+	require.NoError(t, err)
+	_, err = lease.Prepare(t.Context(), s, "z1")
+	require.NoError(t, err)
 	a, b := open(lease.Options{Address: "a:1"}), open(lease.Options{})
 	first := campaign(t, a)
 	granted := stand(t, b)
@@ -87,7 +91,8 @@ func TestRealTime(t *testing.T) {
 
 func ExampleLease() {
 	ctx := context.Background()
-	store := storage.NewMemory() // one that all servers of the shard share
+	store := storage.NewMemory()           // one that all servers of the shard share
+	_, _ = lease.Prepare(ctx, store, "z1") // the shard is new: its first leader need not wait
 	elector, err := lease.New(store, "z1", &lease.Options{Address: "10.0.0.1:8993"})
 	if err != nil {
 		fmt.Println(err)

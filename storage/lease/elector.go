@@ -33,9 +33,7 @@ type Lease struct {
 	now    standing                 // in storage, as far as is known
 	seen   time.Duration            // when this process last saw it change; before that, nothing
 	looked bool                     // it was ever seen, or seen to be missing
-	found  bool                     // it was ever seen
 	last   uint64                   // the highest epoch ever seen in it
-	first  first                    // whether the shard has ever been led
 	takes  map[string]time.Duration // own attempts at now that got no answer: write ID, when sent
 	freed  time.Duration            // when the lease was last given back
 	shy    bool                     // it was, and others go first
@@ -195,7 +193,7 @@ func (l *Lease) observe(s standing) {
 	if !l.looked || s.version != l.now.version {
 		l.seen = l.clock.Now()
 	}
-	l.looked, l.found = true, l.found || s.version != ""
+	l.looked = true
 	l.now, l.last = s, max(l.last, s.Epoch)
 	h := Holder{ID: s.Holder, Address: s.Address, Registration: s.Registration, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
 	if s.version == "" {

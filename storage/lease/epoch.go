@@ -1,10 +1,12 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +15,47 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
+// Prepare writes a released lease for a shard that has never been led, so that
+// its first leader takes it at once: a missing lease is taken only after MaxTTL.
+// It reports whether it did. Where there is a lease, or anything that a leader
+// leaves, it changes nothing. Call it before any server of the shard runs: it
+// cannot know of a leader whose lease was removed and that has left nothing.
+func Prepare(ctx context.Context, s storage.Store, shard nstance.ShardID) (prepared bool, err error) {
+	if free, err := Preparable(ctx, s, shard); err != nil || !free {
+		return false, err
+	}
+	data, err := (&standing{object: object{Header: storage.NewHeader(0), Released: true}}).encode()
+	if err != nil {
+		return false, nstance.Errorf(nstance.Internal, "encode the lease: %w", err)
+	}
+	standing, err := storage.PutOnce(ctx, s, storage.LeaseKey(shard), data)
+	return err == nil && bytes.Equal(standing, data), err
+}
+
+// Preparable reports whether Prepare would write a lease.
+func Preparable(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
+	if at, err := Look(ctx, s, shard); err != nil || at.Version != "" {
+		return false, err
+	}
+	return Untouched(ctx, s, shard)
+}
+
+// Untouched reports whether a shard has nothing that a leader leaves, beside its
+// lease: no record, and no document, readable or not.
+func Untouched(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
+	for _, key := range storage.ShardKeys(shard) {
+		if _, err := s.Get(ctx, key); !errors.Is(err, nstance.NotFound) {
+			return false, err
+		}
+	}
+	for entry, err := range s.List(ctx, storage.InstancePrefix(shard), "") {
+		if err != nil || !strings.HasSuffix(entry.Key, "/") { // which a console makes for a folder
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // epochs looks for the highest epoch that any object of a shard carries. It is
 // needed once, when the lease is missing: a restored bucket.
 type epochs struct {
@@ -20,7 +63,6 @@ type epochs struct {
 	shard nstance.ShardID
 	log   *slog.Logger
 	top   atomic.Uint64
-	found atomic.Bool // there is any object
 }
 
 // width is how many objects are read at a time.
@@ -66,7 +108,6 @@ func (e *epochs) read(ctx context.Context, key string) error {
 	}
 	var h storage.Header
 	if err == nil {
-		e.found.Store(true)
 		h, err = storage.ReadHeader(obj)
 	}
 	if errors.Is(err, nstance.Invalid) { // not ours, or damaged: it has no epoch

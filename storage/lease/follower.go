@@ -16,6 +16,7 @@ type campaign struct {
 	takeAt  time.Duration // not to be taken before, after an attempt that came to nothing
 	trouble bool          // the last request came to nothing
 	listens bool          // the watch works
+	waits   bool          // for a missing lease, and that was logged
 }
 
 func (c *campaign) run(ctx context.Context) (*Term, error) {
@@ -86,8 +87,10 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 		clear(c.takes) // what they were to replace is gone: they cannot land any more
 		c.takeAt = 0
 	}
-	if c.now.version == "" && !c.found {
-		return nil, c.open(ctx)
+	if c.now.version == "" && !c.opts.TakeAtOnce && !c.waits {
+		c.waits = true
+		c.opts.Log.Warn("there is no lease: it is taken when it has been missing for some time", "wait", MaxTTL,
+			"remedy", "for a new shard, run nstance-admin cluster init --shard first")
 	}
 	return nil, nil
 }
@@ -100,7 +103,7 @@ func (c *campaign) due() time.Duration {
 	switch {
 	case !c.looked:
 		return c.opts.Poll
-	case c.now.Released, c.now.version == "" && !c.found && c.first.permits(now):
+	case c.now.Released, c.opts.TakeAtOnce:
 		wait = 0
 	}
 	if c.shy && c.opts.Standby != nil && c.opts.Standby() {
@@ -151,29 +154,24 @@ func (c *campaign) remember(id string, sent time.Duration) {
 	c.takes[id] = sent
 }
 
-// epoch returns the shard's highest so far.
-func (c *campaign) epoch(ctx context.Context) (uint64, error) {
-	if c.now.version != "" {
+// epoch returns the shard's highest so far. A missing lease does not say it, nor
+// does one of Prepare, which has found nothing in storage.
+func (c *campaign) epoch(ctx context.Context) (top uint64, err error) {
+	if c.now.Epoch > 0 {
 		return c.now.Epoch, nil
 	}
-	top, _, err := c.traces(ctx)
-	return max(top, c.last), err
-}
-
-// traces looks for what former leaders have left: the highest epoch in storage
-// and at the provider, and whether there is anything at all.
-func (l *Lease) traces(ctx context.Context) (top uint64, led bool, err error) {
-	e := &epochs{store: l.store, shard: l.shard, log: l.opts.Log}
-	top, err = e.highest(ctx)
-	if err == nil && l.opts.Marks != nil {
+	if c.now.version == "" {
+		top, err = (&epochs{store: c.store, shard: c.shard, log: c.opts.Log}).highest(ctx)
+	}
+	if err == nil && c.opts.Marks != nil {
 		var marked uint64
-		marked, err = l.opts.Marks(ctx)
+		marked, err = c.opts.Marks(ctx)
 		top = max(top, marked)
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("look for the last epoch: %w", err)
+		return 0, fmt.Errorf("look for the last epoch: %w", err)
 	}
-	return top, top > 0 || e.found.Load(), nil
+	return max(top, c.last), nil
 }
 
 // wait returns when something is due, or was heard.

@@ -82,12 +82,13 @@ func saveSnapshot(t *testing.T, s storage.Store, epoch uint64) {
 	}
 }
 
-// led returns storage with a shard that has been led before.
-func led(t *testing.T) *storage.Memory {
+// prepared returns storage with a shard that is new.
+func prepared(t *testing.T) *storage.Memory {
 	t.Helper()
 	s := storage.NewMemory()
-	_, err := s.PutIfAbsent(t.Context(), storage.LedKey("z1"), []byte(`{"format":"1.0","holder":"H"}`))
+	made, err := lease.Prepare(t.Context(), s, "z1")
 	require.NoError(t, err)
+	require.True(t, made)
 	return s
 }
 
@@ -197,7 +198,7 @@ func TestFollower(t *testing.T) {
 
 func TestMissingLease(t *testing.T) {
 	bubble(t, "is taken after the longest ttl", func(t *testing.T) {
-		s := led(t)
+		s := storage.NewMemory()
 		d, term := took(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.EqualValues(t, 1, term.Epoch())
@@ -212,16 +213,8 @@ func TestMissingLease(t *testing.T) {
 		require.EqualValues(t, 5, (<-granted).Epoch(), "what it has seen itself counts too")
 		require.InDelta(t, lease.MaxTTL, time.Since(began), float64(400*time.Millisecond))
 	})
-	bubble(t, "of a shard that was never led is taken at once, by one", func(t *testing.T) {
-		s := storage.NewMemory()
-		a, b := stand(t, candidate(t, s, lease.Options{})), stand(t, candidate(t, s, lease.Options{}))
-		synctest.Wait()
-		require.Equal(t, 1, len(a)+len(b))
-		_, err := s.Get(t.Context(), storage.LedKey("z1"))
-		require.NoError(t, err, "and never again")
-	})
 	bubble(t, "is never taken at once by two, whatever they do not see of each other", func(t *testing.T) {
-		s := storage.NewMemory()
+		s := prepared(t)
 		a := campaign(t, candidate(t, s, lease.Options{}))
 		obj, err := s.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
@@ -230,45 +223,10 @@ func TestMissingLease(t *testing.T) {
 		require.Equal(t, lease.MaxTTL, d)
 		require.Error(t, a.Err())
 	})
-	for name, put := range map[string]string{
-		"a record":     "instance/z1/default/web/knd000.json",
-		"a snapshot":   storage.SnapshotKey("z1"),
-		"the state":    storage.StateKey("z1"),
-		"changes":      storage.GroupsKey("z1"),
-		"what applied": storage.AcceptedKey("z1"),
-	} {
-		bubble(t, "is waited for where a leader has left "+name+", readable or not", func(t *testing.T) {
-			s := storage.NewMemory()
-			_, err := s.PutIfAbsent(t.Context(), put, []byte("damaged"))
-			require.NoError(t, err)
-			d, _ := took(t, candidate(t, s, lease.Options{}))
-			require.Equal(t, lease.MaxTTL, d)
-		})
-	}
 	bubble(t, "is waited for where machines are marked", func(t *testing.T) {
 		d, term := took(t, candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.EqualValues(t, 8, term.Epoch())
-	})
-	bubble(t, "is taken at once though the answer about the mark was lost", func(t *testing.T) {
-		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable} {
-			f := storagetest.NewFaulty(storage.NewMemory())
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: code},
-				storagetest.Fault{Op: storagetest.Get, Prefix: storage.LedKey("z1"), Times: 2})
-			d, _ := took(t, candidate(t, f, lease.Options{}))
-			require.Equal(t, 2*400*time.Millisecond, d, code)
-		}
-	})
-	bubble(t, "is waited for when the mark is too old", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
-			storagetest.Fault{Op: storagetest.Get, Prefix: storage.LedKey("z1"), Times: -1})
-		l, began := candidate(t, f, lease.Options{}), time.Now()
-		granted := stand(t, l)
-		after(t.Context(), 40*time.Second) // another might be waiting since the mark is there
-		f.Heal()
-		<-granted
-		require.Equal(t, lease.MaxTTL, time.Since(began))
 	})
 	bubble(t, "continues after the highest epoch in records, documents, snapshot and marks", func(t *testing.T) {
 		s := storage.NewMemory()
@@ -282,7 +240,7 @@ func TestMissingLease(t *testing.T) {
 			"lease": func() lease.Elector {
 				return candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return marks, nil }})
 			},
-			"single": func() lease.Elector { return lease.NewSingle(s, "z1", nil) },
+			"at once": func() lease.Elector { return atOnce(t, s) },
 		}
 		follows := func(epoch uint64, names ...string) {
 			t.Helper()
@@ -294,17 +252,17 @@ func TestMissingLease(t *testing.T) {
 			}
 		}
 		put("instance/z1/default/web/knd000.json", plain, 41)
-		follows(41, "lease", "single")
+		follows(41, "lease", "at once")
 		put("state/z1.json", plain, 50)
-		follows(50, "lease", "single")
+		follows(50, "lease", "at once")
 		saveSnapshot(t, s, 60)
-		follows(60, "lease", "single")
+		follows(60, "lease", "at once")
 		put(storage.ResolvedKey("z1"), plain, 62)
-		follows(62, "lease", "single")
+		follows(62, "lease", "at once")
 		put("accepted/z1.json", plain, 64)
-		follows(64, "lease", "single")
+		follows(64, "lease", "at once")
 		put("groups/z1.jsonc", "// edited by hand\n{\"format\":\"1.0\",\"epoch\":%d,}\n", 66)
-		follows(66, "lease", "single")
+		follows(66, "lease", "at once")
 		marks = 70
 		follows(70, "lease")
 	})
@@ -315,10 +273,10 @@ func TestMissingLease(t *testing.T) {
 		} {
 			f := storagetest.NewFaulty(storage.NewMemory())
 			f.Inject(fault)
-			d, _ := took(t, candidate(t, f, lease.Options{}))
+			d, _ := took(t, atOnce(t, f))
 			require.Equal(t, 3*400*time.Millisecond, d)
 		}
-		blind := candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
+		blind := candidate(t, prepared(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
 		_, err := blind.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Denied)
 	})
@@ -327,7 +285,7 @@ func TestMissingLease(t *testing.T) {
 func TestStandbyGoesFirst(t *testing.T) {
 	again := func(standby func() bool) func(*testing.T) time.Duration {
 		return func(t *testing.T) time.Duration {
-			l := candidate(t, storage.NewMemory(), lease.Options{Standby: standby})
+			l := candidate(t, prepared(t), lease.Options{Standby: standby})
 			campaign(t, l)
 			require.NoError(t, l.Resign(t.Context()))
 			d, term := took(t, l)
@@ -352,7 +310,7 @@ func TestCampaign(t *testing.T) {
 	bubble(t, "ends with its context", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := candidate(t, led(t), lease.Options{}).Campaign(ctx)
+		_, err := candidate(t, storage.NewMemory(), lease.Options{}).Campaign(ctx)
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
@@ -377,7 +335,7 @@ func TestCampaign(t *testing.T) {
 		require.Equal(t, 6*time.Second, time.Since(began))
 	})
 	bubble(t, "called again, ends the term without giving it back", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{})
+		l := candidate(t, prepared(t), lease.Options{})
 		first := campaign(t, l)
 		d, second := took(t, l)
 		require.Error(t, first.Err())
@@ -386,8 +344,8 @@ func TestCampaign(t *testing.T) {
 	})
 	bubble(t, "takes by a write whose answer was lost, from when it was sent", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Internal} {
-			f := storagetest.NewFaulty(storage.NewMemory())
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Mode: storagetest.Lose, Err: code},
+			f := storagetest.NewFaulty(prepared(t))
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.Lose, Err: code},
 				storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: 4})
 			l, began := candidate(t, f, lease.Options{}), time.Now()
 			term := campaign(t, l)
@@ -398,8 +356,8 @@ func TestCampaign(t *testing.T) {
 		}
 	})
 	bubble(t, "makes no term of a write that landed too long ago", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Mode: storagetest.Lose},
+		f := storagetest.NewFaulty(prepared(t))
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.Lose},
 			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: -1})
 		l, began := candidate(t, f, lease.Options{}), time.Now()
 		granted := stand(t, l)
@@ -410,8 +368,8 @@ func TestCampaign(t *testing.T) {
 	})
 	bubble(t, "writes again what did not land", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Unavailable} {
-			f := storagetest.NewFaulty(storage.NewMemory())
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: leaseKey, Times: 2, Err: code})
+			f := storagetest.NewFaulty(prepared(t))
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Times: 2, Err: code})
 			d, term := took(t, candidate(t, f, lease.Options{}))
 			require.EqualValues(t, 1, term.Epoch())
 			require.Equal(t, 800*time.Millisecond, d)
@@ -424,21 +382,21 @@ func TestNewValidates(t *testing.T) {
 		"election.ttl: 999ms": {TTL: 999 * time.Millisecond}, "election.ttl: 1m1s": {TTL: 61 * time.Second},
 		"election.ttl: -1s": {TTL: -time.Second}, "poll: -1s": {Poll: -time.Second}, "poll: 2.001s": {Poll: 2001 * time.Millisecond},
 	} {
-		_, err := lease.New(storage.NewMemory(), "z1", o)
+		_, err := lease.New(prepared(t), "z1", o)
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, name)
 	}
-	_, err := lease.New(storage.NewMemory(), "../x", nil)
+	_, err := lease.New(prepared(t), "../x", nil)
 	require.ErrorIs(t, err, nstance.Invalid)
 	_, err = lease.New(nil, "z1", nil)
 	require.ErrorIs(t, err, nstance.Invalid)
-	_, err = lease.New(storage.NewMemory(), "z1", nil)
+	_, err = lease.New(prepared(t), "z1", nil)
 	require.NoError(t, err)
 }
 
 func TestHolder(t *testing.T) {
 	bubble(t, "is told to clients and to OnChange", func(t *testing.T) {
-		s := storage.NewMemory()
+		s := prepared(t)
 		var told []lease.Holder
 		a := candidate(t, s, lease.Options{Address: "a:1"})
 		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { told = append(told, h) }})

@@ -34,8 +34,7 @@ func (l *Lease) grant(ctx context.Context, sent time.Duration) *Term {
 		l.opts.Log.Warn("lease taken too late", "epoch", l.now.Epoch)
 		return nil
 	}
-	term := newTerm(ctx, l.now.Epoch)
-	term.limit(l.clock, until)
+	term := newTerm(ctx, l.now.Epoch, l.clock, until)
 	t := &tenure{term: term, confirmed: sent, sent: map[string]time.Duration{}, news: newNews(), over: make(chan struct{})}
 	l.tenure, l.shy = t, false
 	l.mu.Lock()

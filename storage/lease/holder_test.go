@@ -97,7 +97,7 @@ func lasts(term *lease.Term) time.Duration {
 
 func TestTermOfTheHolder(t *testing.T) {
 	bubble(t, "is renewed every third of the ttl, without a read", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		term := campaign(t, candidate(t, f, lease.Options{}))
 		f.Reset()
 		after(t.Context(), 60*time.Second+time.Millisecond)
@@ -106,7 +106,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 30, f.Count(""))
 	})
 	bubble(t, "is as old as its last renewal", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory()}
+		s := &slow{Store: prepared(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		after(t.Context(), 1500*time.Millisecond)
 		require.Equal(t, 1500*time.Millisecond, term.Age())
@@ -117,7 +117,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 2500*time.Millisecond, term.Age(), "an attempt is no renewal")
 	})
 	bubble(t, "gives every write an ID of its own", func(t *testing.T) {
-		s := storage.NewMemory()
+		s := prepared(t)
 		campaign(t, candidate(t, s, lease.Options{}))
 		ids := map[string]bool{}
 		for range 10 {
@@ -128,7 +128,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Len(t, ids, 10)
 	})
 	bubble(t, "lasts ttl less a sixth from before the take was sent, and ends by itself", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory(), put: 700 * time.Millisecond}
+		s := &slow{Store: prepared(t), put: 700 * time.Millisecond}
 		term := campaign(t, candidate(t, s, lease.Options{TTL: 9 * time.Second}))
 		s.pace(0, time.Hour)
 		require.Equal(t, 9*time.Second-1500*time.Millisecond-700*time.Millisecond, lasts(term))
@@ -136,7 +136,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.ErrorContains(t, term.Err(), "term 1 is over: it was not renewed in time")
 	})
 	bubble(t, "lasts as long from before the last renewal was sent", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory()}
+		s := &slow{Store: prepared(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, 800*time.Millisecond)
 		after(t.Context(), 3*time.Second) // one renewal: sent at 2s, answered at 2.8s
@@ -144,7 +144,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 4*time.Second, lasts(term))
 	})
 	bubble(t, "bounds each attempt by a sixth of the ttl", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory()}
+		s := &slow{Store: prepared(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, time.Hour)
 		lasts(term)
@@ -156,7 +156,7 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "is over by the clock before any timer says so", func(t *testing.T) {
 		c := &stuck{now: time.Hour}
-		s := storage.NewMemory()
+		s := prepared(t)
 		l := candidate(t, s, lease.Options{Clock: c})
 		term := campaign(t, l)
 		c.set(time.Hour + 5*time.Second - 1)
@@ -169,14 +169,14 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "goes on after its campaign", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		term, err := candidate(t, storage.NewMemory(), lease.Options{}).Campaign(ctx)
+		term, err := candidate(t, prepared(t), lease.Options{}).Campaign(ctx)
 		require.NoError(t, err)
 		cancel()
 		after(t.Context(), time.Minute)
 		require.NoError(t, term.Err())
 	})
 	bubble(t, "nobody leads while storage is unreachable", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		a, b := candidate(t, f, lease.Options{}), candidate(t, f, lease.Options{})
 		first := campaign(t, a)
 		granted := stand(t, b)
@@ -219,7 +219,7 @@ var codes = []nstance.Code{
 func TestAnswersToARenewal(t *testing.T) {
 	// start returns a term, and the time of its first renewal is two seconds away.
 	start := func(t *testing.T) (*storagetest.Faulty, *lease.Lease, *lease.Term) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Reset()
@@ -300,7 +300,7 @@ func TestHandOver(t *testing.T) {
 		return a, b, term, granted
 	}
 	bubble(t, "is done within half a second", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory(), get: 30 * time.Millisecond, put: 30 * time.Millisecond}
+		s := &slow{Store: prepared(t), get: 30 * time.Millisecond, put: 30 * time.Millisecond}
 		a, _, _, granted := pair(t, s)
 		began := time.Now()
 		require.NoError(t, a.Resign(t.Context()))
@@ -309,7 +309,7 @@ func TestHandOver(t *testing.T) {
 	})
 	bubble(t, "after a crash within the ttl and a second", func(t *testing.T) {
 		for crash := time.Duration(0); crash < 2*time.Second; crash += 130 * time.Millisecond {
-			mem := storage.NewMemory()
+			mem := prepared(t)
 			f := storagetest.NewFaulty(mem)
 			a := candidate(t, f, lease.Options{})
 			b := candidate(t, &slow{Store: mem, get: 30 * time.Millisecond, put: 30 * time.Millisecond}, lease.Options{})
@@ -324,7 +324,7 @@ func TestHandOver(t *testing.T) {
 		}
 	})
 	bubble(t, "ends the term before anything is sent", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		var err error
@@ -335,7 +335,7 @@ func TestHandOver(t *testing.T) {
 		require.NoError(t, l.Resign(t.Context()), "nothing to give back any more")
 	})
 	bubble(t, "does not wait for a renewal under way", func(t *testing.T) {
-		s := &slow{Store: storage.NewMemory()}
+		s := &slow{Store: prepared(t)}
 		a, _, _, granted := pair(t, s)
 		s.pace(0, 1800*time.Millisecond)
 		after(t.Context(), 1700*time.Millisecond) // the renewal is being answered
@@ -347,7 +347,7 @@ func TestHandOver(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), 500*time.Millisecond)
 	})
 	bubble(t, "overtakes a renewal that landed without an answer", func(t *testing.T) {
-		mem := storage.NewMemory()
+		mem := prepared(t)
 		s := &slow{Store: mem}
 		a, _, _, granted := pair(t, s)
 		id := writeID(t, mem)
@@ -361,7 +361,7 @@ func TestHandOver(t *testing.T) {
 	})
 	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
 		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
-			f := storagetest.NewFaulty(storage.NewMemory())
+			f := storagetest.NewFaulty(prepared(t))
 			l := candidate(t, f, lease.Options{Standby: func() bool { return true }})
 			campaign(t, l)
 			var heard []lease.Announcement
@@ -383,7 +383,7 @@ func TestHandOver(t *testing.T) {
 		})
 	}
 	bubble(t, "gives up when the lease has run out by itself", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
@@ -393,7 +393,7 @@ func TestHandOver(t *testing.T) {
 		require.Error(t, term.Err())
 	})
 	bubble(t, "gives up with its context", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		l := candidate(t, f, lease.Options{})
 		campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
@@ -404,7 +404,7 @@ func TestHandOver(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(began))
 	})
 	bubble(t, "gives back what ran out, if it still stands", func(t *testing.T) {
-		f := storagetest.NewFaulty(storage.NewMemory())
+		f := storagetest.NewFaulty(prepared(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
@@ -414,7 +414,7 @@ func TestHandOver(t *testing.T) {
 		require.Contains(t, content(t, f), `"released":true`)
 	})
 	bubble(t, "does not release a successor's lease", func(t *testing.T) {
-		mem := storage.NewMemory()
+		mem := prepared(t)
 		f := storagetest.NewFaulty(mem)
 		a := candidate(t, f, lease.Options{})
 		term := campaign(t, a)

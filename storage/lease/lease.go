@@ -6,7 +6,7 @@
 // [Lease] is the elector for any number of servers. It needs a storage.Store
 // and nothing else: no clock that others agree with, no quorum, no peer. The
 // holder renews one small object; whoever has not seen it change for as long
-// as it says may replace it. [Single] is for where nothing else can lead.
+// as it says may replace it.
 package lease
 
 import (
@@ -46,24 +46,20 @@ type Term struct {
 	epoch uint64
 	ctx   context.Context
 	end   context.CancelCauseFunc
-	clock Clock        // nil: it lasts until it is ended
+	clock Clock
 	until atomic.Int64 // nanoseconds of clock; the term is valid before
 	sure  atomic.Int64 // nanoseconds of clock; when until was last set
 }
 
-// newTerm begins a term that is independent of the campaign's own context.
-func newTerm(ctx context.Context, epoch uint64) *Term {
-	t := &Term{epoch: epoch}
+// newTerm begins a term that is independent of the campaign's own context, and
+// ends at until unless it is extended.
+func newTerm(ctx context.Context, epoch uint64, c Clock, until time.Duration) *Term {
+	t := &Term{epoch: epoch, clock: c}
 	t.ctx, t.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	return t
-}
-
-// limit makes the term end by itself, whether or not anybody looks.
-func (t *Term) limit(c Clock, until time.Duration) {
-	t.clock = c
 	t.sure.Store(int64(c.Now()))
 	t.until.Store(int64(until))
 	t.watch()
+	return t
 }
 
 // watch ends the term when its time has come. A term that has ended otherwise
@@ -89,11 +85,8 @@ func (t *Term) extend(until time.Duration) {
 func (t *Term) Epoch() uint64 { return t.epoch }
 
 // Age returns how long ago this process learned that the term was granted or
-// renewed, for metrics; 0 for a term that needs no renewal.
+// renewed, for metrics.
 func (t *Term) Age() time.Duration {
-	if t.clock == nil {
-		return 0
-	}
 	return t.clock.Now() - time.Duration(t.sure.Load())
 }
 
@@ -104,7 +97,7 @@ func (t *Term) Context() context.Context { return t.ctx }
 // how it ended. It looks at the clock, so that a process which was paused or a
 // machine that slept knows at once. Ask it immediately before every act.
 func (t *Term) Err() error {
-	if t.clock != nil && int64(t.clock.Now()) >= t.until.Load() {
+	if int64(t.clock.Now()) >= t.until.Load() {
 		t.end(errRanOut)
 	}
 	if t.ctx.Err() == nil {

@@ -20,8 +20,7 @@ const (
 	defaultPoll = 400 * time.Millisecond
 )
 
-// Options adjust an elector. Nil and zero mean the defaults. NewSingle uses
-// the first four.
+// Options adjust an elector. Nil and zero mean the defaults.
 type Options struct {
 	Address string        // where clients reach this process
 	TTL     time.Duration // of its own terms: MinTTL to MaxTTL, whole milliseconds; 6s
@@ -52,9 +51,15 @@ type Options struct {
 	Standby func() bool
 
 	// Marks returns the highest epoch that any machine of the shard is marked
-	// with at its provider. It is asked when the lease is missing, and may
+	// with at its provider. It is asked when the lease is missing or new, and may
 	// take its time. Nil: only storage is searched.
 	Marks func(ctx context.Context) (uint64, error)
+
+	// TakeAtOnce takes the lease without waiting until its holder's term has
+	// ended. It is for where something else keeps other servers away, such as
+	// the lock on the directory of nstance-server dev. The term ends, as any
+	// other, when another process writes the lease.
+	TakeAtOnce bool
 
 	// OnChange is told who holds the lease whenever that changes: one call at
 	// a time, in order. It must not block. Nil: nobody is told.

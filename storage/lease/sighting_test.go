@@ -22,14 +22,15 @@ func TestLook(t *testing.T) {
 	}
 	require.Zero(t, look(), "there is no lease")
 
-	l := lease.NewSingle(m, "a", &lease.Options{Address: "x:1", Peer: "x:2", TTL: 2 * time.Second})
-	_, err := l.Campaign(t.Context())
+	l, err := lease.New(m, "a", &lease.Options{Address: "x:1", Peer: "x:2", TTL: time.Minute, TakeAtOnce: true})
+	require.NoError(t, err)
+	_, err = l.Campaign(t.Context())
 	require.NoError(t, err)
 	held := look()
 	require.NotEmpty(t, held.ID)
 	require.NotEmpty(t, held.Version)
 	require.Equal(t, lease.Holder{ID: held.ID, Address: "x:1", Peer: "x:2", Epoch: 1}, held.Holder)
-	require.Equal(t, 2*time.Second, held.TTL)
+	require.Equal(t, time.Minute, held.TTL)
 	require.Equal(t, held, look())
 
 	require.NoError(t, l.Resign(t.Context()))

@@ -50,7 +50,7 @@ func (w *wire) listen(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Annou
 // watched returns a holder, a standby that listens to it and counts its
 // requests, and the term that the standby will have.
 func watched(t *testing.T) (w *wire, f *storagetest.Faulty, granted <-chan *lease.Term) {
-	mem := storage.NewMemory()
+	mem := prepared(t)
 	w, f = &wire{store: storagetest.NewFaulty(mem)}, storagetest.NewFaulty(mem)
 	w.from = candidate(t, w.store, lease.Options{Peer: "a:1"})
 	campaign(t, w.from)
@@ -153,7 +153,7 @@ func TestWatch(t *testing.T) {
 		require.Contains(t, content(t, mem), `"epoch":4`)
 	})
 	bubble(t, "is not asked for without the address", func(t *testing.T) {
-		mem := storage.NewMemory()
+		mem := prepared(t)
 		w := &wire{from: candidate(t, mem, lease.Options{})}
 		campaign(t, w.from)
 		stand(t, candidate(t, mem, lease.Options{Watch: w.listen}))
@@ -164,7 +164,7 @@ func TestWatch(t *testing.T) {
 
 func TestAnnouncements(t *testing.T) {
 	bubble(t, "begin with the latest and end with the release", func(t *testing.T) {
-		s := storage.NewMemory()
+		s := prepared(t)
 		l := candidate(t, s, lease.Options{})
 		require.Empty(t, slices.Collect(l.Announcements(t.Context())), "there is no term")
 		campaign(t, l)
@@ -184,7 +184,7 @@ func TestAnnouncements(t *testing.T) {
 		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "who comes late hears the end")
 	})
 	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{})
+		l := candidate(t, prepared(t), lease.Options{})
 		campaign(t, l)
 		var n int
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -196,7 +196,7 @@ func TestAnnouncements(t *testing.T) {
 		require.LessOrEqual(t, n, 4)
 	})
 	bubble(t, "end with their context, and with the loop", func(t *testing.T) {
-		l := candidate(t, storage.NewMemory(), lease.Options{})
+		l := candidate(t, prepared(t), lease.Options{})
 		campaign(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -210,6 +210,8 @@ func TestLeaseOnSilencedConnections(t *testing.T) {
 	const ttl = 6 * time.Second
 	wire, s := wired(t)
 	clock := &stepped{timers: map[*alarm]bool{}}
+	_, err := lease.Prepare(t.Context(), s, shard)
+	require.NoError(t, err)
 	l, err := lease.New(s, shard, &lease.Options{TTL: ttl, Clock: clock})
 	require.NoError(t, err)
 	warm(t, wire, s, 8)

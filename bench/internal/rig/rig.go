@@ -92,9 +92,14 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 		}
 		return "bench.jsonc", fmt.Appendf(nil, configuration, more, o.Machines), nil
 	}
+	// stores are filled without a lease
+	elector, err := lease.New(o.Store, Zone, &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	if err != nil {
+		return nil, err
+	}
 	if r.Server, err = server.New(ctx, o.Store, p, source, &server.Options{
 		Kinds:   provider.Kinds{simcloud.Kind()},
-		Journal: o.Journal, Elector: lease.NewSingle(o.Store, Zone, nil), // stores are filled without a lease
+		Journal: o.Journal, Elector: elector,
 	}); err != nil {
 		return nil, err
 	}

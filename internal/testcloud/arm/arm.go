@@ -10,7 +10,9 @@
 package arm
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +33,8 @@ type Options struct {
 	// Nil: any token, and all actions.
 	Tokens map[string][]string
 
-	// Subnets are how many addresses each subnet has for machines, by ARM ID.
+	// Subnets are how many addresses each subnet has for machines, by ARM ID. In
+	// the order of the IDs their prefixes are 10.1.0.0/16, 10.2.0.0/16 and so on.
 	// A negative number is reported by virtual networks for gateway subnets.
 	Subnets map[string]int
 
@@ -108,8 +111,8 @@ func New(o *Options) *Cloud {
 		c.o = *o
 	}
 	c.o.fill()
-	for id, size := range c.o.Subnets {
-		c.subnets[strings.ToLower(id)] = newSubnet(id, size, len(c.subnets))
+	for i, id := range slices.Sorted(maps.Keys(c.o.Subnets)) {
+		c.subnets[strings.ToLower(id)] = newSubnet(id, c.o.Subnets[id], i)
 	}
 	for _, id := range c.o.Pools {
 		c.pools[strings.ToLower(id)] = id

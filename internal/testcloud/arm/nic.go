@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -27,12 +28,11 @@ type nic struct {
 }
 
 func (c *Cloud) nicByID(id *string) *nic {
-	for _, n := range c.nics {
-		if strings.EqualFold(n.id, deref(id)) {
-			return n
-		}
+	n := c.nics[strings.ToLower(path.Base(deref(id)))]
+	if n == nil || !strings.EqualFold(n.id, deref(id)) {
+		return nil
 	}
-	return nil
+	return n
 }
 
 func (c *Cloud) nicsOf(v *vm) (out []*nic) {

@@ -1,6 +1,7 @@
 package arm
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -15,6 +16,20 @@ import (
 type rates struct {
 	regional map[string]*testcloud.Bucket
 	machine  map[string]*testcloud.Bucket
+	pruned   time.Time
+}
+
+// pruneEvery is how often buckets of machines are forgotten that are full again:
+// after three minutes without a call, so that there are no more of them than such
+// calls in that time.
+const pruneEvery = time.Minute
+
+func (r *rates) prune(now time.Time) {
+	if now.Sub(r.pruned) < pruneEvery {
+		return
+	}
+	r.pruned = now
+	maps.DeleteFunc(r.machine, func(_ string, b *testcloud.Bucket) bool { return b.Full(now) })
 }
 
 // A rate is one bucket's size: calls a minute, and at once.
@@ -62,6 +77,7 @@ func (k *call) throttled() *Refusal {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	regional, machine := k.route.kind()
+	c.rates.prune(time.Now())
 	if c.rates.regional == nil {
 		c.rates.regional, c.rates.machine = map[string]*testcloud.Bucket{}, map[string]*testcloud.Bucket{}
 	}

@@ -10,9 +10,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A call is one request while it is served.
@@ -30,11 +31,7 @@ type call struct {
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("x-ms-request-id", rand.Text())
 	if c.o.Latency > 0 {
-		t := time.NewTimer(c.o.Latency)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-r.Context().Done():
+		if !sleep.For(r.Context(), c.o.Latency) {
 			return
 		}
 	}
@@ -149,7 +146,8 @@ func (k *call) serve(w http.ResponseWriter, r *http.Request) {
 		err.ServeHTTP(w, r)
 		return
 	}
-	req := r.WithContext(context.WithValue(r.Context(), runtime.CtxAPINameKey{}, k.route.name))
+	// Without cancel: the fake server panics when the context ends while it works.
+	req := r.WithContext(context.WithValue(context.WithoutCancel(r.Context()), runtime.CtxAPINameKey{}, k.route.name))
 	resp, err := k.route.server(k).Do(req)
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		refusal.ServeHTTP(w, r)

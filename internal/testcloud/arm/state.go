@@ -16,6 +16,16 @@ import (
 // neither used nor deleted (Azure/karpenter-provider-azure#92).
 const nicReserved = 180 * time.Second
 
+// cores returns how many cores the machines of a market use. It needs the lock.
+func (c *Cloud) cores(spot bool) (used int) {
+	for _, v := range c.vms {
+		if v.spot() == spot && (v.held || spot) { // evicted ones count until they are deleted
+			used += v.size.Cores
+		}
+	}
+	return used
+}
+
 // claim takes the quota and the capacity for a machine, or refuses. It needs the
 // lock.
 func (c *Cloud) claim(v *vm) *Refusal {
@@ -23,16 +33,10 @@ func (c *Cloud) claim(v *vm) *Refusal {
 	if v.spot() {
 		limit, name = c.o.SpotCores, "LowPriorityCores"
 	}
-	used := 0
-	for _, other := range c.vms {
-		if other.spot() == v.spot() && (other.held || other.spot()) { // evicted ones count until they are deleted
-			used += other.size.Cores
-		}
-	}
-	if limit > 0 && used+v.size.Cores > limit {
+	if limit > 0 && c.cores(v.spot())+v.size.Cores > limit {
 		return refuse(http.StatusConflict, "OperationNotAllowed",
 			"Operation could not be completed as it results in exceeding approved %s quota. Additional details - Current Limit: %d, Current Usage: %d, Additional Required: %d.",
-			name, limit, used, v.size.Cores)
+			name, limit, c.cores(v.spot()), v.size.Cores)
 	}
 	v.held = c.Capacity.Take(v.shape())
 	if !v.held && v.spot() {

@@ -21,4 +21,6 @@ var actions = map[string]action{
 	"DescribeTargetGroups": operation(balancing, (*Cloud).describeTargetGroups),
 	"DescribeTargetHealth": operation(balancing, (*Cloud).describeTargetHealth),
 	"RegisterTargets":      operation(balancing, (*Cloud).registerTargets),
+
+	"GetCallerIdentity": operation(identity, (*Cloud).getCallerIdentity),
 }

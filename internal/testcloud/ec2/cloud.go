@@ -34,8 +34,8 @@ type Cloud struct {
 	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
 	nextFree     map[string]netip.Addr               // where the search in a subnet goes on
 	bootFailures []StateReason
-	timers       map[*time.Timer]struct{}
-	running      sync.WaitGroup // of timers that fire, and of what starts and ends guests
+	timers       *testcloud.Timers
+	running      sync.WaitGroup // of what starts and ends guests
 }
 
 // New returns a cloud without machines. Close it.
@@ -43,8 +43,8 @@ func New(o *Options) *Cloud {
 	c := &Cloud{
 		machines: map[string]*machine{}, interfaces: map[string]*netInterface{}, spotRequests: map[string]*spotRequest{},
 		tokens: map[tokenKey]*tokenUse{}, targets: map[string]map[target]*registration{}, taken: map[string]map[netip.Addr]string{}, nextFree: map[string]netip.Addr{},
-		timers: map[*time.Timer]struct{}{},
 	}
+	c.timers = testcloud.NewTimers(&c.mu)
 	if o != nil {
 		c.o = *o
 	}
@@ -56,41 +56,14 @@ func New(o *Options) *Cloud {
 func (c *Cloud) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	for t := range c.timers {
-		if t.Stop() {
-			c.running.Done()
-		}
-	}
-	clear(c.timers)
+	c.timers.Stop()
 	for _, m := range c.machines {
 		c.killGuest(m)
 	}
 	c.mu.Unlock()
+	c.timers.Wait()
 	c.running.Wait()
 	return nil
-}
-
-// after runs do under the lock when d is over: at once for zero, never for a
-// negative one. It needs c.mu.
-func (c *Cloud) after(d time.Duration, do func()) {
-	if d == 0 {
-		do()
-	}
-	if d <= 0 || c.closed {
-		return
-	}
-	c.running.Add(1)
-	var t *time.Timer
-	t = time.AfterFunc(d, func() {
-		defer c.running.Done()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.timers, t)
-		if !c.closed {
-			do()
-		}
-	})
-	c.timers[t] = struct{}{}
 }
 
 // Machines returns every machine that is not terminated.
@@ -133,7 +106,7 @@ func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
 		m.guest.Announce(m.spot.behavior, time.Now().Add(notice))
 	}
 	m.spot.setStatus("marked-for-termination", "Your Spot Instance is marked for termination.")
-	c.after(notice, func() {
+	c.timers.After(notice, func() {
 		if m.state == terminated || m.state == shuttingDown {
 			return
 		}

@@ -43,8 +43,8 @@ var (
 	statuses = map[string]int{
 		"AuthFailure": http.StatusUnauthorized, "DryRunOperation": http.StatusPreconditionFailed, "UnauthorizedOperation": http.StatusForbidden,
 	}
-	// Of ELBv2, beside those of its model ("Common errors").
-	balancerStatuses = map[string]int{
+	// Of ELBv2 and STS, beside those of their models ("Common errors").
+	queryStatuses = map[string]int{
 		"AccessDenied": http.StatusForbidden, "InvalidClientTokenId": http.StatusForbidden, "SignatureDoesNotMatch": http.StatusForbidden,
 		"MissingAuthenticationToken": http.StatusForbidden, "RequestExpired": http.StatusBadRequest, "HealthUnavailable": http.StatusInternalServerError,
 		"PriorRequestNotComplete": http.StatusTooManyRequests,
@@ -59,8 +59,8 @@ func statusOf(service, code string) int {
 		return http.StatusInternalServerError
 	}
 	table := statuses
-	if service == balancing {
-		table = balancerStatuses
+	if service != compute {
+		table = queryStatuses
 	}
 	if s, ok := table[code]; ok {
 		return s
@@ -91,8 +91,8 @@ type computeErrors struct {
 	RequestID string     `xml:"RequestID"`
 }
 
-type balancingError struct {
-	XMLName   xml.Name `xml:"http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/ ErrorResponse"`
+type queryError struct {
+	XMLName   xml.Name
 	Error     xmlError `xml:"Error"`
 	RequestID string   `xml:"RequestId"`
 }
@@ -103,12 +103,12 @@ func writeError(w http.ResponseWriter, service string, err error) {
 		refused = &apiError{"InternalError", err.Error()}
 	}
 	status := statusOf(service, refused.code)
-	if service == balancing {
+	if service != compute {
 		kind := "Sender"
 		if status >= http.StatusInternalServerError {
 			kind = "Receiver"
 		}
-		writeXML(w, status, balancingError{Error: xmlError{kind, refused.code, refused.message}, RequestID: newRequestID()})
+		writeXML(w, status, queryError{XMLName: xml.Name{Space: namespaces[service], Local: "ErrorResponse"}, Error: xmlError{kind, refused.code, refused.message}, RequestID: newRequestID()})
 		return
 	}
 	writeXML(w, status, computeErrors{Errors: []xmlError{{"", refused.code, refused.message}}, RequestID: newRequestID()})

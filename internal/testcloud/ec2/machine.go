@@ -108,7 +108,7 @@ func (c *Cloud) enter(m *machine, s state, d time.Duration, next func()) {
 	m.state, m.postedConsole = s, slices.Clone(m.console)
 	m.step++
 	step := m.step
-	c.after(d, func() {
+	c.timers.After(d, func() {
 		if m.step == step && next != nil {
 			next()
 		}

@@ -16,14 +16,16 @@ import (
 const (
 	compute   = "ec2"
 	balancing = "elasticloadbalancing"
+	identity  = "sts"
 )
 
 // The API versions by which the services are told apart, and their namespaces.
 var (
-	services   = map[string]string{"2016-11-15": compute, "2015-12-01": balancing}
+	services   = map[string]string{"2016-11-15": compute, "2015-12-01": balancing, "2011-06-15": identity}
 	namespaces = map[string]string{
 		compute:   "http://ec2.amazonaws.com/doc/2016-11-15/",
 		balancing: "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/",
+		identity:  "https://sts.amazonaws.com/doc/2011-06-15/",
 	}
 )
 
@@ -63,7 +65,7 @@ func operation[In, Out any](service string, do func(*Cloud, call, *In) (*Out, er
 	return action{service, func(c *Cloud, on call, p *parameter) (any, error) {
 		in := new(In)
 		d := decoder{}
-		if service == balancing {
+		if service != compute {
 			d.member = "member"
 		}
 		if err := d.decodeInput(p, in); err != nil {
@@ -90,13 +92,16 @@ func (d decoder) decodeInput(p *parameter, in any) error {
 
 // authorize applies the policy of the caller.
 func (c *Cloud) authorize(on call, in any) error {
+	if on.service == identity {
+		return nil // "No permissions are required" (GetCallerIdentity, AWS STS API Reference)
+	}
 	needs := []string{on.service + ":" + on.action}
 	if more, ok := in.(permitted); ok {
 		needs = append(needs, more.permissions()...)
 	}
 	for _, need := range needs {
 		if !c.permits(need) {
-			if on.service == balancing {
+			if on.service != compute {
 				return refuse("AccessDenied", "User is not authorized to perform: %s", need)
 			}
 			return refuse("UnauthorizedOperation", "You are not authorized to perform this operation. User is not authorized to perform: %s", need)
@@ -175,7 +180,7 @@ type response struct {
 }
 
 // MarshalXML writes the envelope around the answer: EC2 puts the request's ID
-// first, ELBv2 wraps the answer and puts it last.
+// first, the others wrap the answer and put it last.
 func (r response) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
 	root := xml.StartElement{
 		Name: xml.Name{Local: r.on.action + "Response"},
@@ -185,7 +190,7 @@ func (r response) MarshalXML(e *xml.Encoder, _ xml.StartElement) error {
 		RequestID string `xml:"requestId"`
 		Out       inline
 	}{r.on.requestID, inline{r.out}}
-	if r.on.service == balancing {
+	if r.on.service != compute {
 		body = struct {
 			Result   named
 			Metadata struct {

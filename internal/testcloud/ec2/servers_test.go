@@ -111,6 +111,8 @@ func TestServersCommandLine(t *testing.T) {
 	require.Len(t, c.must("ec2", "describe-instance-types", "--instance-types", "t3.micro", "m6g.large")["InstanceTypes"], 2)
 	require.Equal(t, id, at(c.must("ec2", "describe-spot-instance-requests"), "SpotInstanceRequests", 0, "InstanceId"))
 
+	require.Equal(t, "123456789012", c.must("sts", "get-caller-identity")["Account"])
+
 	eni := at(many, "Instances", 0, "NetworkInterfaces", 0, "NetworkInterfaceId").(string)
 	c.must("ec2", "assign-private-ip-addresses", "--network-interface-id", eni, "--private-ip-addresses", "10.0.1.1", "--allow-reassignment")
 	require.Len(t, at(c.must("ec2", "describe-network-interfaces", "--network-interface-ids", eni), "NetworkInterfaces", 0, "PrivateIpAddresses"), 2)

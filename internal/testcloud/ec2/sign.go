@@ -75,8 +75,8 @@ func (c *Cloud) authenticate(service string, r *http.Request, body []byte, now t
 	return nil
 }
 
-// authFailure is how EC2 calls every failure of authentication; ELBv2 tells them
-// apart.
+// authFailure is how EC2 calls every failure of authentication; the others tell
+// them apart.
 func authFailure(service, code, message string) error {
 	if service == compute {
 		return refuse("AuthFailure", "AWS was not able to validate the provided access credentials")

@@ -113,7 +113,7 @@ func (c *Cloud) register(g TargetGroup, members map[target]*registration, t targ
 	r.draining = false
 	r.step++
 	step := r.step
-	c.after(g.InitialHealthChecks, func() { r.healthy = r.healthy || r.step == step })
+	c.timers.After(g.InitialHealthChecks, func() { r.healthy = r.healthy || r.step == step })
 }
 
 // deregisterTargets starts the draining of targets. One that is not registered
@@ -132,7 +132,7 @@ func (c *Cloud) deregisterTargets(_ call, in *targetsInput) (*nothing, error) {
 		r.draining = true
 		r.step++
 		step := r.step
-		c.after(g.DeregistrationDelay, func() {
+		c.timers.After(g.DeregistrationDelay, func() {
 			if members[t] == r && r.step == step {
 				delete(members, t)
 			}

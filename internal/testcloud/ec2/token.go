@@ -41,7 +41,7 @@ func (c *Cloud) replay(l *launch) ([]*machine, error) {
 	use := c.tokens[key]
 	if use == nil {
 		c.tokens[key] = &tokenUse{digest: sum}
-		c.after(rememberToken, func() { c.dropToken(key) })
+		c.timers.After(rememberToken, func() { c.dropToken(key) })
 		return nil, nil
 	}
 	for _, m := range use.machines {
@@ -67,7 +67,7 @@ func (c *Cloud) dropToken(key tokenKey) {
 	use := c.tokens[key]
 	for _, m := range use.machines {
 		if m.state != terminated || time.Since(m.ended) < rememberToken {
-			c.after(rememberToken, func() { c.dropToken(key) })
+			c.timers.After(rememberToken, func() { c.dropToken(key) })
 			return
 		}
 	}

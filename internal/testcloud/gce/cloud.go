@@ -80,7 +80,7 @@ type Cloud struct {
 	minute     time.Time
 	mutations  int
 	reads      int
-	timers     map[*time.Timer]struct{}
+	timers     *testcloud.Timers
 	running    sync.WaitGroup
 }
 
@@ -94,8 +94,9 @@ func New(o *Options) *Cloud {
 	c := &Cloud{
 		instances: map[string]*machine{}, disks: map[string]*disk{}, requests: map[string]*operation{},
 		failures: map[string][]OperationError{}, subnets: map[string]*subnet{}, groups: map[string]*group{},
-		timers: map[*time.Timer]struct{}{}, sequence: 1 << 61,
+		sequence: 1 << 61,
 	}
+	c.timers = testcloud.NewTimers(&c.mu)
 	if o != nil {
 		c.o = *o
 	}
@@ -239,15 +240,12 @@ func (c *Cloud) Fail(handle string) error {
 func (c *Cloud) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	for t := range c.timers {
-		if t.Stop() {
-			c.running.Done()
-		}
-	}
+	c.timers.Stop()
 	for _, m := range c.instances {
 		c.end(m)
 	}
 	c.mu.Unlock()
+	c.timers.Wait()
 	c.running.Wait()
 	return nil
 }
@@ -260,30 +258,7 @@ func (c *Cloud) after(d time.Duration, do func()) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.later(d, do)
-}
-
-// later is after, for callers that hold c.mu. With no delay do is called at once.
-func (c *Cloud) later(d time.Duration, do func()) {
-	switch {
-	case d < 0 || c.closed:
-		return
-	case d == 0:
-		do()
-		return
-	}
-	c.running.Add(1)
-	var t *time.Timer
-	t = time.AfterFunc(d, func() {
-		defer c.running.Done()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.timers, t)
-		if !c.closed {
-			do()
-		}
-	})
-	c.timers[t] = struct{}{}
+	c.timers.After(d, do)
 }
 
 // newID needs c.mu.

@@ -109,7 +109,7 @@ func (c *Cloud) attach(q *call) (any, *apiError) {
 		}
 	}
 	op := c.beginAt(q, "attachNetworkEndpoints", c.groupPath(g), "4000")
-	c.later(c.o.Delays.Stop, func() { c.finish(op) })
+	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
 	return op, nil
 }
 
@@ -129,7 +129,7 @@ func (c *Cloud) detach(q *call) (any, *apiError) {
 		g.members = slices.DeleteFunc(g.members, e.equal)
 	}
 	op := c.beginAt(q, "detachNetworkEndpoints", c.groupPath(g), "4000")
-	c.later(c.o.Delays.Stop, func() { c.finish(op) })
+	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
 	return op, nil
 }
 
@@ -226,7 +226,7 @@ func (c *Cloud) addInstances(q *call) (any, *apiError) {
 		g.members = append(g.members, &endpoint{Instance: c.instances[q.zone+"/"+name].SelfLink})
 	}
 	op := c.beginAt(q, "compute.instanceGroups.addInstances", c.groupPath(g), "4000")
-	c.later(c.o.Delays.Stop, func() { c.finish(op) })
+	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
 	return op, nil
 }
 
@@ -248,7 +248,7 @@ func (c *Cloud) removeInstances(q *call) (any, *apiError) {
 		g.drop(name, g.Zone)
 	}
 	op := c.beginAt(q, "compute.instanceGroups.removeInstances", c.groupPath(g), "4000")
-	c.later(c.o.Delays.Stop, func() { c.finish(op) })
+	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
 	return op, nil
 }
 
@@ -304,7 +304,7 @@ func (c *Cloud) updateNIC(q *call) (any, *apiError) {
 			return op, nil
 		}
 	}
-	c.later(max(c.o.Delays.Stop, 0), func() {
+	c.timers.After(max(c.o.Delays.Stop, 0), func() {
 		for a, holder := range m.subnet.used {
 			if holder == m.key() && a != m.address {
 				delete(m.subnet.used, a)

@@ -94,12 +94,12 @@ func (c *Cloud) set(m *machine, status string) {
 // done then. It needs c.mu.
 func (c *Cloud) launch(m *machine, op *operation) {
 	c.set(m, "PROVISIONING")
-	c.later(c.o.Delays.Start/2, func() {
+	c.timers.After(c.o.Delays.Start/2, func() {
 		if c.instances[m.key()] == m && m.Status == "PROVISIONING" {
 			c.set(m, "STAGING")
 		}
 	})
-	c.later(c.o.Delays.Start, func() {
+	c.timers.After(c.o.Delays.Start, func() {
 		if c.instances[m.key()] != m || m.Status != "STAGING" && m.Status != "PROVISIONING" {
 			c.fail(op, &OperationError{"RESOURCE_ALREADY_EXISTS", "The resource '" + m.path() + "' was deleted while it was created."})
 			return
@@ -186,7 +186,7 @@ func (c *Cloud) end(m *machine) {
 func (c *Cloud) halt(m *machine, through, to string, op *operation) {
 	c.set(m, through)
 	c.end(m)
-	c.later(c.o.Delays.Stop, func() {
+	c.timers.After(c.o.Delays.Stop, func() {
 		if c.instances[m.key()] == m && m.Status == through {
 			c.set(m, to)
 		}
@@ -199,7 +199,7 @@ func (c *Cloud) halt(m *machine, through, to string, op *operation) {
 func (c *Cloud) remove(m *machine, op *operation) {
 	c.set(m, "STOPPING")
 	c.end(m)
-	c.later(c.o.Delays.Delete, func() {
+	c.timers.After(c.o.Delays.Delete, func() {
 		c.forget(m)
 		c.finish(op)
 	})

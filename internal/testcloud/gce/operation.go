@@ -126,7 +126,7 @@ func (c *Cloud) carryOut(m *machine, op *operation) {
 		return
 	}
 	c.set(m, "PROVISIONING")
-	c.later(c.o.Delays.Start, func() {
+	c.timers.After(c.o.Delays.Start, func() {
 		c.forget(m)
 		for _, d := range m.Disks {
 			delete(c.disks, m.zone+"/"+lastPart(d.Source))

@@ -28,7 +28,7 @@ func (c *Cloud) delete(q *call) (any, *apiError) {
 	graceful := m.Scheduling.GracefulShutdown
 	if m.Status == "RUNNING" && graceful != nil && graceful.Enabled && q.query.Get("noGracefulShutdown") != "true" {
 		c.set(m, "PENDING_STOP")
-		c.later(graceful.MaxDuration.value(), func() {
+		c.timers.After(graceful.MaxDuration.value(), func() {
 			if c.instances[m.key()] == m {
 				c.remove(m, op)
 			}

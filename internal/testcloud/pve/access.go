@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // ticketLife is how long a ticket is good for (pve-access-control, AccessControl.pm).
@@ -56,12 +58,7 @@ func (c *Cloud) authenticate(r *http.Request) (*call, error) {
 
 // unknown is the late refusal of a caller.
 func (c *Cloud) unknown(r *http.Request, msg string) error {
-	wait := time.NewTimer(c.o.LoginDelay)
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-r.Context().Done():
-	}
+	sleep.For(r.Context(), c.o.LoginDelay)
 	return refuse(401, "%s", msg)
 }
 

@@ -237,6 +237,15 @@ func (c *Cloud) SetMaintenance(name string, on bool) {
 	c.nodes[name].maintenance = on
 }
 
+// Maintain has exactly these nodes under maintenance.
+func (c *Cloud) Maintain(names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, n := range c.nodes {
+		n.maintenance = slices.Contains(names, name)
+	}
+}
+
 // SetManaged puts a machine under high availability, or takes it out.
 func (c *Cloud) SetManaged(vmid int, on bool) {
 	c.mu.Lock()

@@ -23,6 +23,9 @@ import (
 //go:embed judge.py
 var program string
 
+// services are those beside EC2, by the version of their API.
+var services = map[string]string{"2015-12-01": "elasticloadbalancing", "2011-06-15": "sts"}
+
 // An exchange is one recorded call.
 type exchange struct {
 	Service string `json:"service"`
@@ -54,11 +57,13 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 }
 
 func (r *Recorder) keep(body string, answer *copied) {
-	service := "ec2"
-	if form, err := url.ParseQuery(body); err != nil || form.Get("Version") == "" {
+	form, err := url.ParseQuery(body)
+	if err != nil || form.Get("Version") == "" {
 		return
-	} else if form.Get("Version") == "2015-12-01" {
-		service = "elasticloadbalancing"
+	}
+	service, known := services[form.Get("Version")]
+	if !known {
+		service = "ec2"
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

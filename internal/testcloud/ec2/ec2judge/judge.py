@@ -24,7 +24,7 @@ def module(name):
     return importlib.import_module(PACKAGE + "." + name)
 
 
-MODELS = {"ec2": "ec2", "elasticloadbalancing": "elbv2"}
+MODELS = {"ec2": "ec2", "elasticloadbalancing": "elbv2", "sts": "sts"}
 # What is sent beside an operation's own members.
 ENVELOPE = {"requestId", "ResponseMetadata"}
 # EC2's model has no errors; the query protocol's are in the operation's list.

@@ -1,0 +1,35 @@
+package sleep_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/sleep"
+)
+
+func TestFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		require.True(t, sleep.For(ctx, 20*time.Second))
+		require.Equal(t, 20*time.Second, time.Since(began))
+		require.False(t, sleep.For(ctx, time.Hour))
+		require.Equal(t, time.Minute, time.Since(began))
+		require.False(t, sleep.For(ctx, 0), "the context has ended")
+		require.True(t, sleep.For(t.Context(), -time.Second))
+	})
+}
+
+func TestJitter(t *testing.T) {
+	for range 100 {
+		d := sleep.Jitter(time.Second)
+		require.GreaterOrEqual(t, d, time.Second/2)
+		require.LessOrEqual(t, d, time.Second)
+	}
+	require.Zero(t, sleep.Jitter(0))
+}

@@ -1,0 +1,78 @@
+//go:build servers
+
+package reconcile_test
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+var otherCredential = ec2.Credential{AccessKeyID: "AKIAI44QH8DHBEXAMPLE", SecretAccessKey: "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"}
+
+// twoAccounts is an AWS endpoint that serves two accounts. Stories see the first.
+type twoAccounts struct {
+	*ec2.Cloud
+	other *ec2.Cloud
+}
+
+func (c twoAccounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ec2.Accounts(c.Cloud, c.other).ServeHTTP(w, r)
+}
+
+func (c twoAccounts) Close() error {
+	_ = c.other.Close()
+	return c.Cloud.Close()
+}
+
+// TestServersOtherAccount: the next leader has credentials of another account,
+// where every machine is definitely not found.
+func TestServersOtherAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		other := ec2.New(&ec2.Options{Account: "210987654321", Credentials: []ec2.Credential{otherCredential}})
+		var reopen func(ec2.Credential) nstance.Provider
+		onTheWire(func(h testcloud.Hypervisor) *site {
+			s := ec2Site(h)
+			s.cloud = twoAccounts{s.cloud.(*ec2.Cloud), other}
+			s.provider = func(url string, client *http.Client) nstance.Provider {
+				reopen = func(k ec2.Credential) nstance.Provider { return openEC2(url, client, k) }
+				return reopen(ec2.DefaultCredential)
+			}
+			return s
+		})(w)
+		o := w.outside.(*wired)
+		w.wrap = func(to *office) { to.provider = o }
+		defer w.close()
+		w.lead(wanted(3))
+		w.passes(5 * time.Minute)
+		w.agrees(3)
+		before := w.outside.Machines()
+
+		w.depose()
+		o.provider = reopen(otherCredential)
+		w.lead(wanted(3))
+		w.passes(time.Hour)
+		require.Empty(t, other.Machines(), "nothing is created in the other account")
+		require.ElementsMatch(t, before, w.outside.Machines())
+		require.Zero(t, w.count(nstance.EventMachineGone, ""))
+
+		w.depose()
+		require.ErrorContains(t, w.ended, "shard.provider: ")
+		require.ErrorContains(t, w.ended, "210987654321/us-east-1")
+		require.ErrorContains(t, w.ended, "123456789012/us-east-1")
+		o.provider = reopen(ec2.DefaultCredential)
+		w.lead(wanted(3))
+		w.passes(time.Hour)
+		w.agrees(3)
+		require.ElementsMatch(t, before, w.outside.Machines(), "with the former credentials it goes on as before")
+	})
+}

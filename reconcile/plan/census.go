@@ -1,0 +1,300 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Census sorts the members of one group: which are counted, ready, doomed,
+// leaving, stale. [Census.Plan] acts on it, and so does everything that shows a
+// group or compares two configurations of it; these questions have no other
+// answer. It is pure and must not be changed. It may be used concurrently.
+type Census struct {
+	View
+	now   time.Time
+	size  int // wanted; 0 while the group is being removed
+	surge int // max_surge as a number
+
+	n         tally
+	leaving   []*Member      // in the order of View.Members
+	doomed    []doomedMember // oldest first
+	unhealthy []*Member      // those of them that are doomed for being unhealthy, oldest first
+	waiting   int            // unhealthy members beyond the cap, which stay counted
+	market    marketShare
+	next      time.Time // when time alone may change the answer; zero: never
+}
+
+// A tally is what a census counts.
+type tally struct {
+	counted      int // wanted or surplus: every managed member that is neither leaving nor doomed
+	ready        int
+	unregistered int       // counted, and its agent has never registered
+	idle         int       // counted, and certainly serving nothing
+	replacing    int       // counted, not ready, created to replace a loss
+	starting     int       // counted, not ready, created for anything else, fresh
+	stale        int       // counted, to be replaced by a rollout
+	misplaced    int       // stale only because of their market
+	neverReady   int       // stale, and certainly never ready
+	notWell      int       // stale and registered, not well, but perhaps ready once
+	voluntary    int       // draining or deleting for a rollout or a surplus
+	losses       int       // draining or deleting for any other cause
+	unhealthy    int       // draining or deleting for being unhealthy
+	returning    int       // counted again as of this pass: their drains are cancelled
+	unheard      int       // counted, registered, within the grace after a change of leader
+	graceEnd     time.Time // when the grace of the last of them ends
+}
+
+// A doomedMember must leave, whatever the size of its group.
+type doomedMember struct {
+	*Member
+	why nstance.CauseKind
+}
+
+// NewCensus sorts the members of v. It does not change v, and the result does not
+// depend on the order of the members.
+func NewCensus(v View, now time.Time) *Census {
+	c := &Census{View: v, now: now, size: v.Group.Size}
+	if v.Removing {
+		c.size = 0
+	}
+	c.surge = v.Group.Rollout.MaxSurge.Of(c.size)
+	c.market.divided = c.dividesMarkets()
+	for i := range c.Members {
+		switch m := &c.Members[i]; {
+		case m.excluded():
+		case m.State.Leaving():
+			c.leaving = append(c.leaving, m)
+			c.tallyLeaving(m)
+		default:
+			c.judge(m)
+		}
+	}
+	c.capUnhealthy()
+	slices.SortFunc(c.doomed, func(a, b doomedMember) int { return olderFirst(a.Member, b.Member) })
+	if c.market.divided { // which members are stale depends on all of them
+		c.shareMarkets()
+		for i := range c.Members {
+			if m := &c.Members[i]; c.counts(m) {
+				c.tally(m)
+			}
+		}
+	}
+	return c
+}
+
+// judge sorts a member that is not leaving into doomed, unhealthy and counted.
+func (c *Census) judge(m *Member) {
+	switch why := c.doom(m); {
+	case why != "":
+		c.doomed = append(c.doomed, doomedMember{m, why})
+	case m.OnDemand:
+	case c.isUnhealthy(m):
+		c.unhealthy = append(c.unhealthy, m)
+	default:
+		c.count(m)
+	}
+}
+
+// count tallies a counted member, now or when all members are known.
+func (c *Census) count(m *Member) {
+	if !c.market.divided {
+		c.tally(m)
+	}
+}
+
+// capUnhealthy dooms the oldest unhealthy members, as many as may be leaving for
+// that cause at once: one, or a fifth of the group, which is never the majority
+// of three or more. The others stay counted: they may be well and only unable to
+// report.
+func (c *Census) capUnhealthy() {
+	if len(c.unhealthy) == 0 {
+		return
+	}
+	slices.SortFunc(c.unhealthy, olderFirst)
+	room := 0
+	if c.Breaker == "" {
+		room = min(max(0, max(1, c.size/5)-c.n.unhealthy), len(c.unhealthy))
+	}
+	for _, m := range c.unhealthy[:room] {
+		c.doomed = append(c.doomed, doomedMember{m, nstance.CauseUnhealthy})
+	}
+	for _, m := range c.unhealthy[room:] {
+		c.count(m)
+	}
+	c.waiting = len(c.unhealthy) - room
+	c.unhealthy = c.unhealthy[:room]
+}
+
+func (c *Census) tally(m *Member) {
+	n, ready, stale := &c.n, c.ready(m), c.stale(m)
+	n.counted++
+	switch {
+	case ready:
+		n.ready++
+	case m.Reason == ReasonReplace:
+		n.replacing++
+	case !stale:
+		n.starting++
+	}
+	if !m.registered() {
+		n.unregistered++
+	}
+	if c.surplusRank(m) <= surplusNotWell {
+		n.idle++
+	}
+	if c.inGrace(m) {
+		n.unheard++
+		n.graceEnd = laterOf(n.graceEnd, m.GraceUntil)
+	}
+	if !stale {
+		return
+	}
+	n.stale++
+	if !c.outdated(m) {
+		n.misplaced++
+	}
+	switch c.rolloutRank(m) {
+	case rolloutNeverReady:
+		n.neverReady++
+	case rolloutNotWell:
+		n.notWell++
+	}
+}
+
+// tallyLeaving counts a member on its way out, or one whose drain is cancelled in
+// this pass. What is surplus with the latter is decided in the next pass.
+func (c *Census) tallyLeaving(m *Member) {
+	switch {
+	case m.OnDemand:
+		return
+	case c.returns(m):
+		c.tally(m)
+		c.countMarket(m, 1)
+		c.n.returning++
+		return
+	case !m.replacedAtOnce():
+	case m.leavesVoluntarily():
+		c.n.voluntary++
+	default:
+		c.n.losses++
+	}
+	if m.leavesUnhealthy() {
+		c.n.unhealthy++
+	}
+}
+
+// undefined reports whether it is not known what the group should be.
+func (c *Census) undefined() bool { return c.Hash == UnknownHash && !c.Removing }
+
+// Drifted reports whether m was created from another definition of its group.
+func (c *Census) Drifted(m *Member) bool { return !m.OnDemand && c.drifted(m) }
+
+// Expired reports whether m is older than its group permits, or prefers.
+func (c *Census) Expired(m *Member) bool { return c.passed(m.EligibleAt) || c.passed(m.ExpireAt) }
+
+// Fresh reports whether every member that counts or may return was created from
+// the desired definition.
+func (c *Census) Fresh() bool {
+	return !slices.ContainsFunc(c.Members, func(m Member) bool {
+		return !m.State.Leaving() && !m.OnDemand && !m.Preserved && m.Hash != c.Hash
+	})
+}
+
+// Need is how many members the group lacks.
+func (c *Census) Need() int {
+	if c.undefined() {
+		return 0
+	}
+	return max(0, c.size-c.n.counted)
+}
+
+// Surplus is how many members the group has beyond its size and what a rollout
+// may have in addition. It may be negative.
+func (c *Census) Surplus() int { return c.n.counted - c.size - c.allowance() }
+
+// Serves reports whether m is ready, as far as is known: it may have missed
+// reports since.
+func (c *Census) Serves(m *Member) bool {
+	return m.State == nstance.Booting && !m.Gone && c.serves(m)
+}
+
+// Status returns ready where m serves, gone where its machine is gone, else its
+// state.
+func (c *Census) Status(m *Member) nstance.State {
+	switch {
+	case c.Serves(m):
+		return nstance.Ready
+	case m.Gone && m.State == nstance.Booting:
+		return nstance.Gone
+	}
+	return m.State
+}
+
+// Counts are numbers of members for display.
+type Counts struct {
+	Ready     int // serving as far as is known: those that have missed reports are among them
+	Booting   int // not ready yet
+	Leaving   int // draining or being deleted
+	Gone      int // without a machine, and not removed yet
+	Stale     int // of those that are not leaving, created from another definition
+	OnDemand  int // created by request, in none of the other numbers
+	Preserved int // kept for inspection, in none of the other numbers
+}
+
+// Counts returns the numbers of members for display.
+func (c *Census) Counts() (n Counts) {
+	for i := range c.Members {
+		m := &c.Members[i]
+		switch {
+		case m.OnDemand:
+			n.OnDemand++
+			continue
+		case m.Preserved:
+			n.Preserved++
+			continue
+		case m.State.Leaving():
+			n.Leaving++
+			continue
+		case m.Gone:
+			n.Gone++
+			continue
+		case c.Serves(m):
+			n.Ready++
+		default:
+			n.Booting++
+		}
+		if c.drifted(m) {
+			n.Stale++
+		}
+	}
+	return n
+}
+
+// passed reports whether t has come. If it has not, the answer may change then.
+// Zero never comes. Every comparison with the time goes through here, so that
+// Decision.Next misses none.
+func (c *Census) passed(t time.Time) bool {
+	if t.IsZero() {
+		return false
+	}
+	if !t.After(c.now) {
+		return true
+	}
+	if c.next.IsZero() || t.Before(c.next) {
+		c.next = t
+	}
+	return false
+}
+
+// due is passed for an instant at which a member is drained or deleted. While
+// the clock cannot be trusted none is.
+func (c *Census) due(t time.Time) bool { return c.passed(t) && c.Clock == "" }
+
+func laterOf(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,147 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/nstance-go/nstance"
+)
+
+// finish is P1: the removal of a leaving member goes on, or ends when every cause
+// of its drain is withdrawn.
+func (p *planner) finish(m *Member) {
+	switch {
+	case p.returns(m):
+		p.act(Action{Kind: CancelDrain, ID: m.ID})
+		p.forgetLoss(m)
+	case m.State == nstance.Deleting, m.Gone, m.deleteRequested(), !m.registered():
+		p.finishDelete(m)
+	case m.Drain == nil || m.Drain.Deadline.IsZero():
+		p.remove(m, p.leavingCauses(m), false) // the drain never took effect
+	default:
+		p.watchDrain(m)
+	}
+}
+
+// forgetLoss takes a member that returns out of the losses to be replaced.
+func (p *planner) forgetLoss(m *Member) {
+	if i := slices.Index(p.owedLosses, m.ID); i >= 0 && !m.OnDemand {
+		p.owedLosses = slices.Delete(slices.Clone(p.owedLosses), i, i+1)
+	}
+}
+
+// watchDrain compares a drain in progress with what is known now.
+func (p *planner) watchDrain(m *Member) {
+	d := m.Drain
+	kept, added := p.reviewCauses(m)
+	end := m.drainEnd()
+	deadline := p.tightest(m, end)
+	switch {
+	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(end):
+		p.finishDelete(m)
+	case kept < len(d.Causes), added > 0, deadline.Before(end):
+		causes := p.leavingCauses(m)
+		p.act(Action{Kind: Tighten, ID: m.ID, Deadline: deadline, Causes: causes, Voluntary: AllVoluntary(causes)})
+	}
+}
+
+// finishDelete deletes a member that is draining or deleting already.
+func (p *planner) finishDelete(m *Member) {
+	a := Action{Kind: Delete, ID: m.ID}
+	switch {
+	case m.Drain != nil && len(m.Drain.Causes) > 0:
+		a.Causes = m.Drain.Causes
+	case m.State != nstance.Deleting:
+		a.Causes = p.leavingCauses(m)
+	}
+	p.act(a)
+}
+
+// returns reports whether every cause of m's drain has been withdrawn and
+// nothing else dooms it. Then it stays even if its drain is over: the deletion
+// has not begun, and nothing asks for it.
+func (c *Census) returns(m *Member) bool {
+	if m.State != nstance.Draining || m.Drain == nil || len(m.Drain.Causes) == 0 || c.doom(m) != "" {
+		return false
+	}
+	kept, _ := c.reviewCauses(m)
+	return kept == 0
+}
+
+// reviewCauses counts the recorded causes that still stand and the new ones.
+func (c *Census) reviewCauses(m *Member) (kept, added int) {
+	for i := range m.Drain.Causes {
+		if c.stands(m, &m.Drain.Causes[i]) {
+			kept++
+		}
+	}
+	for i := range m.Notices {
+		if m.isNewNotice(&m.Notices[i]) {
+			added++
+		}
+	}
+	if m.isNewRequest() {
+		added++
+	}
+	return kept, added
+}
+
+// leavingCauses lists why a leaving member leaves, as of now: the recorded causes
+// that stand, then the new ones, or else whatever dooms it.
+func (c *Census) leavingCauses(m *Member) []nstance.Cause {
+	var out []nstance.Cause
+	if m.Drain != nil {
+		for i := range m.Drain.Causes {
+			if c.stands(m, &m.Drain.Causes[i]) {
+				out = append(out, m.Drain.Causes[i])
+			}
+		}
+	}
+	for i := range m.Notices {
+		if m.isNewNotice(&m.Notices[i]) {
+			out = append(out, noticeCause(&m.Notices[i]))
+		}
+	}
+	if m.isNewRequest() {
+		out = append(out, *m.Requested)
+	}
+	switch {
+	case len(out) > 0:
+		return out
+	case c.doom(m) != "":
+		return c.causes(m)
+	}
+	return []nstance.Cause{c.surplusCause()}
+}
+
+// stands reports whether a recorded cause still holds. Only a notice can be
+// withdrawn. A rollout or a surplus cannot: the replacement is on its way, and
+// reversing twice costs more than finishing. A new leader does not take a notice
+// for withdrawn before it has heard from the agent.
+func (c *Census) stands(m *Member, cause *nstance.Cause) bool {
+	if cause.Kind != nstance.CauseNotice || cause.EventID == "" || c.inGrace(m) {
+		return true
+	}
+	for i := range m.Notices {
+		if m.Notices[i].EventID == cause.EventID && !m.Notices[i].Cancelled {
+			return true
+		}
+	}
+	return false
+}
+
+// isNewNotice reports whether n stands and is not a cause of m's drain yet.
+func (m *Member) isNewNotice(n *nstance.Notice) bool {
+	if n.Cancelled || m.Drain == nil {
+		return !n.Cancelled
+	}
+	for i := range m.Drain.Causes {
+		if c := &m.Drain.Causes[i]; c.Kind == nstance.CauseNotice && c.EventID == n.EventID {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Member) isNewRequest() bool {
+	return m.Requested != nil && (m.Drain == nil || !IncludesCause(m.Drain.Causes, nstance.CauseRequest))
+}

@@ -1,0 +1,137 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// refill is P3: the group's deficit is created in parallel. The first creates
+// replace losses, those of earlier passes before those of this one, and name them.
+func (p *planner) refill() {
+	need := p.Need()
+	want := need
+	if p.Unreadable > 0 {
+		want = p.lossesOnly(need)
+	}
+	urgent := len(p.owedLosses) + p.urgent
+	n := min(want, urgent+p.createRoom(want-urgent))
+	for i := range n {
+		reason := p.deficitReason()
+		if i < p.losses() || p.Unreadable > 0 {
+			reason = ReasonReplace
+		}
+		p.create(reason)
+	}
+}
+
+// lossesOnly returns how many losses to replace while records of the group cannot
+// be read: those of this pass, those that are owed, and earlier ones that another
+// leader was to replace. For the latter each unreadable record counts as a member.
+func (p *planner) lossesOnly(need int) int {
+	open := len(p.lost) + p.n.losses - p.n.replacing
+	return min(need, max(p.losses(), min(need-p.Unreadable, open)))
+}
+
+// losses is how many replacements are owed.
+func (p *planner) losses() int { return len(p.owedLosses) + len(p.lost) }
+
+// loss returns the nth of them, from 0.
+func (p *planner) loss(n int) nstance.InstanceID {
+	if n < len(p.owedLosses) {
+		return p.owedLosses[n]
+	}
+	return p.lost[n-len(p.owedLosses)].ID
+}
+
+// create asks for one member. It is created from the last good definition while
+// the desired one is on hold, so that a reclaim does not import a bad image.
+func (p *planner) create(reason Reason) {
+	a := Action{Kind: Create, Reason: reason}
+	if p.held() {
+		a.LastGood = p.History.LastGoodHash != "" && p.History.LastGoodHash != p.Hash
+	}
+	a.Market = p.nextMarket(reason)
+	if reason != ReasonReplace {
+		p.otherCreates++
+		p.act(a)
+		return
+	}
+	if p.lossCreates < p.losses() {
+		a.Replaces, a.Failure = p.loss(p.lossCreates), p.lossCreates >= len(p.owedLosses)+p.urgent
+	}
+	p.lossCreates++
+	p.act(a)
+}
+
+// deficitReason is the reason of a create that replaces no loss.
+func (p *planner) deficitReason() Reason {
+	if p.n.stale > 0 || p.n.voluntary > 0 {
+		return ReasonRollout
+	}
+	return ReasonSize
+}
+
+// createRoom returns how many of want creates that replace no sudden loss may be
+// made now. After a failure none are until the backoff is over, and then one at
+// a time until a member has become ready. The first failure is answered at once;
+// one that follows it waits, though how long is known only when it is counted.
+func (p *planner) createRoom(want int) int {
+	h := &p.History
+	switch {
+	case want <= 0:
+		return 0
+	case !h.BackoffUntil.IsZero() && !p.passed(h.BackoffUntil):
+		p.hold(HoldBackoff, withLastFailure("backing off after failed creates", h.LastFailure), h.BackoffUntil)
+		return 0
+	case h.BackoffUntil.IsZero() || h.Failures == 0:
+		return want
+	case p.failing > 0:
+		p.hold(HoldBackoff, withLastFailure("backing off after failed creates", h.LastFailure), time.Time{})
+		return 0
+	}
+	room := min(want, max(0, 1-p.n.unregistered-p.otherCreates))
+	if room < want {
+		p.hold(HoldBackoff, withLastFailure("after failed creates one at a time until a member is ready", h.LastFailure), time.Time{})
+	}
+	return room
+}
+
+// held reports whether nothing voluntary may be done towards the desired
+// definition.
+func (c *Census) held() bool { return c.History.Paused || c.halted() }
+
+// halted reports whether the rollout to the desired hash has failed too often,
+// on record or as of now. A definition with which the whole group was ready
+// once halts only the replacement of members that are stale.
+func (c *Census) halted() bool { return c.History.HaltedHash == c.Hash || c.tripped() }
+
+func (c *Census) tripped() bool {
+	limit := c.Group.Rollout.HaltAfter
+	return limit > 0 && c.History.Failures >= limit && (c.n.stale > c.n.misplaced || c.History.LastGoodHash != c.Hash)
+}
+
+// halt is P6: it reports a halt that is not on record yet, and what stops the
+// rollout.
+func (p *planner) halt() {
+	p.out.Halt = p.tripped() && p.History.HaltedHash != p.Hash
+	if p.History.Paused {
+		p.hold(HoldPaused, "the rollout is paused", time.Time{})
+	}
+	if p.halted() {
+		p.hold(HoldHalted, "creates from the desired definition did not become ready", time.Time{})
+	}
+}
+
+func (p *planner) holdf(kind, format string, args ...any) {
+	p.hold(kind, fmt.Sprintf(format, args...), time.Time{})
+}
+
+// withLastFailure adds why the latest create failed, if that is known.
+func withLastFailure(text, failure string) string {
+	if failure == "" {
+		return text
+	}
+	return text + "; the latest: " + failure
+}

@@ -1,0 +1,67 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+)
+
+// askProvider asks the provider about the members of g whose state only it can
+// tell, and returns when that may next be due. It needs the lock.
+func (r *Reconciler) askProvider(g *group, now time.Time) (next time.Time) {
+	for _, m := range g.members {
+		verdict, at := r.judge(m, now)
+		if verdict == health.AskProvider || !m.absent.IsZero() && !m.gone {
+			r.asks.add(m.id)
+		}
+		next = earliest(next, at, r.askAfterBreak(m, now), r.askWhileBooting(m, now))
+		if verdict == health.Unhealthy {
+			next = earliest(next, now.Add(r.health.Interval/4)) // others may report meanwhile
+		}
+	}
+	return next
+}
+
+// afterBreak are when to ask about a machine again whose stream broke although
+// the provider said that it runs: a cloud may take a moment to notice that it
+// does not any more.
+var afterBreak = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Second}
+
+// askAfterBreak asks about a machine whose stream broke when that is due, until
+// it is answered, and returns when it is due next.
+func (r *Reconciler) askAfterBreak(m *member, now time.Time) time.Time {
+	if m.brokeAt.IsZero() || m.gone || m.state != nstance.Booting || m.looks >= len(afterBreak) {
+		return time.Time{}
+	}
+	if due := m.brokeAt.Add(afterBreak[m.looks]); now.Before(due) {
+		return due
+	}
+	r.asks.add(m.id) // until there is an answer, which is followed by a plan
+	return time.Time{}
+}
+
+// looked counts the questions after a break that an answer to a question asked
+// then settles.
+func (m *member) looked(asked time.Time) {
+	for !m.brokeAt.IsZero() && m.looks < len(afterBreak) && !asked.Before(m.brokeAt.Add(afterBreak[m.looks])) {
+		m.looks++
+	}
+}
+
+// whileBooting is how often the provider is asked about a machine whose agent has
+// not registered yet: nothing else tells that it was taken.
+const whileBooting = 30 * time.Second
+
+// askWhileBooting asks about a machine that boots when that is due, and returns
+// when it is due next.
+func (r *Reconciler) askWhileBooting(m *member, now time.Time) time.Time {
+	if m.registered() || !m.hasMach || m.gone || m.state != nstance.Booting {
+		return time.Time{}
+	}
+	if due := latest(m.machSince, m.answeredAt).Add(whileBooting); now.Before(due) {
+		return due
+	}
+	r.asks.add(m.id)
+	return time.Time{}
+}

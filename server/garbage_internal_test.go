@@ -1,0 +1,252 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
+)
+
+// A broom is a collector whose surroundings a test can spoil.
+type broom struct {
+	*collector
+	*testing.T
+	store *storagetest.Faulty
+	right bool  // its clock
+	over  error // its term
+}
+
+// sweeping runs a test in a bubble, with the collector of a leader.
+func sweeping(t *testing.T, name string, f func(t *testing.T, b *broom)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := &broom{T: t, store: storagetest.NewFaulty(storage.NewMemory()), right: true}
+			b.collector = &collector{
+				store: b.store, check: func() error { return b.over }, clock: func() bool { return b.right }, now: time.Now,
+				keep:     func() time.Duration { return 30 * time.Minute },
+				contents: storage.NewRecords(b.store, "s1", nil).CollectGarbage, log: slog.New(slog.DiscardHandler),
+				after: map[string]string{}, wrong: map[string]string{},
+			}
+			f(t, b)
+		})
+	})
+}
+
+const day = 24 * time.Hour
+
+// registered is the registration of an operator whose nonce and certificate are
+// good for some time yet.
+func registered(name string, nonce, certificate time.Duration) registration.OperatorRegistration {
+	now := time.Now().UTC()
+	return registration.OperatorRegistration{
+		Name: name, Role: nstance.RoleOperator, Tenant: "default", JTI: name, RegisteredAt: now, NonceExpiry: now.Add(nonce),
+		Succession: registration.Succession{Current: &registration.KeyRecord{Serial: "01", NotAfter: now.Add(certificate)}},
+	}
+}
+
+// put stores an operator's record and the mark of its nonce.
+func (b *broom) put(op registration.OperatorRegistration) (nonce, record string) {
+	b.Helper()
+	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
+	data, err := json.Marshal(usedNonce{storage.NewHeader(3), op})
+	require.NoError(b, err)
+	_, err = b.store.PutIfAbsent(b.Context(), nonce, data)
+	require.NoError(b, err)
+	_, err = storage.NewDoc[operatorRecord](b.store, record, nil).Update(b.Context(), func(r *operatorRecord) error { r.Operator = &op; return nil })
+	require.NoError(b, err)
+	return nonce, record
+}
+
+func (b *broom) stands(key string) bool {
+	b.Helper()
+	_, err := b.store.Get(b.Context(), key)
+	if err != nil {
+		require.ErrorIs(b, err, nstance.NotFound)
+	}
+	return err == nil
+}
+
+// later lets time pass, then does a pass.
+func (b *broom) later(d time.Duration) {
+	<-time.After(d)
+	b.pass(b.Context())
+}
+
+func TestExpiredRegistrationsAreRemoved(t *testing.T) {
+	for name, c := range map[string]struct {
+		op            registration.OperatorRegistration
+		change        func(*registration.OperatorRegistration)
+		nonce, record time.Duration // until when each is needed; 0: for good
+	}{
+		"nonce and certificate":           {registered("a", 3*time.Hour, day), nil, 3 * time.Hour, day},
+		"a nonce that is good for longer": {registered("a", 9*day, day), nil, 9 * day, 9 * day},
+		"a certificate that was renewed": {registered("a", 3*time.Hour, day), func(op *registration.OperatorRegistration) {
+			op.Pending = &registration.KeyRecord{NotAfter: op.RegisteredAt.Add(5 * day)}
+		}, 3 * time.Hour, 5 * day},
+		"a revocation, as long as what it revokes": {registered("a", 3*time.Hour, 4*day), func(op *registration.OperatorRegistration) {
+			op.Revoked, op.RevokedAt = true, op.RegisteredAt
+		}, 3 * time.Hour, 4 * day},
+		"what an earlier version wrote, as long as any nonce may be good": {registered("a", 0, day), func(op *registration.OperatorRegistration) {
+			op.NonceExpiry = time.Time{}
+		}, registration.MaxNonceLife, registration.MaxNonceLife},
+		"not what says nothing of when": {registered("a", 0, day), func(op *registration.OperatorRegistration) {
+			op.NonceExpiry, op.RegisteredAt = time.Time{}, time.Time{}
+		}, 0, 0},
+		"not a record without a certificate": {registered("a", time.Hour, day), func(op *registration.OperatorRegistration) {
+			op.Current = nil
+		}, time.Hour, 0},
+	} {
+		sweeping(t, name, func(t *testing.T, b *broom) {
+			began := time.Now()
+			op := c.op
+			shift := began.Sub(op.RegisteredAt) // the table was made outside of the bubble
+			op.RegisteredAt, op.NonceExpiry = op.RegisteredAt.Add(shift), op.NonceExpiry.Add(shift)
+			op.Current = &registration.KeyRecord{Serial: "01", NotAfter: op.Current.NotAfter.Add(shift)}
+			if c.change != nil {
+				c.change(&op)
+			}
+			nonce, record := b.put(op)
+			const spare = day + 30*time.Minute // expiredFor and retention
+			moments := []time.Duration{time.Hour, c.nonce + spare, c.nonce + spare + time.Second, c.record + spare, c.record + spare + time.Second, 400 * day}
+			slices.Sort(moments)
+			for _, at := range moments {
+				b.later(at - time.Since(began))
+				require.Equal(t, c.nonce == 0 || at <= c.nonce+spare, b.stands(nonce), "nonce, %s", at)
+				require.Equal(t, c.record == 0 || at <= c.record+spare, b.stands(record), "record, %s", at)
+			}
+			require.Empty(t, b.problems())
+		})
+	}
+}
+
+// old puts what may go by now, and something that may not.
+func (b *broom) old() (nonce, record string) {
+	b.Helper()
+	nonce, record = b.put(registered("a", time.Hour, time.Hour))
+	<-time.After(2 * day)
+	b.put(registered("b", time.Hour, time.Hour))
+	return nonce, record
+}
+
+func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
+	sweeping(t, "while the clock is wrong", func(t *testing.T, b *broom) {
+		nonce, record := b.old()
+		unnamed := storage.FetchedKey("s1", strings.Repeat("ab", 32))
+		_, err := b.store.PutIfAbsent(t.Context(), unnamed, []byte("x"))
+		require.NoError(t, err)
+		b.right = false
+		for range 10 {
+			b.later(time.Hour)
+			require.True(t, b.stands(nonce) && b.stands(record))
+		}
+		require.False(t, b.stands(unnamed), "which depends on no wall clock")
+		b.right = true
+		b.later(time.Hour)
+		require.False(t, b.stands(nonce) || b.stands(record))
+	})
+	for _, key := range []string{"nonce/", "operator/"} {
+		at := func(nonce, record string) (this, other string) {
+			if key == "nonce/" {
+				return nonce, record
+			}
+			return record, nonce
+		}
+		// spoilt is what must keep all of one kind, and nothing of the other.
+		spoilt := func(name string, spoil func(b *broom)) {
+			sweeping(t, key+": "+name, func(t *testing.T, b *broom) {
+				this, other := at(b.old())
+				spoil(b)
+				b.later(time.Minute)
+				require.True(t, b.stands(this))
+				require.False(t, b.stands(other))
+				require.Len(t, b.problems(), 1)
+				require.Contains(t, b.problems()[0], "garbage under "+key+" is not collected: ")
+			})
+		}
+		spoilt("the clock turns out to be wrong", func(b *broom) {
+			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Pass: true, Do: func() { b.right = false }})
+			others := map[string]string{"nonce/": "operator/", "operator/": "nonce/"}
+			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: others[key], Pass: true, Do: func() { b.right = true }})
+		})
+		spoilt("it cannot be listed", func(b *broom) {
+			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key})
+		})
+		spoilt("its list breaks off", func(b *broom) {
+			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Mode: storagetest.Lose})
+		})
+		spoilt("another one cannot be read", func(b *broom) {
+			b.store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1})
+		})
+		for name, text := range map[string]string{
+			"damaged": `{"format":"1.0","operator":`, "without a format": `{"operator":{}}`, "of a newer minor format": `{"format":"1.1"}`,
+			"of a newer major format": `{"format":"2.0"}`,
+		} {
+			spoilt("another one is "+name, func(b *broom) {
+				_, err := b.store.PutIfAbsent(b.Context(), key+"default.zzzzzzzzzzzzzzzz", []byte(text))
+				require.NoError(b, err)
+			})
+		}
+	}
+	sweeping(t, "a record that is none", func(t *testing.T, b *broom) {
+		_, record := b.old()
+		_, err := b.store.PutIfAbsent(t.Context(), storage.OperatorKey("default", "c"), []byte(`{"format":"1.0"}`))
+		require.NoError(t, err)
+		b.later(time.Minute)
+		require.True(t, b.stands(record))
+	})
+	sweeping(t, "what has changed meanwhile", func(t *testing.T, b *broom) {
+		_, record := b.old()
+		b.store.Inject(storagetest.Fault{Op: storagetest.Delete, Prefix: record, Pass: true, Do: func() {
+			_, err := storage.NewDoc[operatorRecord](b.store, record, nil).Update(t.Context(), func(r *operatorRecord) error {
+				r.Operator.Hostname = "other"
+				return nil
+			})
+			require.NoError(t, err)
+		}})
+		b.later(time.Minute)
+		require.True(t, b.stands(record))
+		require.Empty(t, b.problems())
+	})
+	sweeping(t, "after the term", func(t *testing.T, b *broom) {
+		nonce, record := b.old()
+		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "nonce/", Pass: true, Do: func() { b.over = nstance.Errorf(nstance.Unavailable, "over") }})
+		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "operator/", Pass: true, Do: func() { b.over = nstance.Errorf(nstance.Unavailable, "over") }})
+		b.later(time.Minute)
+		require.True(t, b.stands(nonce) && b.stands(record))
+		require.Empty(t, b.problems())
+	})
+}
+
+func TestManyExpiredRegistrations(t *testing.T) {
+	sweeping(t, "are removed in parts", func(t *testing.T, b *broom) {
+		for i := range 1200 {
+			b.put(registered(fmt.Sprintf("old-%04d", i), time.Hour, time.Hour))
+		}
+		left := func(prefix string) (n int) {
+			for range b.store.List(t.Context(), prefix, "") {
+				n++
+			}
+			return n
+		}
+		<-time.After(2 * day)
+		for i := range 600 { // before them all
+			b.put(registered(fmt.Sprintf("new-%04d", i), time.Hour, time.Hour))
+		}
+		for _, want := range []int{1800, 1400, 900, 600, 600, 600} {
+			b.later(time.Second)
+			require.Equal(t, want, left("nonce/"))
+			require.Equal(t, want, left("operator/"))
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/tailscale/hujson"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// garbageAge is how long an object must have been unnamed, and unused by this
+	// term, before it is deleted.
+	garbageAge = time.Hour
+	// maxDeletes bounds the deletions of one pass.
+	maxDeletes = 200
+	// deleteTimeout bounds one deletion. One without an answer may land until
+	// lateDelete after it was sent: the object is not written before that.
+	deleteTimeout = 20 * time.Second
+	lateDelete    = time.Minute
+)
+
+// CollectGarbage deletes the definitions and fetched user data of this shard
+// that nothing durable has named, and this term has not used, for an hour. It
+// returns how many it deleted, by the first part of their keys. Any error ends
+// the pass, and an object or record that cannot be read, or is of a newer
+// format, keeps everything. Only the shard's leader calls it, every few minutes
+// to half an hour, one call at a time. docs/design/014-cleaning.md
+func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, err error) {
+	unnamed, err := r.findUnnamed(ctx)
+	if err != nil {
+		clear(r.contents.unnamedSince)
+		return nil, err
+	}
+	removed = map[string]int{}
+	for _, entry := range unnamed[:min(len(unnamed), maxDeletes)] {
+		if !r.contents.startDelete(entry.Key) {
+			continue
+		}
+		if err := r.deleteContent(ctx, entry); err != nil {
+			return removed, err
+		}
+		kind, _, _ := strings.Cut(entry.Key, "/")
+		removed[kind+"/"]++
+		r.log.Debug("deleted what nothing names", "key", entry.Key)
+	}
+	return removed, nil
+}
+
+// findUnnamed returns the objects that have been unnamed at each pass of the last
+// hour. They are listed before what may name them is read.
+func (r *Records) findUnnamed(ctx context.Context) (due []Entry, err error) {
+	began := r.contents.elapsed()
+	var standing []Entry
+	for _, prefix := range []string{DefinitionPrefix(r.shard), FetchedPrefix(r.shard)} {
+		for entry, err := range r.store.List(ctx, prefix, "") {
+			if err != nil {
+				return nil, err
+			}
+			standing = append(standing, entry)
+		}
+	}
+	if len(standing) == 0 {
+		return nil, nil
+	}
+	named, err := r.namedDigests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	since := map[string]time.Duration{}
+	for _, entry := range standing {
+		digest := entry.Key[strings.LastIndexByte(entry.Key, '/')+1:]
+		if named[digest] || !digestPattern.MatchString(digest) {
+			continue
+		}
+		first, seen := r.contents.unnamedSince[entry.Key]
+		if !seen {
+			first = r.contents.elapsed()
+		}
+		since[entry.Key] = first
+		if seen && began-first >= garbageAge {
+			due = append(due, entry)
+		}
+	}
+	r.contents.unnamedSince = since
+	return due, nil
+}
+
+// digestPattern matches a digest, in whatever field it stands. So a field that
+// this version does not know names things too.
+var digestPattern = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+
+// namedDigests reads what names definitions and fetched user data: the shard's
+// state, groups and resolved addresses, and its instance records as they are
+// stored, late writes of former leaders among them.
+func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
+	named := map[string]bool{}
+	for _, key := range []string{StateKey(r.shard), GroupsKey(r.shard), ResolvedKey(r.shard)} {
+		obj, err := r.store.Get(ctx, key)
+		if errors.Is(err, nstance.NotFound) {
+			continue
+		}
+		if err == nil {
+			err = checkDocument(key, obj.Data)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, digest := range digestPattern.FindAll(obj.Data, -1) {
+			named[string(digest)] = true
+		}
+	}
+	stored := NewRecords(r.store, r.shard, &RecordsOptions{Width: 8, Log: slog.New(slog.DiscardHandler)})
+	list, problems, err := stored.Load(ctx)
+	if err == nil && len(problems) > 0 {
+		err = problems[0].Err
+	}
+	for i := 0; err == nil && i < len(list); i++ {
+		err = Understood(list[i].Ref(r.shard).Key(), list[i].Format)
+		named[list[i].Definition] = true
+	}
+	return named, err
+}
+
+// checkDocument fails with Invalid when a document is damaged or may contain
+// what this version does not know.
+func checkDocument(key string, data []byte) error {
+	data, err := hujson.Standardize(bytes.Clone(data))
+	if err != nil {
+		return unreadable(key, "%w", err)
+	}
+	var h Header
+	if err := json.Unmarshal(data, &h); err != nil {
+		return unreadable(key, "%w", err)
+	}
+	if h.Format == "" && strings.HasSuffix(key, ".jsonc") {
+		return nil
+	}
+	return Understood(key, h.Format)
+}
+
+// deleteContent deletes one object. That it is gone already is success.
+func (r *Records) deleteContent(ctx context.Context, entry Entry) error {
+	err := r.fence.allow(entry.Key, 0)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+		defer cancel()
+		err = r.store.DeleteIfMatch(ctx, entry.Key, entry.Version)
+		if err != nil && !errors.Is(err, nstance.NotFound) && !definite(err) {
+			return err // it may land: the object stays blocked
+		}
+	}
+	r.contents.endDelete(entry.Key)
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	return err
+}
