@@ -83,9 +83,7 @@ func expiryOf(rec storage.Instance) time.Time {
 func (b bootstrap) authorities(rec *storage.Instance) string {
 	identity := b.s.keys.Identity
 	if len(rec.Authorities) == 0 {
-		if rec.Authorities = identity.Issuers(); rec.UserDataDigest != "" {
-			rec.Authorities = rec.Authorities[:1] // an intent by a version that knew of one only
-		}
+		rec.Authorities = identity.Issuers()
 	}
 	return string(identity.CertPEMOf(rec.Authorities))
 }

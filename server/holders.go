@@ -42,7 +42,7 @@ func leansOnIdentity(id string, rec storage.Instance) (yes bool, until time.Time
 		return !knowsAnother || rec.Registered(), time.Time{}
 	}
 	for _, c := range []*storage.KeyRecord{rec.Current, rec.Pending} {
-		if c != nil && (c.Issuer == id || c.Issuer == "") {
+		if c != nil && c.Issuer == id {
 			yes, until = true, c.NotAfter
 		}
 	}

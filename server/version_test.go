@@ -1,0 +1,65 @@
+package server_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// TestDocumentsSayTheVersion and, as long as it is the first, that there was none
+// before.
+func TestDocumentsSayTheVersion(t *testing.T) {
+	for _, path := range []string{"../README.md", "../docs/scope.md"} {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(text), "Version "+server.Version+".", path)
+	}
+	scope, err := os.ReadFile("../docs/scope.md")
+	require.NoError(t, err)
+	require.Contains(t, string(scope), server.Version+" is the first", "say which upgrades were tried")
+}
+
+// TestNewerFormatIsRefused by the name of the object, and nothing is written
+// over it.
+func TestNewerFormatIsRefused(t *testing.T) {
+	for _, key := range []string{storage.LeaseKey(zone), storage.AcceptedKey(zone), storage.GroupsKey(zone), storage.StateKey(zone)} {
+		t.Run(key, func(t *testing.T) {
+			w := newWorld(t, setup{size: 1})
+			w.ready(w.machine("default"))
+			w.machine("blue")
+			_, err := w.admin().PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "db", Tenant: "blue", Reason: "busy"})
+			require.NoError(t, err)
+			require.NoError(t, w.stop())
+			obj, err := w.store.Get(t.Context(), key)
+			require.NoError(t, err)
+			var doc map[string]any
+			require.NoError(t, json.Unmarshal(obj.Data, &doc))
+			doc["format"] = "2.0"
+			data, err := json.Marshal(doc)
+			require.NoError(t, err)
+			_, err = w.store.PutIfMatch(t.Context(), key, data, obj.Version)
+			require.NoError(t, err)
+
+			creates := w.cloud.Count(simcloud.OpCreate)
+			next := newWorld(t, setup{size: 1, store: w.store, over: w.cloud, quiet: true})
+			require.Eventually(t, func() bool {
+				return strings.Contains(strings.Join(server.Problems(next.server), "\n"), key)
+			}, eventually, 5*time.Millisecond, "it is named")
+			require.Contains(t, strings.Join(server.Problems(next.server), "\n"), "upgrade this program")
+			require.Equal(t, creates, w.cloud.Count(simcloud.OpCreate))
+			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
+			obj, err = w.store.Get(t.Context(), key)
+			require.NoError(t, err)
+			require.Contains(t, string(obj.Data), `"format":"2.0"`)
+		})
+	}
+}
