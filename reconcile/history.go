@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/plan"
+	"github.com/nstance-go/nstance/storage"
 )
 
 const (
@@ -23,6 +24,7 @@ const (
 // shardState is the durable state of a shard and its groups: state/{shard}.json.
 // What its pointers lead to is replaced, never changed.
 type shardState struct {
+	storage.Header
 	Account string                `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
 	Frozen  *freeze               `json:"frozen,omitempty"`  // the whole shard
 	Groups  map[string]groupState `json:"groups"`            // by tenant/group

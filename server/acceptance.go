@@ -40,6 +40,7 @@ func (p proposal) parse(kinds provider.Kinds) (*config.Config, error) {
 // one that waits to be confirmed. It is written before anything acts on it, so
 // that a new leader wants what the old one wanted, whatever stands in config/.
 type accepted struct {
+	storage.Header
 	proposal
 	Held *held `json:"held,omitempty"`
 }

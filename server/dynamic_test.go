@@ -423,13 +423,13 @@ func TestTwoWriters(t *testing.T) {
 	api := w.admin()
 	key := storage.GroupsKey(zone)
 	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["base"] != nil }, eventually, time.Millisecond)
-	other := storage.NewDoc[struct {
+	type groups struct {
+		storage.Header
 		Groups map[string]map[string]any `json:"groups"`
-	}](memory, key, nil)
+	}
+	other := storage.NewDoc[groups](memory, key, nil)
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Pass: true, Do: func() {
-		_, err := other.Update(t.Context(), func(f *struct {
-			Groups map[string]map[string]any `json:"groups"`
-		}) error {
+		_, err := other.Update(t.Context(), func(f *groups) error {
 			f.Groups = maps.Clone(f.Groups)
 			f.Groups["blue/db"] = map[string]any{"size": 4, "base": f.Groups["blue/db"]["base"]}
 			return nil

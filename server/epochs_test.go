@@ -15,8 +15,9 @@ import (
 // after the lease is lost, the next term has a higher epoch. Operators and
 // nonces belong to all shards.
 func TestEpochsAreFound(t *testing.T) {
+	type empty struct{ storage.Header }
 	store := storage.NewMemory()
-	_, err := storage.NewDoc[struct{}](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*struct{}) error { return nil })
+	_, err := storage.NewDoc[empty](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
 	require.NoError(t, err)
 	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: takesAtOnce(t, store)}})
 	epoch := w.status().Epoch

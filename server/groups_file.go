@@ -8,10 +8,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // groupsFile is what groups/{shard}.jsonc holds.
 type groupsFile struct {
+	storage.Header
 	Groups map[string]entry `json:"groups"` // by tenant/group
 }
 

@@ -53,6 +53,7 @@ func TestShutdown(t *testing.T) {
 
 func released(t *testing.T, store storage.Store) bool {
 	lease := storage.NewDoc[struct {
+		storage.Header
 		Released bool `json:"released"`
 	}](store, storage.LeaseKey(zone), nil)
 	o, err := lease.Load(t.Context())

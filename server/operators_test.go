@@ -78,8 +78,8 @@ func TestRevokeOperator(t *testing.T) {
 		watch := w.watch(eve.api(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
 		key := storage.OperatorKey("default", eve.who().Subject)
-		_, err := storage.NewDoc[map[string]any](w.store, key, nil).Update(t.Context(), func(m *map[string]any) error {
-			(*m)["operator"].(map[string]any)["revoked"] = true
+		_, err := storage.NewDoc[operatorRecord](w.store, key, nil).Update(t.Context(), func(r *operatorRecord) error {
+			r.Operator["revoked"] = true
 			return nil
 		})
 		require.NoError(t, err)
@@ -194,4 +194,10 @@ func (h *holder) enrol(nonce string) error {
 	}
 	h.use(h.key, wire.CredentialOf(resp.GetCredential()))
 	return nil
+}
+
+// operatorRecord is an operator's record, freely decoded.
+type operatorRecord struct {
+	storage.Header
+	Operator map[string]any `json:"operator"`
 }

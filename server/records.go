@@ -92,6 +92,7 @@ type usedNonce struct {
 
 // operatorRecord is what operator/{tenant}.{name}.json holds.
 type operatorRecord struct {
+	storage.Header
 	Operator *registration.OperatorRegistration `json:"operator"`
 }
 

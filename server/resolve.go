@@ -22,6 +22,7 @@ import (
 // configuration stood for when they were last looked at, so that a new leader
 // knows it when nobody answers.
 type resolved struct {
+	storage.Header
 	Images   map[string]found `json:"images,omitempty"`   // the provider's ID, by query
 	UserData map[string]found `json:"userdata,omitempty"` // the digest of what was fetched, by address
 	Secrets  map[string]found `json:"secrets,omitempty"`  // the mark of the content, by name
@@ -342,7 +343,10 @@ func (v *resolver) save(ctx context.Context, conf *config.Config) bool {
 		needed[addressKey(u)] = true
 		digests[v.known.UserData[addressKey(u)].Is] = true
 	}
-	v.known = resolved{only(v.known.Images, needed), only(v.known.UserData, needed), only(v.known.Secrets, secrets), v.typesKnown()}
+	v.known = resolved{
+		Images: only(v.known.Images, needed), UserData: only(v.known.UserData, needed),
+		Secrets: only(v.known.Secrets, secrets), Types: v.typesKnown(),
+	}
 	maps.DeleteFunc(v.bodies, func(digest string, _ []byte) bool { return !digests[digest] })
 	maps.DeleteFunc(v.wrong, func(what string, _ trouble) bool {
 		_, key, named := strings.Cut(strings.TrimPrefix(what, "user "), " ")

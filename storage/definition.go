@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -21,19 +20,27 @@ type definitions struct {
 
 const maxDefinitions = 1024 // held in memory; beyond that all are forgotten, and read again as needed
 
-// definitionObject is the object's form. It has no write ID, because equal
-// definitions must give equal bytes.
+// definitionObject is the stored form of a definition. Its header has no epoch
+// and no write ID, because equal definitions must give equal bytes.
 type definitionObject struct {
-	Format     string             `json:"format"`
+	Header
 	Definition nstance.Definition `json:"definition"`
+}
+
+func encodeDefinition(d nstance.Definition) ([]byte, error) {
+	data, err := marshal(definitionObject{Header{Format: Format}, d})
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
+	}
+	return data, nil
 }
 
 // DefinitionDigest returns what PutDefinition returns, without storing anything.
 // Fails with Invalid when the definition's arguments are no JSON.
 func DefinitionDigest(d nstance.Definition) (string, error) {
-	data, err := marshal(definitionObject{Format, d})
+	data, err := encodeDefinition(d)
 	if err != nil {
-		return "", nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
+		return "", err
 	}
 	return digestOf(data), nil
 }
@@ -43,9 +50,9 @@ func DefinitionDigest(d nstance.Definition) (string, error) {
 // be repeated after any error. Fails with Invalid when its arguments are no JSON,
 // otherwise like PutFetched.
 func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (digest string, err error) {
-	data, err := marshal(definitionObject{Format, d})
+	data, err := encodeDefinition(d)
 	if err != nil {
-		return "", nstance.Errorf(nstance.Invalid, "encode the definition: %w", err)
+		return "", err
 	}
 	digest = digestOf(data)
 	key := DefinitionKey(r.shard, digest)
@@ -107,14 +114,8 @@ func (r *Records) ensureDefinition(ctx context.Context, digest string) error {
 }
 
 func parseDefinition(key string, data []byte) (nstance.Definition, error) {
-	if err := checkObject(key, data); err != nil {
-		return nstance.Definition{}, err
-	}
-	var obj definitionObject
-	if err := json.Unmarshal(data, &obj); err != nil {
-		return nstance.Definition{}, unreadable(key, "%w", err)
-	}
-	return obj.Definition, nil
+	obj, _, err := Decode[definitionObject](key, data)
+	return obj.Definition, err
 }
 
 func digestOf(data []byte) string {

@@ -4,14 +4,15 @@ import (
 	"context"
 )
 
-// Doc is one JSON object with a Header, such as a shard's state. T describes
-// its other fields; it may embed Header to see those as well. Fields that T
-// does not know survive every rewrite. Keys that end in .jsonc may have been
-// written by a person: comments are understood, and lost by the next write.
+// Doc is one document, such as a shard's state. T embeds Header and describes the
+// other fields. Top-level fields that T lacks survive every rewrite. Update sets
+// the header; its function may only raise the epoch. Keys that end in .jsonc may
+// have been written by a person: comments are understood, and lost by the next
+// write.
 //
 // A Doc is safe for concurrent use; one caller reads or writes at a time.
 // Values it returns share memory with it: do not change what they point to.
-type Doc[T any] struct{ o *one[T] }
+type Doc[T Document] struct{ o *one[T] }
 
 // DocOptions adjust NewDoc. Nil means the defaults.
 type DocOptions struct {
@@ -20,7 +21,7 @@ type DocOptions struct {
 }
 
 // NewDoc returns the document under key. Nothing is read yet.
-func NewDoc[T any](s Store, key string, o *DocOptions) *Doc[T] {
+func NewDoc[T Document](s Store, key string, o *DocOptions) *Doc[T] {
 	if o == nil {
 		o = &DocOptions{}
 	}
@@ -67,7 +68,7 @@ func (d *Doc[T]) with(ctx context.Context, do func(context.Context) (*held[T], e
 	return valueOf(h), nil
 }
 
-func valueOf[T any](h *held[T]) (v T) {
+func valueOf[T Document](h *held[T]) (v T) {
 	if h != nil {
 		v = h.value
 	}

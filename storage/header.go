@@ -16,26 +16,30 @@ import (
 )
 
 // Format is the version, major.minor, of the objects that this program writes.
-// Readers refuse another major and keep what a newer minor added.
+// Readers refuse another major and keep the top-level fields that a newer minor
+// added, so a new minor adds fields at the top level only.
 const Format = "1.0"
 
 const formatMajor, formatMinor = 1, 0
 
-// A Header is part of every JSON object that is written under a condition.
+// A Header is part of every document.
 type Header struct {
 	Format  string `json:"format"`
-	Epoch   uint64 `json:"epoch"`    // the term that wrote it; 0: no term
-	WriteID string `json:"write_id"` // random, new with every write: how a writer knows his own
+	Epoch   uint64 `json:"epoch,omitempty"`    // the term that wrote it; 0: no term
+	WriteID string `json:"write_id,omitempty"` // random, new with every write, so that a writer recognises its own; empty: named by its content
 }
+
+// A Document is a struct that embeds [Header]. It is stored as one JSON object.
+type Document interface{ header() Header }
 
 // NewHeader returns the header of one write.
 func NewHeader(epoch uint64) Header {
 	return Header{Format: Format, Epoch: epoch, WriteID: rand.Text()}
 }
 
-// next returns the header of a write that replaces what has header h. A newer
-// minor format stays, since the fields that it added stay.
-func (h Header) next(epoch uint64) Header {
+// NextHeader returns the header of a write that replaces a document with header
+// h. A newer minor format stays, since the fields that it added stay.
+func NextHeader(h Header, epoch uint64) Header {
 	out := NewHeader(max(h.Epoch, epoch))
 	if _, have, ok := parseFormat(h.Format); ok && have > formatMinor {
 		out.Format = h.Format
@@ -65,10 +69,15 @@ func ReadHeader(obj Object) (h Header, err error) {
 	return h, nil
 }
 
-// header finds the Header that a type embeds.
-func (h *Header) header() *Header { return h }
+func (h Header) header() Header { return h }
 
-type headed interface{ header() *Header }
+func (h *Header) setHeader(other Header) { *h = other }
+
+// withHeader returns v with another header.
+func withHeader[T Document](v T, h Header) T {
+	any(&v).(interface{ setHeader(Header) }).setHeader(h)
+	return v
+}
 
 func parseFormat(s string) (major, minor uint64, ok bool) {
 	a, b, _ := strings.Cut(s, ".")

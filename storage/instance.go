@@ -106,7 +106,7 @@ func DecodeInstance(key string, data []byte) (Instance, error) {
 	if err != nil {
 		return Instance{}, err
 	}
-	_, rec, _, err := decode[Instance](key, data)
+	rec, _, err := Decode[Instance](key, data)
 	if err == nil {
 		err = ref.matches(rec)
 	}

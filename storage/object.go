@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,12 +20,13 @@ const maxAttempts = 6
 
 // held is what is known of an object. It is never changed, only replaced, so
 // readers need no lock.
-type held[T any] struct {
-	header  Header
+type held[T Document] struct {
 	value   T
 	version Version
-	rest    []byte // the object's bytes if it has fields that T lacks
+	unknown Unknown
 }
+
+func (h *held[T]) header() Header { return h.value.header() }
 
 // fence keeps a term that is over from writing.
 type fence struct {
@@ -48,7 +50,7 @@ func (f fence) allow(key string, standing uint64) error {
 
 // one is a single conditionally written JSON object. Its methods that take a
 // context need the turn, which take gives; known does not.
-type one[T any] struct {
+type one[T Document] struct {
 	store Store
 	key   string
 	fence fence
@@ -87,14 +89,14 @@ func (o *one[T]) mayLand() bool {
 
 // isOwn reports whether what stands is an own write of v, and settles it then.
 func (o *one[T]) isOwn(h *held[T], v T) bool {
-	if h == nil || !slices.Contains(o.unsettled, h.header.WriteID) || !equalBodies(h.value, v) {
+	if h == nil || !slices.Contains(o.unsettled, h.header().WriteID) || !equalBodies(h.value, v) {
 		return false
 	}
 	o.unsettled = nil
 	return true
 }
 
-func newOne[T any](s Store, key string, f fence) *one[T] {
+func newOne[T Document](s Store, key string, f fence) *one[T] {
 	return &one[T]{store: s, key: key, fence: f, turn: make(chan struct{}, 1)}
 }
 
@@ -147,12 +149,12 @@ func (o *one[T]) sure(ctx context.Context) (*held[T], error) {
 	return o.now.Load(), nil
 }
 
-func parse[T any](key string, data []byte) (*held[T], error) {
-	h, v, rest, err := decode[T](key, data)
+func parse[T Document](key string, data []byte) (*held[T], error) {
+	v, unknown, err := Decode[T](key, data)
 	if err != nil {
 		return nil, err
 	}
-	return &held[T]{header: h, value: v, rest: rest}, nil
+	return &held[T]{value: v, unknown: unknown}, nil
 }
 
 // create writes the object where there is none. After an earlier create whose
@@ -171,9 +173,9 @@ func (o *one[T]) create(ctx context.Context, v T) (*held[T], error) {
 	return nil, changedError("write", o.key, true)
 }
 
-func equalBodies[T any](a, b T) bool {
-	x, errX := encode(Header{}, a, nil)
-	y, errY := encode(Header{}, b, nil)
+func equalBodies[T Document](a, b T) bool {
+	x, errX := Encode(withHeader(a, Header{}), nil)
+	y, errY := Encode(withHeader(b, Header{}), nil)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
@@ -201,30 +203,25 @@ func (o *one[T]) update(ctx context.Context, create bool, fn func(*T) error) (*h
 }
 
 // apply returns what fn makes of a copy of base, and whether that is different.
-func apply[T any](base *held[T], fn func(*T) error) (next T, changed bool, err error) {
+func apply[T Document](base *held[T], fn func(*T) error) (next T, changed bool, err error) {
 	if base == nil {
 		return next, true, fn(&next)
 	}
-	before, err := encode(base.header, base.value, nil)
+	before, err := marshal(base.value)
+	if err == nil {
+		err = json.Unmarshal(before, &next)
+	}
+	if err == nil {
+		err = fn(&next)
+	}
 	if err != nil {
 		return next, false, err
 	}
-	if next, _, err = decodeBody[T](before); err != nil {
-		return next, false, err
-	}
-	if err := fn(&next); err != nil {
-		return next, false, err
-	}
-	after, err := encode(headerOf(next, base.header), next, nil)
+	h := base.header()
+	h.Epoch = max(h.Epoch, next.header().Epoch)
+	next = withHeader(next, h)
+	after, err := marshal(next)
 	return next, !bytes.Equal(before, after), err
-}
-
-// headerOf returns the header that v embeds, or otherwise.
-func headerOf[T any](v T, otherwise Header) Header {
-	if own, ok := any(&v).(headed); ok {
-		return *own.header()
-	}
-	return otherwise
 }
 
 // write replaces base, or creates the object if base is nil. When the answer
@@ -247,12 +244,12 @@ func (o *one[T]) write(ctx context.Context, base *held[T], next T) (*held[T], er
 		if definite(err) {
 			return nil, err
 		}
-		o.unsettle(want.header.WriteID)
+		o.unsettle(want.header().WriteID)
 		now, rerr := o.lookBack(ctx, err)
 		switch {
 		case rerr != nil:
 			return nil, rerr
-		case now != nil && now.header.WriteID == want.header.WriteID:
+		case now != nil && now.header().WriteID == want.header().WriteID:
 			o.unsettled = nil
 			return now, nil
 		case base == nil && o.isOwn(now, next): // an earlier call's
@@ -266,12 +263,11 @@ func (o *one[T]) write(ctx context.Context, base *held[T], next T) (*held[T], er
 
 // prepare returns the object to be written, as a reader will see it.
 func (o *one[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
-	var old held[T]
+	var unknown Unknown
 	if base != nil {
-		old = *base
+		unknown = base.unknown
 	}
-	h := headerOf(next, old.header).next(o.fence.epoch)
-	data, err := encode(h, next, old.rest)
+	data, err := Encode(withHeader(next, NextHeader(next.header(), o.fence.epoch)), unknown)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -292,7 +288,7 @@ func (o *one[T]) mayWrite(ctx context.Context, base *held[T], attempt int, last 
 	if base == nil {
 		return o.fence.allow(o.key, 0)
 	}
-	return o.fence.allow(o.key, base.header.Epoch)
+	return o.fence.allow(o.key, base.header().Epoch)
 }
 
 // backoff is 20 ms, doubling, with full jitter on its upper half.
@@ -360,7 +356,7 @@ func givenUp(op, key string, err error) error {
 	return fmt.Errorf("%s %s, %d times: %w", op, key, maxAttempts, err)
 }
 
-func same[T any](a, b *held[T]) bool {
+func same[T Document](a, b *held[T]) bool {
 	if a == nil || b == nil {
 		return a == b
 	}

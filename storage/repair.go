@@ -2,12 +2,14 @@ package storage
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 
 	"github.com/nstance-go/nstance"
 )
+
+// anyDocument is a document of any kind: all but its header is Unknown.
+type anyDocument struct{ Header }
 
 // Readable returns nil if this program can read data as what stands under key,
 // an instance's record or another object with a Header, and else an Invalid
@@ -17,7 +19,7 @@ func Readable(key string, data []byte) error {
 		_, err := DecodeInstance(key, data)
 		return err
 	}
-	_, _, _, err := decode[map[string]json.RawMessage](key, data)
+	_, _, err := Decode[anyDocument](key, data)
 	return err
 }
 
@@ -70,14 +72,15 @@ func repaired(key string, data []byte, epoch uint64) ([]byte, error) {
 	if data == nil {
 		return nil, nil
 	}
-	h, body, _, err := decode[map[string]json.RawMessage](key, data)
+	doc, fields, err := Decode[anyDocument](key, data)
 	if err != nil {
 		return nil, correct(err)
 	}
 	if epoch == 0 {
-		epoch = h.Epoch
+		epoch = doc.Epoch
 	}
-	out, err := encode(h.next(epoch), body, nil)
+	doc.Header = NextHeader(doc.Header, epoch)
+	out, err := Encode(doc, fields)
 	if err == nil {
 		err = correct(Readable(key, out))
 	}

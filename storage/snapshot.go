@@ -196,7 +196,7 @@ func packSnapshot(head snapshotHead, all []pinned) ([]byte, error) {
 			break
 		}
 		var body []byte
-		if body, err = encode(p.header, p.value, p.rest); err == nil {
+		if body, err = Encode(p.value, p.unknown); err == nil {
 			err = lines.Encode(snapshotLine{p.key, p.version, body})
 		}
 	}
@@ -228,11 +228,8 @@ func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
 		return s, unreadable(key, "%w", err)
 	}
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
-	if err := checkObject(key, first); err != nil { // before the rest: a newer major format may mean anything by it
+	if s.head, _, err = Decode[snapshotHead](key, first); err != nil {
 		return s, err
-	}
-	if err := json.Unmarshal(first, &s.head); err != nil {
-		return s, unreadable(key, "%w", err)
 	}
 	if s.head.Shard != shard {
 		return s, unreadable(key, "it is of shard %q", s.head.Shard)

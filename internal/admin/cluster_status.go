@@ -16,6 +16,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -157,7 +158,7 @@ func (s *survey) problem(format string, args ...any) {
 
 // keys reads the catalogue of keys, which needs none of them.
 func (s *survey) keys(ctx context.Context) error {
-	c, err := storage.NewDoc[registration.Catalogue](s.store, storage.ClusterLeaseKey, nil).Load(ctx)
+	c, err := vault.New(s.store, nil).Catalogue(ctx)
 	if errors.Is(err, nstance.Invalid) {
 		s.Keys = []Key{}
 		s.problem("the catalogue of keys, %s, cannot be read: %v", storage.ClusterLeaseKey, err)

@@ -93,6 +93,7 @@ func (d *depot) leave(shard nstance.ShardID, o *lease.Options, released bool) {
 // operator stores the record of one.
 func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
 	type record struct {
+		storage.Header
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
 	_, err := storage.NewDoc[record](d.store(), storage.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {

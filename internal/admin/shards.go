@@ -77,6 +77,7 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 // NotFound when there is none, Invalid when it cannot be read.
 func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (*config.Config, error) {
 	type accepted struct {
+		storage.Header
 		Name string `json:"name"`
 		Data []byte `json:"data"`
 	}

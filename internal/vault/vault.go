@@ -22,7 +22,7 @@ const certExt = ".crt"
 type Vault struct {
 	store     storage.Store
 	box       *secret.Box
-	catalogue *storage.Doc[registration.Catalogue]
+	catalogue *storage.Doc[catalogue]
 }
 
 var _ registration.Vault = (*Vault)(nil)
@@ -30,8 +30,7 @@ var _ registration.Vault = (*Vault)(nil)
 // New returns the vault in store. A nil box leaves private keys readable for
 // every reader of the store: an explicit choice, for a private directory.
 func New(store storage.Store, box *secret.Box) *Vault {
-	// The catalogue belongs to no shard, so it carries no shard's epoch.
-	return &Vault{store, box, storage.NewDoc[registration.Catalogue](store, storage.ClusterLeaseKey, nil)}
+	return &Vault{store, box, openCatalogue(store)}
 }
 
 // Get returns an object, or NotFound when it definitely does not exist. It
@@ -117,12 +116,25 @@ func (v *Vault) settled(ctx context.Context, name string, err error) error {
 
 // Catalogue implements registration.Vault.
 func (v *Vault) Catalogue(ctx context.Context) (registration.Catalogue, error) {
-	return v.catalogue.Load(ctx)
+	c, err := v.catalogue.Load(ctx)
+	return c.Catalogue, err
 }
 
 // UpdateCatalogue implements registration.Vault.
 func (v *Vault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
-	return v.catalogue.Update(ctx, fn)
+	c, err := v.catalogue.Update(ctx, func(c *catalogue) error { return fn(&c.Catalogue) })
+	return c.Catalogue, err
+}
+
+// catalogue is the stored form of a registration.Catalogue. It belongs to no
+// shard, so its epoch is 0.
+type catalogue struct {
+	storage.Header
+	registration.Catalogue
+}
+
+func openCatalogue(store storage.Store) *storage.Doc[catalogue] {
+	return storage.NewDoc[catalogue](store, storage.ClusterLeaseKey, nil)
 }
 
 // Key returns where in the store an object is.

@@ -151,7 +151,10 @@ func records(t *testing.T, bucketURL string) {
 		_, err := maker.Create(t.Context(), storage.Instance{ID: made[i], Tenant: "default", Group: "web"})
 		require.NoError(t, err)
 	}
-	type counter struct{ N int }
+	type counter struct {
+		storage.Header
+		N int
+	}
 	var counted atomic.Int32
 	var wg sync.WaitGroup
 	for range 2 {

@@ -67,7 +67,10 @@ func instance(t *testing.T) storage.Instance {
 
 func count(rec *storage.Instance) error { rec.Generation++; return nil }
 
-type counter struct{ N int }
+type counter struct {
+	storage.Header
+	N int
+}
 
 func TestRecordsSurvive(t *testing.T) {
 	for name, f := range faults {

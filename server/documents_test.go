@@ -1,0 +1,108 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// document decodes what stands under key.
+func (w *world) document(key string) (fields map[string]any) {
+	w.Helper()
+	obj, err := w.store.Get(context.Background(), key)
+	require.NoError(w, err)
+	require.NoError(w, json.Unmarshal(obj.Data, &fields), key)
+	return fields
+}
+
+// addLaterField makes a document look as if a newer program had written it.
+func (w *world) addLaterField(key string) {
+	w.Helper()
+	fields := w.document(key)
+	fields["format"], fields["later"] = "1.9", map[string]any{"mode": "<new>"}
+	data, err := json.Marshal(fields)
+	require.NoError(w, err)
+	obj, err := w.store.Get(w.Context(), key)
+	require.NoError(w, err)
+	_, err = w.store.PutIfMatch(w.Context(), key, data, obj.Version)
+	require.NoError(w, err)
+}
+
+// TestLaterFieldsSurvive: a server keeps the fields that a newer one added to
+// any document, and the format that announces them.
+func TestLaterFieldsSurvive(t *testing.T) {
+	store := storage.NewMemory()
+	const script = "userdata/base.sh"
+	v, err := store.PutIfAbsent(t.Context(), script, []byte("{{.Nonce}}"))
+	require.NoError(t, err)
+	conf := func(size int) string {
+		return provisioned(size, `"userdata": {"source": "url", "content": "storage:`+script+`"}, `, "")
+	}
+	w := newWorld(t, setup{store: store, text: conf(1)})
+	id := w.machine("default")
+	w.ready(id)
+	holder := w.client(nstance.RoleOperator, "default")
+	call := func(fn func(apiv1.OperatorServiceClient) error) func() {
+		return func() { require.NoError(t, fn(w.admin())) }
+	}
+	resize := call(func(api apiv1.OperatorServiceClient) error {
+		_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
+		return err
+	})
+	resize()
+	require.NoError(t, w.stop())
+
+	rewrites := []struct {
+		key     string
+		rewrite func()
+	}{
+		{storage.LeaseKey(zone), func() {}}, // the next term does
+		{storage.InstanceKey(zone, "default", "web", id), call(func(api apiv1.OperatorServiceClient) error {
+			_, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
+			return err
+		})},
+		{storage.OperatorKey("default", holder.who().Subject), func() { w.revoke(holder) }},
+		{storage.GroupsKey(zone), call(func(api apiv1.OperatorServiceClient) error {
+			_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
+			return err
+		})},
+		{storage.AcceptedKey(zone), func() { w.adopt(conf(4)) }},
+		{storage.ResolvedKey(zone), func() {
+			_, err := store.PutIfMatch(t.Context(), script, []byte("{{.Nonce}} v2"), v)
+			require.NoError(t, err)
+			w.adopt(conf(4))
+		}},
+		{storage.StateKey(zone), call(func(api apiv1.OperatorServiceClient) error {
+			_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
+			return err
+		})},
+		{storage.ClusterLeaseKey, call(func(api apiv1.OperatorServiceClient) error {
+			_, err := api.RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin"})
+			return err
+		})},
+	}
+	before := map[string]any{}
+	for _, r := range rewrites {
+		w.addLaterField(r.key)
+		before[r.key] = w.document(r.key)["write_id"]
+	}
+	w.successor(server.Options{})
+	for _, r := range rewrites {
+		t.Run(r.key, func(t *testing.T) {
+			r.rewrite()
+			require.Eventually(t, func() bool { return w.document(r.key)["write_id"] != before[r.key] }, eventually, 5*time.Millisecond)
+			after := w.document(r.key)
+			require.Equal(t, "1.9", after["format"])
+			require.Equal(t, map[string]any{"mode": "<new>"}, after["later"])
+		})
+	}
+}
