@@ -70,9 +70,6 @@ func New(o *Options) (*Agent, error) {
 // cannot listen on the health address; every other failure is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
-	if err := a.certs.identityDir.repair(); err != nil {
-		a.o.Log.Warn("permission bits not repaired", "code", nstance.CodeOf(err), "err", err)
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	if a.o.HealthAddr != "" {
 		ln, err := listen(ctx, a.o.HealthAddr)

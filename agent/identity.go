@@ -209,28 +209,3 @@ func fileError(err error) error {
 func (v identityDir) write(path string, data []byte) error {
 	return pki.WriteFileMode(path, data, v.mode)
 }
-
-// repair gives files the permission bits that they should have: earlier versions
-// set them after the write, and could be interrupted in between.
-func (v identityDir) repair() error {
-	n, err := v.version()
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{
-		fileUsedNonce, fileServer, fileConfigHash,
-		filepath.Join(version(n), fileCert), filepath.Join(version(n), fileRoots),
-	} {
-		info, err := os.Stat(v.path(name))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().Perm() == v.mode {
-			continue
-		}
-		if err == nil {
-			err = os.Chmod(v.path(name), v.mode)
-		}
-		if err != nil {
-			return fileError(err)
-		}
-	}
-	return nil
-}

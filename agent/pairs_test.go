@@ -217,3 +217,13 @@ func TestSpentNonce(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(data), "a\n", "it is a digest")
 }
+
+func TestServerOfTheNonceWithoutServerFile(t *testing.T) {
+	m := newMint(t)
+	require.NoError(t, m.v.write(m.v.path(fileNonce), []byte(jwt(goodPayload)+"\n")))
+	require.NoError(t, m.v.install(m.credential()))
+	require.NoError(t, os.Remove(m.v.path(fileServer)))
+	id, err := m.v.load()
+	require.NoError(t, err)
+	require.Equal(t, nstance.ShardID("zone-a"), id.Shard)
+}

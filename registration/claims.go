@@ -54,17 +54,11 @@ func (c Claims) wire() wireClaims {
 }
 
 func (w wireClaims) claims() Claims {
-	c := Claims{
+	return Claims{
 		Kind: w.Kind, Subject: w.Subject, Cluster: w.Cluster, Shard: w.Shard, Tenant: w.Tenant, Group: w.Group,
 		OnDemand: w.OnDemand, ConfigHash: w.ConfigHash, JTI: w.ID,
 		NotBefore: w.NotBefore.Time().UTC(), Expiry: w.Expiry.Time().UTC(),
 	}
-	// An earlier version minted for longer. The mark that such a nonce has been
-	// used is removed after MaxNonceLife, so it must not be good again then.
-	if longest := c.NotBefore.Add(MaxNonceLife); c.Kind != nstance.RoleAgent && c.Expiry.After(longest) {
-		c.Expiry = longest
-	}
-	return c
 }
 
 // missing returns the name of a missing required claim, or "".

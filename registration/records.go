@@ -61,8 +61,8 @@ type OperatorRegistration struct {
 	Name          string           `json:"name"` // subject of its certificates
 	Role          nstance.Role     `json:"role"` // operator or admin
 	Tenant        nstance.TenantID `json:"tenant"`
-	JTI           string           `json:"jti"`                   // of the nonce it registered with
-	NonceExpiry   time.Time        `json:"nonce_expiry,omitzero"` // zero: written by a version that did not note it
+	JTI           string           `json:"jti"`          // of the nonce it registered with
+	NonceExpiry   time.Time        `json:"nonce_expiry"` // until then the mark of the nonce's use is needed
 	Hostname      string           `json:"hostname,omitempty"`
 	RegisteredAt  time.Time        `json:"registered_at"`
 	Revoked       bool             `json:"revoked,omitempty"`
@@ -71,22 +71,10 @@ type OperatorRegistration struct {
 	Succession
 }
 
-// NonceEnds returns when the used nonce expires at the latest: until then the mark
-// of its use is needed. Zero: unknown.
-func (o *OperatorRegistration) NonceEnds() time.Time {
-	switch {
-	case !o.NonceExpiry.IsZero():
-		return o.NonceExpiry
-	case o.RegisteredAt.IsZero():
-		return time.Time{}
-	}
-	return o.RegisteredAt.Add(MaxNonceLife)
-}
-
 // Ends returns when its certificates and its nonce have all expired: until then
 // the record is needed, revoked or not. Zero: unknown.
 func (o *OperatorRegistration) Ends() time.Time {
-	end := o.NonceEnds()
+	end := o.NonceExpiry
 	if o.Current == nil || end.IsZero() {
 		return time.Time{}
 	}

@@ -148,7 +148,7 @@ type ending func(data []byte) (time.Time, error)
 func nonceEnds(data []byte) (time.Time, error) {
 	var used usedNonce
 	err := json.Unmarshal(data, &used)
-	return used.Operator.NonceEnds(), err
+	return used.Operator.NonceExpiry, err
 }
 
 func operatorEnds(data []byte) (time.Time, error) {

@@ -97,9 +97,6 @@ func TestExpiredRegistrationsAreRemoved(t *testing.T) {
 		"a revocation, as long as what it revokes": {registered("a", 3*time.Hour, 4*day), func(op *registration.OperatorRegistration) {
 			op.Revoked, op.RevokedAt = true, op.RegisteredAt
 		}, 3 * time.Hour, 4 * day},
-		"what an earlier version wrote, as long as any nonce may be good": {registered("a", 0, day), func(op *registration.OperatorRegistration) {
-			op.NonceExpiry = time.Time{}
-		}, registration.MaxNonceLife, registration.MaxNonceLife},
 		"not what says nothing of when": {registered("a", 0, day), func(op *registration.OperatorRegistration) {
 			op.NonceExpiry, op.RegisteredAt = time.Time{}, time.Time{}
 		}, 0, 0},

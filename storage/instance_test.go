@@ -48,8 +48,8 @@ func fullInstance() storage.Instance {
 	return rec
 }
 
-// The golden file is what an earlier version has written: this one must read
-// it to the same values, and write those in the same form.
+// The golden file guards the stored form: it is read to the same values, and
+// those are written in the same form.
 func TestGoldenInstance(t *testing.T) {
 	golden := filepath.Join("testdata", "instance.golden.json")
 	want := fullInstance()

@@ -6,10 +6,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
@@ -50,7 +48,7 @@ func (s *Store) key(name string) (ed25519.PrivateKey, error) {
 	}
 	key, err := pki.LoadKey(s.keyPath(name))
 	if err == nil {
-		return key, s.repairMode(name)
+		return key, nil
 	}
 	if !errors.Is(err, nstance.NotFound) {
 		return nil, err
@@ -64,32 +62,6 @@ func (s *Store) key(name string) (ed25519.PrivateKey, error) {
 		return nil, err
 	}
 	return key, pki.WriteFileMode(s.keyPath(name), data, s.o.KeysMode)
-}
-
-// repairMode gives a key the permission bits that it should have: earlier
-// versions set them after the write, and could be interrupted in between.
-func (s *Store) repairMode(name string) error {
-	info, err := os.Stat(s.keyPath(name))
-	if err != nil || info.Mode().Perm() == s.o.KeysMode {
-		return classify(err)
-	}
-	return classify(os.Chmod(s.keyPath(name), s.o.KeysMode))
-}
-
-// repairModes does that for every key.
-func (s *Store) repairModes() error {
-	entries, err := os.ReadDir(s.o.KeysDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return classify(err)
-	}
-	var errs []error
-	for _, e := range entries {
-		name, isKey := strings.CutSuffix(e.Name(), ".pem")
-		if isKey && e.Type().IsRegular() && nstance.ValidateName("key", name) == nil {
-			errs = append(errs, s.repairMode(name))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (s *Store) keyPath(name string) string { return filepath.Join(s.o.KeysDir, name+".pem") }

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/agent/files"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -80,23 +79,4 @@ func TestKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, key.Public(), pub)
 	})
-}
-
-// An earlier version wrote a key with mode 0600 and changed that afterwards.
-func TestKeyInterruptedBeforeItsModeIsRepaired(t *testing.T) {
-	b := newBox(t)
-	require.NoError(t, b.store.Keys("web1", []string{"web"})[0].Err)
-	path := filepath.Join(b.o.KeysDir, "web.pem")
-	for name, repair := range map[string]func(){
-		"at the start":      func() { require.NoError(t, files.New(b.o).Open()) },
-		"where it is asked": func() { require.NoError(t, b.store.Keys("web1", []string{"web"})[0].Err) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.NoError(t, os.Chmod(path, 0o600))
-			repair()
-			info, err := os.Stat(path)
-			require.NoError(t, err)
-			require.Equal(t, fs.FileMode(0o640), info.Mode().Perm())
-		})
-	}
 }

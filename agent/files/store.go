@@ -78,18 +78,16 @@ const (
 
 func versionDir(n int) string { return fmt.Sprintf("%s/v%d", nstance.ReservedFileDir, n) }
 
-// Open finishes an interrupted change of an earlier process: it sets the permission
-// bits of keys, makes the links and records the hash of the set in use, and removes
-// every other version. Without a directory there is nothing to do. It may be
+// Open finishes an interrupted change of an earlier process: it makes the links,
+// records the hash of the set in use, and removes every other version. Without a directory there is nothing to do. It may be
 // repeated; the other methods open the directory until that has succeeded.
 func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	repaired := s.repairModes()
 	if err := s.open(); !errors.Is(err, nstance.NotFound) {
-		return errors.Join(repaired, err)
+		return err
 	}
-	return repaired
+	return nil
 }
 
 // create makes the directory and opens it.

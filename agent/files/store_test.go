@@ -410,6 +410,20 @@ func TestDamagedManifest(t *testing.T) {
 	require.Empty(t, b.store.LastError())
 }
 
+func TestManifestOfNewerFormat(t *testing.T) {
+	b := newBox(t)
+	b.apply("h1", tree{"a": "1"})
+	path := b.path(nstance.ReservedFileDir, "v1", "manifest.json")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append([]byte(`{"format":2,`), data[1:]...), 0o600))
+	b.reopen()
+	require.Contains(t, b.store.LastError(), "format 2, which a newer agent wrote")
+	require.Equal(t, tree{"a": "1"}, b.tree())
+	b.apply("h2", tree{"a": "2"})
+	require.Empty(t, b.store.LastError())
+}
+
 func TestHashThatCannotBeRecorded(t *testing.T) {
 	b := newBox(t)
 	broken := true

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -260,6 +261,7 @@ func TestOpen(t *testing.T) {
 			var log bytes.Buffer
 			c := open(t, path, &cache.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			require.Equal(t, path+".corrupt", c.Rebuilt())
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 			require.Contains(t, log.String(), "cache set aside and rebuilt")
 			kept, err := os.ReadFile(c.Rebuilt())
 			require.NoError(t, err)
@@ -268,6 +270,9 @@ func TestOpen(t *testing.T) {
 			c.Append(event("new"))
 			write(t, c)
 			require.Len(t, events(t, c, cache.Filter{}), 1)
+			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+			again := open(t, path, nil)
+			require.Empty(t, again.Rebuilt(), "the new file is sound")
 		})
 	}
 	t.Run("a second corrupt file replaces the first", func(t *testing.T) {

@@ -21,8 +21,6 @@ import (
 // aside, not converted: it is a cache.
 const schemaVersion = 1
 
-// The table reports stays empty: version 0.1 writes to it, and may open the file
-// again after a downgrade.
 const schema = `
 CREATE TABLE events (
 	seq      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -33,12 +31,6 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_by_group ON events (grp, tenant, seq);
 CREATE INDEX events_by_instance ON events (instance, seq) WHERE instance <> '';
-CREATE TABLE reports (
-	instance TEXT PRIMARY KEY,
-	at       INTEGER NOT NULL,
-	body     TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX reports_by_age ON reports (at);
 `
 
 // Open opens the cache at path, and makes it where there is none. A file that

@@ -12,11 +12,11 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// The file holds what version 0.1 has sealed, and the key. It is never written
-// again. The key guards nothing.
-const previous = "testdata/v0.1.json"
+// The golden file holds a sealed object and its key, so that the sealed form does
+// not change by accident. The key protects nothing.
+const golden = "testdata/sealed.golden.json"
 
-var makePrevious = flag.Bool("make-previous", false, "write "+previous+", which only its own version may")
+var update = flag.Bool("update", false, "write "+golden+" anew")
 
 // An envelope is one sealed object.
 type envelope struct {
@@ -28,10 +28,7 @@ type envelope struct {
 	Bare   []byte `json:"bare"` // the same by a plain box
 }
 
-func TestMakePrevious(t *testing.T) {
-	if !*makePrevious {
-		return // it stands, and must not change
-	}
+func writeGolden(t *testing.T) {
 	key := secret.NewKey()
 	e := envelope{Key: key.Encode(), ID: key.ID(), Name: "secret/identity-ca.key", Plain: "the private key of an authority"}
 	var err error
@@ -41,11 +38,14 @@ func TestMakePrevious(t *testing.T) {
 	require.NoError(t, err)
 	data, err := json.MarshalIndent(e, "", " ")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(previous, append(data, '\n'), 0o644))
+	require.NoError(t, os.WriteFile(golden, append(data, '\n'), 0o644))
 }
 
-func TestPrevious(t *testing.T) {
-	data, err := os.ReadFile(previous)
+func TestGolden(t *testing.T) {
+	if *update {
+		writeGolden(t)
+	}
+	data, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	var e envelope
 	require.NoError(t, json.Unmarshal(data, &e))
@@ -55,7 +55,7 @@ func TestPrevious(t *testing.T) {
 	got, err := box(t, secret.NewKey(), key).Open(e.Name, e.Sealed)
 	require.NoError(t, err)
 	require.Equal(t, e.Plain, string(got))
-	require.False(t, box(t, key).Stale(e.Sealed), "and nobody seals it again for no reason")
+	require.False(t, box(t, key).Stale(e.Sealed), "it is not sealed again without a reason")
 	got, err = secret.Plain().Open(e.Name, e.Bare)
 	require.NoError(t, err)
 	require.Equal(t, e.Plain, string(got))
