@@ -152,7 +152,7 @@ func (w *secretWrite) same() bool {
 	return err == nil && bytes.Equal(have, w.plain) && !w.box.Stale(w.old.Data)
 }
 
-// write fails with Conflict when somebody has stored another one since look.
+// write fails with Conflict when another process has stored the secret since look.
 func (w *secretWrite) write(ctx context.Context) (err error) {
 	key, data := storage.SecretKey(w.name), w.plain
 	if w.box != nil {
@@ -164,10 +164,13 @@ func (w *secretWrite) write(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if w.old.Key == "" {
-		_, err = store.PutIfAbsent(ctx, key, data)
-	} else {
+	if w.old.Key != "" {
 		_, err = store.PutIfMatch(ctx, key, data, w.old.Version)
+		return err
+	}
+	stored, err := storage.PutOnce(ctx, store, key, data)
+	if err == nil && !bytes.Equal(stored, data) {
+		err = nstance.Errorf(nstance.Conflict, "secret %s was stored by another process in the meantime", w.name)
 	}
 	return err
 }

@@ -60,7 +60,9 @@ func (v *Vault) open(name string, data []byte) ([]byte, error) {
 }
 
 // PutIfAbsent stores an object, durably, or fails with Conflict when there is
-// one, and Ambiguous when it may have been stored.
+// one, and Ambiguous when it may have been stored. It does not use
+// storage.PutOnce: its callers read back after every answer, success included,
+// and must open what they read.
 func (v *Vault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	data, err := v.seal(name, data)
 	if err != nil {
