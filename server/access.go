@@ -11,8 +11,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 // access says which roles may call what. A method that is not listed may be
@@ -85,14 +85,14 @@ func (c caller) sees(tenant nstance.TenantID) bool {
 // unless its role may call method, its certificate still stands and has not
 // expired, and this server leads.
 func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
-	id, err := peerIdentity(ctx)
+	id, err := ports.IdentityOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Contains(access[method], id.Role) {
 		return nil, forbidden(method, id.Role)
 	}
-	if err := s.unexpired(id); err != nil {
+	if err := s.expiry.Check(id); err != nil {
 		return nil, err
 	}
 	t, err := s.leading()
@@ -107,7 +107,7 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return nil, err
 	}
 	if promote {
-		t.used.note(id)
+		t.records.Successors.Use(id)
 	}
 	if id.Role == nstance.RoleOperator {
 		if err := s.budgets.request(s.config().Budget(id.Tenant)); err != nil {
@@ -130,14 +130,6 @@ func forbidden(method string, role nstance.Role) error {
 	return err
 }
 
-func peerIdentity(ctx context.Context) (nstance.Identity, error) {
-	info, ok := connectionOf(ctx)
-	if !ok || len(info.State.VerifiedChains) == 0 {
-		return nstance.Identity{}, nstance.Errorf(nstance.Denied, "a client certificate is required")
-	}
-	return pki.IdentityOf(info.State.PeerCertificates[0])
-}
-
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	ctx, err := s.admit(ctx, info.FullMethod)
 	if err != nil {
@@ -156,7 +148,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	}
 	serve := func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }
 	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
-		return wire.Status(c.guarded(ss, func(ctx context.Context) error { return s.untilExpiry(ctx, c.Identity, serve) }))
+		return wire.Status(c.guarded(ss, func(ctx context.Context) error { return s.expiry.Serve(ctx, c.Identity, serve) }))
 	}
 	return wire.Status(serve(ctx)) // the session sees to it
 }

@@ -77,6 +77,20 @@ func reachable(listen, leader, host, machine string) string {
 	return net.JoinHostPort(cmp.Or(host, at), port)
 }
 
+// hostNames returns the names and addresses that options and configuration give
+// this server.
+func (s *Server) hostNames() []string {
+	conf, own := s.config().Shard, s.opts.Advertise
+	names := []string{
+		s.opts.Host, string(s.bind().HTTP), string(own.Registration), string(own.Operator), string(own.Agent), string(own.Peer),
+		string(conf.Advertise.Registration), string(conf.Advertise.Operator), string(conf.Advertise.Agent), string(conf.Advertise.Peer),
+	}
+	for _, name := range conf.StatusPage.Hosts {
+		names = append(names, string(name))
+	}
+	return names
+}
+
 // leaderHost returns the movable address if it is one that clients can dial;
 // clouds may also name it otherwise.
 func leaderHost(address string) string {

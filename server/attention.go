@@ -64,11 +64,11 @@ func (t *term) attention() []reconcile.Attention {
 		t.reconciler.Attention(), t.accepts.attention(), s.refusedConfig(), s.alarms.attention(s.opts.Now()),
 		sentences(attentionGroups, "nstance-admin record show", t.groups.trouble()),
 		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.resolver.problems()),
-		sentences(attentionAddress, "look at the network and the rights of this server", t.address.problems()),
+		sentences(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
 		sentences(attentionFiles, "configure what the file needs, or put the secret", t.files.problems()),
-		sentences(attentionGarbage, "look at the storage", t.collector.problems()),
+		sentences(attentionGarbage, "look at the storage", t.collector.Problems()),
 		sentences(attentionJournal, "look at the disk of this server", s.cache.Problems()),
-		sentences(attentionKeys, "look at the storage", s.keyProblems()),
+		sentences(attentionKeys, "look at the storage", s.keys.Problems()),
 	)
 	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return strings.Compare(a.Kind, b.Kind) })
 	return out

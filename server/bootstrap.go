@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -65,17 +66,12 @@ func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string,
 	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
 		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: hash,
-		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: expiryOf(*rec),
+		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: registrar.NonceExpiry(*rec),
 	})
 	if errors.Is(err, nstance.NotFound) { // its key was finished by force: these bytes cannot be made again
 		return "", nstance.Errorf(nstance.Conflict, "user data of %s cannot be made again: %v", rec.ID, err)
 	}
 	return nonce, err
-}
-
-// expiryOf is when an instance's nonce expires.
-func expiryOf(rec storage.Instance) time.Time {
-	return rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout)
 }
 
 // authorities returns the certificates that the machine is told to trust. The

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 const (
@@ -137,6 +138,6 @@ func (w watchTurn) Give() { <-w }
 // sendInTime sends a message to a watcher. One that does not read loses its
 // connection, and with it what waits there.
 func sendInTime[M any](stream grpc.ServerStreamingServer[M], m *M) error {
-	defer time.AfterFunc(patience, hangUp(stream.Context())).Stop()
+	defer time.AfterFunc(patience, ports.CloseConnection(stream.Context())).Stop()
 	return stream.Send(m)
 }

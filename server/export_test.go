@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -35,7 +34,7 @@ func Admit(s *Server, der []byte, method string) error {
 		return err
 	}
 	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
-	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: connection{TLSInfo: credentials.TLSInfo{State: state}}})
+	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: ports.Connection{TLSInfo: credentials.TLSInfo{State: state}}})
 	_, err = s.admit(ctx, method)
 	return err
 }
@@ -72,9 +71,6 @@ func AdminWatches(s *Server) int {
 	defer s.budgets.mu.Unlock()
 	return s.budgets.usage("").watches
 }
-
-// NewPatient is how every port listens.
-func NewPatient(lis net.Listener, log *slog.Logger) net.Listener { return newPatient(lis, log) }
 
 // Standbys returns how many other servers listen to this one.
 func Standbys(s *Server) int { return s.peers.count(func(b standby) bool { return b.streams > 0 }) }

@@ -2,12 +2,9 @@ package server_test
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -236,51 +233,4 @@ func TestCorruptRecord(t *testing.T) {
 	obj, err := store.Get(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, `{"format": "1`, string(obj.Data))
-}
-
-// A moody listener fails a number of times before it accepts.
-type moody struct {
-	net.Listener
-	errs []error
-}
-
-func (m *moody) Accept() (net.Conn, error) {
-	if len(m.errs) > 0 {
-		err := m.errs[0]
-		m.errs = m.errs[1:]
-		return nil, err
-	}
-	return m.Listener.Accept()
-}
-
-func TestAcceptGoesOn(t *testing.T) {
-	open := func(errs ...error) net.Listener {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		return server.NewPatient(&moody{lis, errs}, slog.New(slog.DiscardHandler))
-	}
-	t.Run("after errors that pass, fatal as they look", func(t *testing.T) {
-		lis := open(syscall.EMFILE, syscall.ENOBUFS, errors.New("who knows"))
-		defer lis.Close()
-		conn, err := net.Dial("tcp", lis.Addr().String())
-		require.NoError(t, err)
-		defer conn.Close()
-		accepted, err := lis.Accept()
-		require.NoError(t, err)
-		accepted.Close()
-	})
-	t.Run("until it is closed", func(t *testing.T) {
-		var many []error
-		for range 100 {
-			many = append(many, syscall.ENOMEM)
-		}
-		lis := open(many...)
-		done := make(chan error, 1)
-		go func() {
-			_, err := lis.Accept()
-			done <- err
-		}()
-		require.NoError(t, lis.Close())
-		require.ErrorIs(t, receive(t, done), net.ErrClosed)
-	})
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	keepalive "github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/ports"
+	"github.com/nstance-go/nstance/server/internal/registrar"
 )
 
 // Bounds on what one peer may send and hold open.
@@ -68,14 +70,14 @@ type port struct {
 func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	bind, limits := s.bind(), s.config().Shard.Connections
 	l := &listeners{log: s.log, host: machineHost()}
-	g := newGate(limits, s.log)
+	g := ports.NewGate(limits, s.log)
 	var opened []net.Listener
 	open := func(field string, addr config.ListenAddr, anonymousFor time.Duration) (net.Listener, error) {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
 		if err != nil {
 			return nil, listenError("shard.bind."+field, string(addr), err)
 		}
-		opened = append(opened, g.listener(newPatient(lis, s.log), anonymousFor))
+		opened = append(opened, g.Listener(ports.Patient(lis, s.log), anonymousFor))
 		return opened[len(opened)-1], nil
 	}
 	var errs [5]error
@@ -138,19 +140,19 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
 	common = s.watched(common)
-	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.cert.get)))
+	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.keys.Certificate)))
 	short := keepalive.Server()
 	short.MaxConnectionIdle = min(strangerIdle, limits.AnonymousAge)
 	short.MaxConnectionAge, short.MaxConnectionAgeGrace = limits.AnonymousAge/2, limits.AnonymousAge/4
 	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short), grpc.MaxConcurrentStreams(registrationStreams))...)
-	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrationService{s: s})
+	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrar.Service{Register: s.register})
 
 	guarded := append(common, grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream))
 	mutual := func(streams uint32, roles ...nstance.Role) []grpc.ServerOption {
 		own := slices.Clone(guarded)
-		return append(own, grpc.MaxConcurrentStreams(streams), grpc.Creds(closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
-			return pki.ServerTLS(s.cert.get, s.keys.Identity.Pool(), roles...)
-		}))}))
+		return append(own, grpc.MaxConcurrentStreams(streams), grpc.Creds(ports.Closable(credentials.NewTLS(pki.Changing(func() *tls.Config {
+			return pki.ServerTLS(s.keys.Certificate, s.keys.Identity.Pool(), roles...)
+		})))))
 	}
 	l.agent.grpc = grpc.NewServer(mutual(agentStreams, nstance.RoleAgent)...)
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/traced"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
 )
 
@@ -32,7 +33,7 @@ func (s *Server) pages() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.metrics.Handler())
 	mux.Handle("/", s.handler())
-	return s.knownHosts(mux)
+	return ports.KnownHosts(mux, s.hostNames)
 }
 
 // watchProvider notes each call to the provider.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -11,17 +10,18 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // ListKeys implements the RPC.
 func (o operatorService) ListKeys(ctx context.Context, _ *apiv1.ListKeysRequest) (*apiv1.ListKeysResponse, error) {
 	t, resp := callerOf(ctx).term, &apiv1.ListKeysResponse{}
-	if err := o.s.refreshKeys(ctx); err != nil {
+	if err := o.s.keys.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	for _, set := range []string{registration.Identity, registration.Workload, registration.Nonces} {
-		resp.Keys = append(resp.Keys, t.keyMessages(set, o.s.ring.Set(set))...)
+		resp.Keys = append(resp.Keys, t.keyMessages(set, o.s.keys.Ring.Set(set))...)
 	}
 	return resp, nil
 }
@@ -35,13 +35,13 @@ func (o operatorService) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequ
 	r := registration.Rotation{Set: req.GetName(), Step: registration.Step(req.GetStep()), DryRun: req.GetDryRun()}
 	switch {
 	case !req.GetForce():
-		r.Free = c.term.free(r.Set)
+		r.Free = c.term.records.Unused(r.Set)
 	case r.Step != registration.StepFinish:
 		return nil, nstance.FieldError("force", "leave it out", "is for step finish, not %.20q", req.GetStep())
 	}
-	before := o.s.ring.Set(r.Set)
-	set, err := o.s.ring.Rotate(ctx, r)
-	o.s.followKeys()
+	before := o.s.keys.Ring.Set(r.Set)
+	set, err := o.s.keys.Ring.Rotate(ctx, r)
+	o.s.keys.HandleChanges()
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +66,13 @@ func phasesOf(s registration.KeySet) string {
 func (t *term) keyMessages(set string, s registration.KeySet) []*apiv1.Key {
 	var out []*apiv1.Key
 	for _, k := range s.Keys {
-		var c census
-		t.instances(set, k, &c)
+		holders := t.records.InstancesOf(set, k)
 		m := &apiv1.Key{
 			Name: set, Id: k.ID, Phase: string(k.Phase), CreatedAt: wire.Time(k.CreatedAt), Since: wire.Time(k.Since),
-			NotAfter: wire.Time(k.NotAfter), Holders: int32(c.count),
+			NotAfter: wire.Time(k.NotAfter), Holders: int32(holders.Count()),
 		}
-		if until := later(c.until, k.UsedUntil); !c.open {
-			m.LastUseEnds = wire.Time(until)
+		if until, known := holders.End(); known {
+			m.LastUseEnds = wire.Time(later(until, k.UsedUntil))
 		}
 		if k.Phase != registration.PhaseCurrent {
 			m.NextStepAt = wire.Time(later(k.Since.Add(registration.Settle), k.UsedUntil))
@@ -92,38 +91,28 @@ func later(a, b time.Time) time.Time {
 
 // ListOperators implements the RPC.
 func (operatorService) ListOperators(ctx context.Context, req *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
-	list, err := callerOf(ctx).term.listOperators(ctx)
+	list, err := callerOf(ctx).term.records.Operators(ctx)
 	if err != nil {
 		return nil, err
 	}
 	resp := &apiv1.ListOperatorsResponse{}
-	slices.SortFunc(list, func(a, b listedOperator) int { return strings.Compare(a.key, b.key) })
-	resp.Operators, resp.NextPage, err = pageOf(req, list, func(o listedOperator) string { return o.key }, operatorMessage)
+	resp.Operators, resp.NextPage, err = pageOf(req, list, func(o registrar.Operator) string { return o.Key }, operatorMessage)
 	return resp, err
 }
 
-func operatorMessage(o listedOperator) *apiv1.Operator {
-	if o.err != nil {
-		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(o.key, storage.OperatorPrefix), ".json"), ".")
-		return &apiv1.Operator{Id: name, Tenant: tenant, Error: o.err.Error()}
+func operatorMessage(o registrar.Operator) *apiv1.Operator {
+	if o.Err != nil {
+		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(o.Key, storage.OperatorPrefix), ".json"), ".")
+		return &apiv1.Operator{Id: name, Tenant: tenant, Error: o.Err.Error()}
 	}
 	m := &apiv1.Operator{
 		Id: o.Name, Tenant: string(o.Tenant), Role: string(o.Role), RegisteredAt: wire.Time(o.RegisteredAt), Hostname: o.Hostname,
-		RevokedAt: wire.Time(o.revokedAt()), RevokedReason: o.RevokedReason,
+		RevokedAt: wire.Time(o.RevocationTime()), RevokedReason: o.RevokedReason,
 	}
-	if c := o.latest(); c != nil {
+	if c := o.Latest(); c != nil {
 		m.NotAfter, m.Issuer = wire.Time(c.NotAfter), c.Issuer
 	}
 	return m
-}
-
-// revokedAt returns when the operator was revoked. For one whose record was
-// marked by hand that is not known, and its registration stands in.
-func (o listedOperator) revokedAt() time.Time {
-	if o.Revoked && o.RevokedAt.IsZero() {
-		return o.RegisteredAt
-	}
-	return o.RevokedAt
 }
 
 // RevokeOperator implements the RPC. To repeat it is harmless; the first reason
@@ -140,7 +129,7 @@ func (o operatorService) RevokeOperator(ctx context.Context, req *apiv1.RevokeOp
 	if err := storage.ValidateKey(storage.OperatorKey(tenant, req.GetId())); err != nil || req.GetId() == "" || strings.Contains(req.GetId(), "/") {
 		return nil, nstance.FieldError("id", "use an id of ListOperators", "%.64q is not the name of an operator", req.GetId())
 	}
-	who, err := records{c.term}.Operator(ctx, tenant, req.GetId())
+	who, err := c.term.records.Operator(ctx, tenant, req.GetId())
 	if err != nil || req.GetDryRun() {
 		return &apiv1.RevokeOperatorResponse{}, err
 	}
@@ -150,7 +139,7 @@ func (o operatorService) RevokeOperator(ctx context.Context, req *apiv1.RevokeOp
 // revoke makes it durable that who is refused, and ends what runs for him.
 func (t *term) revoke(ctx context.Context, by caller, who registration.OperatorRegistration, reason string) error {
 	now, first := t.server.opts.Now().UTC(), false
-	_, err := records{t}.UpdateOperator(ctx, who.Tenant, who.Name, func(op *registration.OperatorRegistration) error {
+	_, err := t.records.UpdateOperator(ctx, who.Tenant, who.Name, func(op *registration.OperatorRegistration) error {
 		if first = !op.Revoked; first {
 			op.Revoked, op.RevokedAt, op.RevokedReason = true, now, reason
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	keepalive "github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -245,7 +246,7 @@ func (p *peers) hearing(h lease.Holder, id string) {
 
 // dial opens a connection to another server of the shard, as one.
 func (p *peers) dial(addr string) (*grpc.ClientConn, error) {
-	cert, err := p.s.cert.get()
+	cert, err := p.s.keys.Certificate()
 	if err != nil {
 		return nil, err
 	}
@@ -272,9 +273,9 @@ const peerDial = 5 * time.Second
 // peerPort returns what serves the other servers of the shard.
 func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
 	conf := s.config()
-	creds := closable{credentials.NewTLS(pki.Changing(func() *tls.Config {
-		return pki.PeerTLS(s.cert.get, s.keys.Identity.Pool(), conf.Shard.ID, conf.Cluster.ID)
-	}))}
+	creds := ports.Closable(credentials.NewTLS(pki.Changing(func() *tls.Config {
+		return pki.PeerTLS(s.keys.Certificate, s.keys.Identity.Pool(), conf.Shard.ID, conf.Cluster.ID)
+	})))
 	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.MaxConcurrentStreams(peerStreams), grpc.StreamInterceptor(s.peerStream))...)
 	apiv1.RegisterPeerServiceServer(g, peerService{s: s})
 	return g
@@ -283,12 +284,12 @@ func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
 // peerStream admits other servers of the shard, which TLS has verified, to what
 // the table says.
 func (s *Server) peerStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	id, err := peerIdentity(ss.Context())
+	id, err := ports.IdentityOf(ss.Context())
 	if err == nil && !slices.Contains(access[info.FullMethod], id.Role) {
 		err = nstance.Errorf(nstance.Denied, "role %s may not call %s", id.Role, info.FullMethod)
 	}
 	if err != nil {
 		return wire.Status(err)
 	}
-	return wire.Status(s.untilExpiry(ss.Context(), id, func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }))
+	return wire.Status(s.expiry.Serve(ss.Context(), id, func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }))
 }

@@ -20,8 +20,9 @@ import (
 	"github.com/nstance-go/nstance/internal/traced"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/keys"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/cache"
@@ -83,7 +84,7 @@ type Options struct {
 // mean the defaults; only tests have others.
 type intervals struct {
 	filePass       time.Duration
-	collectorCheck time.Duration
+	collectorCheck time.Duration // 0: as package garbage has it
 	campaign       time.Duration // between two attempts to lead, or to read what a leader must know
 	journal        time.Duration // before events are written; 0: as package cache has it
 
@@ -94,7 +95,7 @@ func (i *intervals) fill() {
 	for _, d := range []struct {
 		is     *time.Duration
 		orElse time.Duration
-	}{{&i.filePass, filePass}, {&i.collectorCheck, collectorCheck}, {&i.campaign, time.Second}} {
+	}{{&i.filePass, filePass}, {&i.campaign, time.Second}} {
 		if *d.is <= 0 {
 			*d.is = d.orElse
 		}
@@ -119,14 +120,11 @@ type Server struct {
 	scratch  string // directory to remove with the cache; empty: none
 
 	own     *config.Config // as this process was started: where it listens, its provider, its election
-	keys    *registration.Keys
-	cert    *serverCert
+	keys    *keys.Keys
+	expiry  ports.Expiry
 	ports   *listeners
 	peers   *peers
 	started chan struct{} // closed when the listeners are open
-
-	ring     *registration.Keyring // whose keys are keys
-	followed atomic.Uint64         // changes of the keys that have been acted on
 
 	budgets budgets
 
@@ -164,9 +162,10 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keyInterval {
-		s.opts.KeyInterval = keyInterval
+	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keys.DefaultInterval {
+		s.opts.KeyInterval = keys.DefaultInterval
 	}
+	s.expiry = ports.Expiry{Now: s.opts.Now, Interval: s.opts.KeyInterval}
 	s.dated, _ = store.(storage.Dated)
 	s.metrics = metrics.New(s.measure)
 	s.store = s.metrics.Store(s.store)
@@ -183,7 +182,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if err != nil {
 		return nil, err
 	}
-	if _, err := movable(p, conf.Shard); err != nil {
+	if _, err := addressMover(p, conf.Shard); err != nil {
 		return nil, err
 	}
 	if err := able(conf, provider.AbilitiesOf(p)); err != nil {
@@ -250,7 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { s.cacheLoop(work) })
-	wg.Go(func() { s.keepKeys(work) })
+	wg.Go(func() { s.keys.Run(work) })
 	wg.Go(s.ports.serve)
 	s.campaign(ctx)
 	s.ports.shutdown(s.config().Shard.ShutdownTimeout)
@@ -294,7 +293,7 @@ func (s *Server) campaign(ctx context.Context) {
 // takes its time to stop then keeps no successor waiting.
 func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	var t *term
-	err := s.freshKeys(granted.Context())
+	err := s.keys.EnsureFresh(granted.Context())
 	if err == nil {
 		t, err = s.newTerm(granted)
 	}
@@ -350,7 +349,7 @@ func (s *Server) leading() (*term, error) {
 	switch {
 	case t == nil:
 		return nil, s.standingBy()
-	case !t.reconciler.Loaded(): // who is not known yet must not be told that he does not exist
+	case !t.reconciler.Loaded(): // an unknown instance is not known to be absent
 		return nil, nstance.Errorf(nstance.Unavailable, "this server is still reading its shard")
 	}
 	return t, nil

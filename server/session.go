@@ -18,6 +18,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 // Bounds on one session.
@@ -30,9 +31,8 @@ const (
 	// An agent that sends more messages than this is read no faster.
 	messagesPerSecond = 50
 	messagesAtOnce    = 100
-	// farewell is how long a session goes on that the server wants to end: time
-	// for the last words of both.
-	farewell = time.Second
+	// closeGrace is how long a session goes on that the server wants to end.
+	closeGrace = ports.CloseGrace
 )
 
 // A session is one connected agent. It holds no truth: any failure discards it
@@ -87,7 +87,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 	}
 	rec, _ := c.term.reconciler.Records().Get(id) // of one that is gone serve says so
 	s := &session{
-		id: id, group: rec.Key(), source: sourceOf(stream.Context()), claims: c.term.claims.of(id), term: c.term, stream: stream, hangUp: hangUp(stream.Context()),
+		id: id, group: rec.Key(), source: ports.SourceOf(stream.Context()), claims: c.term.claims.of(id), term: c.term, stream: stream, hangUp: ports.CloseConnection(stream.Context()),
 		pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
@@ -97,7 +97,7 @@ func (a agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectReque
 			s.hangUp()
 		}
 	})
-	defer c.term.server.onExpiry(c.Identity, s.finish)()
+	defer c.term.server.expiry.On(c.Identity, s.finish)()
 	s.claims.begin()
 	s.welcome()
 	if err = c.term.sessions.begin(s); err == nil {
@@ -269,7 +269,7 @@ func (s *session) finish(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ending == nil && s.ctx.Err() == nil {
-		s.ending = time.AfterFunc(farewell, func() { s.cancel(cause) })
+		s.ending = time.AfterFunc(closeGrace, func() { s.cancel(cause) })
 	}
 }
 
@@ -281,7 +281,7 @@ func (s *session) close(cause error) {
 		s.ending.Stop()
 	}
 	s.mu.Unlock()
-	defer time.AfterFunc(farewell, s.hangUp).Stop() // for an agent that does not read
+	defer time.AfterFunc(closeGrace, s.hangUp).Stop() // for an agent that does not read
 	s.wg.Wait()
 }
 

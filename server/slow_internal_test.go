@@ -21,6 +21,8 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/internal/keys"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -106,7 +108,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 			synctest.Wait() // stuck in Send
 			began := time.Now()
 			s.close(io.EOF)
-			require.Equal(t, farewell, time.Since(began))
+			require.Equal(t, closeGrace, time.Since(began))
 			<-d.gone
 		})
 	})
@@ -136,7 +138,7 @@ func TestFinishLetsLastWordsOut(t *testing.T) {
 		s.finish(errDeleted)
 		s.finish(errTermEnded) // the first reason counts
 		s.acknowledge(7)
-		<-time.After(farewell - time.Millisecond)
+		<-time.After(closeGrace - time.Millisecond)
 		synctest.Wait()
 		require.NoError(t, s.ctx.Err())
 		require.EqualValues(t, 7, d.sent[0].GetAcknowledgement().GetNumber())
@@ -164,9 +166,9 @@ func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Lease) {
 	require.NoError(t, err)
 	identity, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	tm := &term{server: &Server{keys: &registration.Keys{Identity: identity}}, granted: granted, reconciler: r, drains: drain.New(nil), events: shortFeeds[watched](), groupFeeds: shortFeeds[groupChange](), log: slog.New(slog.DiscardHandler)}
+	tm := &term{server: &Server{keys: &keys.Keys{Keys: &registration.Keys{Identity: identity}}}, granted: granted, reconciler: r, drains: drain.New(nil), events: shortFeeds[watched](), groupFeeds: shortFeeds[groupChange](), log: slog.New(slog.DiscardHandler)}
 	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
-	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: connection{conn: closing{closed: d.gone}}})
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.gone}}})
 	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin, Issuer: identity.Issuer()}, tm})
 	return tm, d, elector
 }
@@ -247,7 +249,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, elector.Resign(t.Context()))
 			require.Error(t, <-ended)
-			require.Equal(t, farewell, time.Since(began))
+			require.Equal(t, closeGrace, time.Since(began))
 		})
 	})
 }

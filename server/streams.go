@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 // streams are the open streams of operators and administrators in one term.
@@ -68,7 +69,7 @@ func (l *streams) end(why func(nstance.Identity) error) {
 	for o := range l.open {
 		if err := why(o.id); err != nil && o.timer == nil {
 			o.cancel(err)
-			o.timer = time.AfterFunc(farewell, o.hangUp)
+			o.timer = time.AfterFunc(ports.CloseGrace, o.hangUp)
 		}
 	}
 }
@@ -100,7 +101,7 @@ func (c caller) guarded(ss grpc.ServerStream, serve func(context.Context) error)
 	defer done()
 	ctx, cancel := context.WithCancelCause(context.WithValue(ss.Context(), callerKey{}, c))
 	defer cancel(nil)
-	defer c.term.streams.begin(&openStream{id: c.Identity, cancel: cancel, hangUp: hangUp(ss.Context())})()
+	defer c.term.streams.begin(&openStream{id: c.Identity, cancel: cancel, hangUp: ports.CloseConnection(ss.Context())})()
 	if _, err := c.term.registrar.Verify(ctx, c.Identity); err != nil {
 		return err // revoked just before it could be found
 	}

@@ -16,6 +16,11 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/address"
+	"github.com/nstance-go/nstance/server/internal/garbage"
+	"github.com/nstance-go/nstance/server/internal/ports"
+	"github.com/nstance-go/nstance/server/internal/registrar"
+	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -36,16 +41,15 @@ type term struct {
 	files      *fileKeeper
 	accepts    *acceptance
 	tuner      *tuner
-	collector  *collector
+	records    *registrar.Records
+	collector  *garbage.Collector
 	events     *tenantFeeds[watched]
 	groupFeeds *tenantFeeds[groupChange]
-	used       successors
-	address    *addressKeeper // nil: the shard has no movable address
-	quit       chan error     // why this server should not lead any more
-	done       chan struct{}  // closed when run has returned
+	address    *address.Keeper // nil: the shard has no movable address
+	quit       chan error      // why this server should not lead any more
+	done       chan struct{}   // closed when run has returned
 	streams    streams
-	alarms     alarmLimiter
-	exposures  *exposures
+	exposures  *registrar.Exposures
 	claims     claimBook
 }
 
@@ -59,7 +63,7 @@ type watched struct {
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
 		server: s, granted: granted, log: s.log, began: s.opts.Now(), events: newTenantFeeds[watched](),
-		groupFeeds: newTenantFeeds[groupChange](), quit: make(chan error, 1), done: make(chan struct{}), exposures: newExposures(),
+		groupFeeds: newTenantFeeds[groupChange](), quit: make(chan error, 1), done: make(chan struct{}),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -89,14 +93,22 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.sessions = newSessions(t.reconciler.Observe)
-	t.sessions.contested = t.contested
+	t.exposures = registrar.NewExposures(t.reconciler.Drain, t.alarm, s.opts.Now, t.log)
+	t.sessions.contested = t.exposures.Contested
 	t.tuner = newTuner(t)
-	t.collector = newCollector(t)
+	t.records = registrar.NewRecords(s.store, t.reconciler, registrar.Options{
+		Shard: t.conf.Shard.ID, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Log: t.log,
+	})
+	t.collector = garbage.New(s.store, garbage.Options{
+		Check: granted.Err, ClockRight: t.reconciler.ClockRight, Now: s.opts.Now, SettingCheck: s.opts.intervals.collectorCheck, Log: t.log,
+		Retention: func() time.Duration { return s.config().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
+		Kinds: []garbage.Kind{{Prefix: storage.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: storage.OperatorPrefix, Ends: registrar.OperatorEnds}},
+	})
 	t.groups = newGroups(t)
 	t.resolver = newResolver(t)
 	t.files = newFileKeeper(t)
-	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, records{t}, &registration.Options{
-		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.misuse, Exposed: t.exposed, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
+	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, t.records, &registration.Options{
+		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.exposures.Misused, Exposed: t.exposures.Superseded, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -132,11 +144,11 @@ func (t *term) run() error {
 	defer wg.Wait()
 	defer stop()
 	tried := make(chan struct{})
-	wg.Go(func() { t.collector.run(ctx) })
+	wg.Go(func() { t.collector.Run(ctx) })
 	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.resolver.run(ctx) })
 	wg.Go(func() { t.relayDrains(ctx) })
-	wg.Go(func() { t.replaceExposed(ctx) })
+	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.files.run(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
@@ -159,11 +171,11 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 	over := make(chan struct{})
 	stop := context.AfterFunc(t.granted.Context(), func() {
-		wait := time.NewTimer(farewell)
+		wait := time.NewTimer(ports.CloseGrace)
 		defer wait.Stop()
 		select {
 		case <-wait.C:
-			hangUp(stream)()
+			ports.CloseConnection(stream)()
 		case <-over:
 		}
 	})
@@ -190,8 +202,8 @@ func (t *term) journal(e nstance.Event) {
 			s.finish(errDeleted)
 		}
 	case nstance.EventDeleted:
-		t.used.forget(string(e.Instance))
-		t.exposures.forget(e.Instance)
+		t.records.Successors.Forget(e.Instance)
+		t.exposures.Forget(e.Instance)
 		t.claims.forget(e.Instance)
 	case nstance.EventThawed:
 		t.files.thawed(nstance.GroupKey{Tenant: e.Tenant, Group: e.Group})

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -11,7 +10,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/server/config"
 )
 
 // Agents and watchers that are asked to renew do so at different moments, about so many a
@@ -21,9 +20,6 @@ const (
 	leastSpread       = 5 * time.Second
 	mostSpread        = 15 * time.Minute
 )
-
-// keysObject is where the catalogue of keys stands.
-const keysObject = storage.ClusterLeaseKey
 
 // errUntrusted ends what rests on a certificate whose authority is gone.
 var errUntrusted error = &nstance.Error{
@@ -100,12 +96,20 @@ func (t *term) tendKeys(ctx context.Context) {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
 	t.recheckStreams(ctx)
-	if _, rotating := t.server.retired(registration.Identity); rotating {
-		t.settleSuccessors(ctx)
+	if _, rotating := t.server.keys.Retired(registration.Identity); rotating {
+		t.records.SettleSuccessors(ctx)
 	}
-	if k, rotating := t.server.retired(registration.Workload); rotating {
+	if k, rotating := t.server.keys.Retired(registration.Workload); rotating {
 		t.claimWorkload(ctx, k)
 	}
+}
+
+// longestValidity is how long a certificate for a file may be valid.
+func longestValidity(c *config.Config) (longest time.Duration) {
+	for _, cert := range c.Certificates {
+		longest = max(longest, cert.Validity)
+	}
+	return longest
 }
 
 // claimWorkload keeps a retired workload key trusted for as long as a
@@ -115,31 +119,8 @@ func (t *term) claimWorkload(ctx context.Context, k registration.KeyEntry) {
 	if !k.UsedUntil.Before(until.Truncate(time.Second)) {
 		return
 	}
-	if err := t.server.ring.UseUntil(ctx, registration.Workload, k.ID, until); err != nil {
+	if err := t.server.keys.Ring.UseUntil(ctx, registration.Workload, k.ID, until); err != nil {
 		t.log.Warn("not noted how long the workload key is in use", "code", nstance.CodeOf(err), "err", err)
-	}
-}
-
-// settleSuccessors makes durable that renewed certificates have been shown.
-// Ordinarily that waits for the record's next write; during a rotation it is how
-// the servers of other shards know that nobody needs the old key.
-func (t *term) settleSuccessors(ctx context.Context) {
-	for _, rec := range t.reconciler.Records().All() {
-		if rec.Pending == nil || !t.used.has(string(rec.ID), rec.Pending.Serial) {
-			continue
-		}
-		unchanged := func(*registration.Registration) error { return nil } // but for the promotion
-		if _, err := (records{t}).UpdateRegistration(ctx, rec.ID, unchanged); err != nil {
-			t.log.Warn("renewal not settled", "instance_id", rec.ID, "code", nstance.CodeOf(err), "err", err)
-			return
-		}
-	}
-	for _, op := range t.used.operators() {
-		tenant, name, _ := strings.Cut(op, "/")
-		unchanged := func(*registration.OperatorRegistration) error { return nil }
-		if _, err := (records{t}).UpdateOperator(ctx, nstance.TenantID(tenant), name, unchanged); err != nil {
-			t.log.Warn("renewal not settled", "subject", name, "tenant", tenant, "code", nstance.CodeOf(err), "err", err)
-		}
 	}
 }
 

@@ -106,7 +106,7 @@ func (u *tuner) retell(ctx context.Context, interval time.Duration) {
 		s.goAway(errRhythm)
 		pause := min(retellWithin/time.Duration(len(stale)), retellPause)
 		if i == len(stale)-1 {
-			pause = farewell // then the last of them is away
+			pause = closeGrace // then the last of them is away
 		}
 		if !u.rest(ctx, pause) {
 			return

@@ -1,4 +1,4 @@
-package server
+package garbage
 
 import (
 	"encoding/json"
@@ -14,17 +14,18 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // A broom is a collector whose surroundings a test can spoil.
 type broom struct {
-	*collector
+	*Collector
 	*testing.T
 	store *storagetest.Faulty
-	right bool  // its clock
-	over  error // its term
+	right bool  // what ClockRight returns
+	over  error // what Check returns
 }
 
 // sweeping runs a test in a bubble, with the collector of a leader.
@@ -32,12 +33,12 @@ func sweeping(t *testing.T, name string, f func(t *testing.T, b *broom)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &broom{T: t, store: storagetest.NewFaulty(storage.NewMemory()), right: true}
-			b.collector = &collector{
-				store: b.store, check: func() error { return b.over }, clock: func() bool { return b.right }, now: time.Now,
-				keep:     func() time.Duration { return 30 * time.Minute },
-				contents: storage.NewRecords(b.store, "s1", nil).CollectGarbage, log: slog.New(slog.DiscardHandler),
-				after: map[string]string{}, wrong: map[string]string{},
-			}
+			b.Collector = New(b.store, Options{
+				Check: func() error { return b.over }, ClockRight: func() bool { return b.right }, Now: time.Now,
+				Retention: func() time.Duration { return 30 * time.Minute }, Log: slog.New(slog.DiscardHandler),
+				Contents: storage.NewRecords(b.store, "s1", nil).CollectGarbage,
+				Kinds:    []Kind{{storage.NonceKey(""), registrar.NonceEnds}, {storage.OperatorPrefix, registrar.OperatorEnds}},
+			})
 			f(t, b)
 		})
 	})
@@ -59,11 +60,11 @@ func registered(name string, nonce, certificate time.Duration) registration.Oper
 func (b *broom) put(op registration.OperatorRegistration) (nonce, record string) {
 	b.Helper()
 	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
-	data, err := json.Marshal(usedNonce{storage.NewHeader(3), op})
+	data, err := json.Marshal(registrar.UsedNonce{Header: storage.NewHeader(3), Operator: op})
 	require.NoError(b, err)
 	_, err = b.store.PutIfAbsent(b.Context(), nonce, data)
 	require.NoError(b, err)
-	_, err = storage.NewDoc[operatorRecord](b.store, record, nil).Update(b.Context(), func(r *operatorRecord) error { r.Operator = &op; return nil })
+	_, err = storage.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(b.Context(), func(r *registrar.OperatorRecord) error { r.Operator = &op; return nil })
 	require.NoError(b, err)
 	return nonce, record
 }
@@ -122,7 +123,7 @@ func TestExpiredRegistrationsAreRemoved(t *testing.T) {
 				require.Equal(t, c.nonce == 0 || at <= c.nonce+spare, b.stands(nonce), "nonce, %s", at)
 				require.Equal(t, c.record == 0 || at <= c.record+spare, b.stands(record), "record, %s", at)
 			}
-			require.Empty(t, b.problems())
+			require.Empty(t, b.Problems())
 		})
 	}
 }
@@ -167,8 +168,8 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 				b.later(time.Minute)
 				require.True(t, b.stands(this))
 				require.False(t, b.stands(other))
-				require.Len(t, b.problems(), 1)
-				require.Contains(t, b.problems()[0], "garbage under "+key+" is not collected: ")
+				require.Len(t, b.Problems(), 1)
+				require.Contains(t, b.Problems()[0], "garbage under "+key+" is not collected: ")
 			})
 		}
 		spoilt("the clock turns out to be wrong", func(b *broom) {
@@ -205,7 +206,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 	sweeping(t, "what has changed meanwhile", func(t *testing.T, b *broom) {
 		_, record := b.old()
 		b.store.Inject(storagetest.Fault{Op: storagetest.Delete, Prefix: record, Pass: true, Do: func() {
-			_, err := storage.NewDoc[operatorRecord](b.store, record, nil).Update(t.Context(), func(r *operatorRecord) error {
+			_, err := storage.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(t.Context(), func(r *registrar.OperatorRecord) error {
 				r.Operator.Hostname = "other"
 				return nil
 			})
@@ -213,7 +214,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 		}})
 		b.later(time.Minute)
 		require.True(t, b.stands(record))
-		require.Empty(t, b.problems())
+		require.Empty(t, b.Problems())
 	})
 	sweeping(t, "after the term", func(t *testing.T, b *broom) {
 		nonce, record := b.old()
@@ -221,7 +222,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "operator/", Pass: true, Do: func() { b.over = nstance.Errorf(nstance.Unavailable, "over") }})
 		b.later(time.Minute)
 		require.True(t, b.stands(nonce) && b.stands(record))
-		require.Empty(t, b.problems())
+		require.Empty(t, b.Problems())
 	})
 }
 

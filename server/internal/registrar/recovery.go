@@ -1,4 +1,4 @@
-package server
+package registrar
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// recoveryOf returns what an agent shows in place of a nonce, nil if nothing.
-// The binding is this side's view of the connection, never what a peer says.
+// recoveryOf returns what an agent presents instead of a nonce; nil: nothing.
+// The binding is computed from this side of the connection, never taken from the peer.
 func recoveryOf(ctx context.Context, req *apiv1.RegisterAgentRequest) (*nstance.Recovery, error) {
 	if len(req.GetCertificate()) == 0 {
 		return nil, nil
@@ -25,7 +25,7 @@ func recoveryOf(ctx context.Context, req *apiv1.RegisterAgentRequest) (*nstance.
 	}
 	var info credentials.TLSInfo
 	if p, ok := peer.FromContext(ctx); ok {
-		info, _ = p.AuthInfo.(credentials.TLSInfo) // or nothing, which has no binding
+		info, _ = p.AuthInfo.(credentials.TLSInfo)
 	}
 	var err error
 	rec.Binding, err = pki.ChannelBinding(info.State)

@@ -1,4 +1,4 @@
-package server
+package ports
 
 import (
 	"errors"
@@ -14,9 +14,13 @@ const (
 	lastAcceptPause  = time.Second
 )
 
-// A patient listener goes on after any error of Accept. Those that take it for
-// fatal, gRPC and net/http among them, would give up a port for good over what
-// passes: no buffers (ENOBUFS), no memory, a packet filter's refusal (EPERM).
+// Patient returns a listener that goes on after any error of Accept. gRPC and
+// net/http take some errors for fatal and give up the port, although they pass:
+// no buffers (ENOBUFS), no memory, a packet filter's refusal (EPERM).
+func Patient(lis net.Listener, log *slog.Logger) net.Listener {
+	return &patient{Listener: lis, log: log, closed: make(chan struct{})}
+}
+
 type patient struct {
 	net.Listener
 	log    *slog.Logger
@@ -24,18 +28,14 @@ type patient struct {
 	closed chan struct{}
 }
 
-func newPatient(lis net.Listener, log *slog.Logger) *patient {
-	return &patient{Listener: lis, log: log, closed: make(chan struct{})}
-}
-
-// Accept fails only with what means that the listener was closed.
+// Accept fails only when the listener was closed.
 func (p *patient) Accept() (net.Conn, error) {
 	for pause := firstAcceptPause; ; pause = min(2*pause, lastAcceptPause) {
 		conn, err := p.Listener.Accept()
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return conn, err
 		}
-		p.log.Warn("connection not accepted, trying again", "addr", p.Addr().String(), "err", err)
+		p.log.Warn("accept failed, retrying", "addr", p.Addr().String(), "err", err)
 		if !p.wait(pause) {
 			return nil, net.ErrClosed
 		}

@@ -1,4 +1,4 @@
-package server
+package ports
 
 import (
 	"container/list"
@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/server/config"
 )
 
-// A gate bounds the connections of all ports together. A client is anonymous
+// A Gate bounds the connections of all ports together. A client is anonymous
 // until it has shown a certificate. Anonymous connections are bounded per source
 // address and in all, and end at a certain age; identified ones are bounded per
 // client, whatever their address, because a whole fleet may share one.
@@ -20,36 +20,37 @@ import (
 // At a limit the oldest connection is closed. A handshake takes milliseconds, and
 // connections that are held open are older, so clients with certificates connect
 // even while others hold every anonymous connection, from the same address too.
-type gate struct {
+type Gate struct {
 	limits config.Connections
 	log    *slog.Logger
 
 	mu        sync.Mutex // guards what follows, and the fields of admitted connections
 	open      int
-	anonymous list.List             // of *gatedConn, from the oldest
-	groups    map[string]*list.List // likewise, by source or client; as many as there are connections
-	displaced int                   // since the last log line
+	anonymous list.List             // of *gatedConn, oldest first
+	groups    map[string]*list.List // of *gatedConn, oldest first, by source or client
+	displaced int                   // since loggedAt
 	loggedAt  time.Time
 }
 
-func newGate(limits config.Connections, log *slog.Logger) *gate {
-	return &gate{limits: limits, log: log, groups: map[string]*list.List{}}
+// NewGate returns a gate with these limits.
+func NewGate(limits config.Connections, log *slog.Logger) *Gate {
+	return &Gate{limits: limits, log: log, groups: map[string]*list.List{}}
 }
 
-// listener returns lis with the gate before it. An anonymous connection through
-// it ends after maxAge.
-func (g *gate) listener(lis net.Listener, maxAge time.Duration) net.Listener {
+// Listener returns lis behind the gate. An anonymous connection through it ends
+// after maxAge.
+func (g *Gate) Listener(lis net.Listener, maxAge time.Duration) net.Listener {
 	return &gatedListener{lis, g, maxAge}
 }
 
 type gatedListener struct {
 	net.Listener
-	gate   *gate
+	gate   *Gate
 	maxAge time.Duration
 }
 
-// Accept implements net.Listener. It passes over connections that there is no
-// room for.
+// Accept implements net.Listener. Connections beyond the limits are closed and
+// skipped.
 func (l *gatedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -59,14 +60,14 @@ func (l *gatedListener) Accept() (net.Conn, error) {
 		if c := l.gate.admit(conn, l.maxAge); c != nil {
 			return c, nil
 		}
-		_ = conn.Close() // refused
+		_ = conn.Close() // beyond the limits
 	}
 }
 
-// A gatedConn is a connection that the gate has admitted.
+// A gatedConn is a connection within the limits.
 type gatedConn struct {
 	net.Conn
-	gate *gate
+	gate *Gate
 	born time.Time
 
 	// The gate's lock guards the rest.
@@ -74,7 +75,7 @@ type gatedConn struct {
 	group       string
 	inGroup     *list.Element
 	inAnonymous *list.Element // nil: identified
-	left        bool
+	closed      bool
 }
 
 // Close implements net.Conn.
@@ -85,13 +86,13 @@ func (c *gatedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// admit returns nil when there is no room.
-func (g *gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
+// admit returns nil where the connection is beyond the limits.
+func (g *Gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
 	c := &gatedConn{Conn: conn, gate: g, born: time.Now(), group: sourceGroup(conn.RemoteAddr())}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.size(c.group) >= g.limits.PerSource:
+	case g.groupSize(c.group) >= g.limits.PerSource:
 		g.displace(g.groups[c.group].Front())
 	case g.anonymous.Len() >= g.limits.Anonymous:
 		g.displace(g.anonymous.Front())
@@ -103,7 +104,7 @@ func (g *gate) admit(conn net.Conn, maxAge time.Duration) *gatedConn {
 	}
 	g.open++
 	c.inAnonymous = g.anonymous.PushBack(c)
-	g.join(c)
+	g.joinGroup(c)
 	c.maxAge = time.AfterFunc(maxAge, func() { _ = c.Close() })
 	return c
 }
@@ -113,30 +114,30 @@ func (c *gatedConn) identify(id nstance.Identity) {
 	g := c.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.left || c.inAnonymous == nil {
+	if c.closed || c.inAnonymous == nil {
 		return
 	}
 	c.maxAge.Stop()
 	g.anonymous.Remove(c.inAnonymous)
 	c.inAnonymous = nil
-	g.part(c)
+	g.leaveGroup(c)
 	c.group = "client " + string(id.Role) + "/" + string(id.Tenant) + "/" + id.Subject
-	if g.size(c.group) >= g.limits.PerClient {
+	if g.groupSize(c.group) >= g.limits.PerClient {
 		g.displace(g.groups[c.group].Front())
 	}
-	g.join(c)
+	g.joinGroup(c)
 }
 
-// The rest needs the lock.
-
-func (g *gate) size(group string) int {
+// groupSize needs the lock.
+func (g *Gate) groupSize(group string) int {
 	if all := g.groups[group]; all != nil {
 		return all.Len()
 	}
 	return 0
 }
 
-func (g *gate) join(c *gatedConn) {
+// joinGroup needs the lock.
+func (g *Gate) joinGroup(c *gatedConn) {
 	all := g.groups[c.group]
 	if all == nil {
 		all = list.New()
@@ -145,7 +146,8 @@ func (g *gate) join(c *gatedConn) {
 	c.inGroup = all.PushBack(c)
 }
 
-func (g *gate) part(c *gatedConn) {
+// leaveGroup needs the lock.
+func (g *Gate) leaveGroup(c *gatedConn) {
 	all := g.groups[c.group]
 	all.Remove(c.inGroup)
 	if all.Len() == 0 {
@@ -153,29 +155,30 @@ func (g *gate) part(c *gatedConn) {
 	}
 }
 
-func (g *gate) remove(c *gatedConn) {
-	if c.left {
+// remove needs the lock.
+func (g *Gate) remove(c *gatedConn) {
+	if c.closed {
 		return
 	}
-	c.left = true
+	c.closed = true
 	c.maxAge.Stop()
-	g.part(c)
+	g.leaveGroup(c)
 	if c.inAnonymous != nil {
 		g.anonymous.Remove(c.inAnonymous)
 	}
 	g.open--
 }
 
-// displace closes a connection to make room for another.
-func (g *gate) displace(e *list.Element) {
+// displace closes a connection to make room for another. It needs the lock.
+func (g *Gate) displace(e *list.Element) {
 	c, _ := e.Value.(*gatedConn)
 	g.remove(c)
 	_ = c.Conn.Close() // a socket's Close does not block
 	g.logDisplaced()
 }
 
-// logDisplaced logs once a minute.
-func (g *gate) logDisplaced() {
+// logDisplaced logs once a minute. It needs the lock.
+func (g *Gate) logDisplaced() {
 	g.displaced++
 	if now := time.Now(); now.Sub(g.loggedAt) > time.Minute {
 		g.log.Warn("connections closed or refused: limits of shard.connections reached",
@@ -184,8 +187,8 @@ func (g *gate) logDisplaced() {
 	}
 }
 
-// sourceGroup names the group of a source. IPv6 hosts count by their /64, of
-// which a single host may use every address.
+// sourceGroup names the group of a source. IPv6 hosts count by their /64,
+// since one host may use every address of it.
 func sourceGroup(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {

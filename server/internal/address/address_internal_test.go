@@ -1,4 +1,4 @@
-package server
+package address
 
 import (
 	"context"
@@ -19,13 +19,13 @@ const leaderAddress = "10.0.0.100"
 
 // A keeping is a keeper at work, over a simulated cloud, in virtual time.
 type keeping struct {
-	*addressKeeper
+	*Keeper
 	cloud  *simcloud.Cloud
-	over   error         // that the term is over
-	better bool          // a standby has never failed
-	ended  chan error    // what run returned
-	began  time.Time     // of it all
-	gone   time.Duration // when run returned
+	over   error      // what Check returns
+	better bool       // a standby has never failed
+	ended  chan error // what Run returned
+	began  time.Time
+	gone   time.Duration // from began until Run returned
 
 	mu     sync.Mutex
 	failed int
@@ -35,16 +35,16 @@ type keeping struct {
 // keep has a keeper of machine a at work.
 func keep(t *testing.T, cloud *simcloud.Cloud, change func(*keeping)) *keeping {
 	k := &keeping{cloud: cloud, ended: make(chan error, 1), began: time.Now()}
-	k.addressKeeper = &addressKeeper{
-		mover: cloud.At("a"), address: leaderAddress, ttl: 6 * time.Second, limit: func() time.Duration { return 30 * time.Second }, log: slog.New(slog.DiscardHandler),
-		check: func() error { return k.over }, relief: func() bool { return k.better },
-		failed: func() { k.mu.Lock(); k.failed++; k.mu.Unlock() },
-		alarm:  func(reason string, _ error) { k.mu.Lock(); k.alarms = append(k.alarms, reason); k.mu.Unlock() },
-	}
+	k.Keeper = New(cloud.At("a"), Options{
+		Address: leaderAddress, TTL: 6 * time.Second, Timeout: func() time.Duration { return 30 * time.Second }, Log: slog.New(slog.DiscardHandler),
+		Check: func() error { return k.over }, Relief: func() bool { return k.better },
+		Failed: func() { k.mu.Lock(); k.failed++; k.mu.Unlock() },
+		Alarm:  func(reason string, _ error) { k.mu.Lock(); k.alarms = append(k.alarms, reason); k.mu.Unlock() },
+	})
 	if change != nil {
 		change(k)
 	}
-	go func() { err := k.run(t.Context()); k.gone = time.Since(k.began); k.ended <- err }()
+	go func() { err := k.Run(t.Context()); k.gone = time.Since(k.began); k.ended <- err }()
 	return k
 }
 
@@ -87,7 +87,7 @@ func TestAddressKeeper(t *testing.T) {
 		require.Equal(t, 1, k.calls(simcloud.OpTakeAddress))
 		require.Equal(t, 1+10, k.calls(simcloud.OpHoldsAddress))
 		require.Empty(t, k.alarms)
-		require.Empty(t, k.problems())
+		require.Empty(t, k.Problems())
 	})
 	addressTest(t, "takes it again when it has moved, within a ttl", func(t *testing.T, c *simcloud.Cloud) {
 		k := keep(t, c, nil)
@@ -104,11 +104,11 @@ func TestAddressKeeper(t *testing.T) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpHoldsAddress, Times: -1})
 		wait(t, time.Minute)
 		require.Equal(t, 1, k.calls(simcloud.OpTakeAddress))
-		require.Len(t, k.problems(), 1)
+		require.Len(t, k.Problems(), 1)
 		require.Zero(t, k.failed)
 		c.Heal()
 		wait(t, 10*time.Second)
-		require.Empty(t, k.problems())
+		require.Empty(t, k.Problems())
 	})
 	addressTest(t, "tries again with backoff, alarms once, and is well when it has it", func(t *testing.T, c *simcloud.Cloud) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, Times: -1, Code: nstance.Denied})
@@ -116,12 +116,12 @@ func TestAddressKeeper(t *testing.T) {
 		wait(t, time.Minute)
 		require.Equal(t, 14, k.calls(simcloud.OpTakeAddress), "at 0, 0.25, 0.75, 1.75, 3.75, 7.75, and every 6 s")
 		require.Len(t, k.alarms, 1)
-		require.Contains(t, k.problems()[0], "injected fault")
+		require.Contains(t, k.Problems()[0], "injected fault")
 		require.Equal(t, 14, k.failed)
 		c.Heal()
 		wait(t, 6*time.Second)
 		require.True(t, k.here())
-		require.Empty(t, k.problems())
+		require.Empty(t, k.Problems())
 	})
 	addressTest(t, "gives up for a standby that has never failed, after a ttl", func(t *testing.T, c *simcloud.Cloud) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, Times: -1, Code: nstance.Denied})
@@ -134,14 +134,14 @@ func TestAddressKeeper(t *testing.T) {
 	})
 	addressTest(t, "gives up after three attempts, however long each takes", func(t *testing.T, c *simcloud.Cloud) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, Times: -1})
-		k := keep(t, c, func(k *keeping) { k.better = true; k.ttl = time.Millisecond })
+		k := keep(t, c, func(k *keeping) { k.better = true; k.TTL = time.Millisecond })
 		require.Error(t, <-k.ended)
 		require.Equal(t, 3, k.calls(simcloud.OpTakeAddress))
 	})
 	addressTest(t, "counts an accepted move that is not carried out as a failure", func(t *testing.T, c *simcloud.Cloud) {
 		k := keep(t, c, func(k *keeping) { k.better = true; k.mover = forgetful{c.At("a")} })
 		err := <-k.ended
-		require.ErrorContains(t, err, "it is not here after 6s")
+		require.ErrorContains(t, err, "the address is not here after 6s")
 		require.Equal(t, 3, k.failed)
 	})
 	addressTest(t, "waits for a slow cloud without alarm", func(t *testing.T, c *simcloud.Cloud) {
@@ -169,24 +169,4 @@ type accepting struct{ nstance.AddressMover }
 func (a accepting) TakeAddress(ctx context.Context, address string) error {
 	_ = a.AddressMover.TakeAddress(ctx, address)
 	return nil
-}
-
-func TestAdvertise(t *testing.T) {
-	for _, c := range []struct{ listen, leader, host, machine, want string }{
-		{"10.0.0.5:8993", "", "", "10.9.9.9", "10.0.0.5:8993"},
-		{"10.0.0.5:8993", "10.0.0.100", "", "10.9.9.9", "10.0.0.5:8993"},
-		{"10.0.0.5:8993", "", "s1.example", "10.9.9.9", "s1.example:8993"},
-		{"[::]:8993", "", "", "10.9.9.9", "10.9.9.9:8993"},
-		{"[::]:8993", "", "s1.example", "10.9.9.9", "s1.example:8993"},
-		{"0.0.0.0:8993", "10.0.0.100", "s1.example", "10.9.9.9", "10.0.0.100:8993"},
-		{"[::]:8993", "", "", "", "[::]:8993"},
-		{"", "10.0.0.100", "s1.example", "10.9.9.9", ""},
-	} {
-		require.Equal(t, c.want, reachable(c.listen, c.leader, c.host, c.machine), "%+v", c)
-	}
-	for address, want := range map[string]string{
-		"10.0.0.100": "10.0.0.100", "10.0.0.100/32": "10.0.0.100", "fd00::1": "fd00::1", "eni-0a1b2c": "", "10.0.0.0/24": "", "": "",
-	} {
-		require.Equal(t, want, leaderHost(address), address)
-	}
 }

@@ -1,0 +1,196 @@
+package registrar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// maxNamed is how many holders an error names.
+const maxNamed = 3
+
+// NonceExpiry is when an instance's nonce expires.
+func NonceExpiry(rec storage.Instance) time.Time {
+	return rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout)
+}
+
+// dependsOn reports whether an instance depends on a key of a set, and until when
+// at most; zero: unknown.
+func dependsOn(set string, k registration.KeyEntry, rec storage.Instance, now time.Time) (yes bool, until time.Time) {
+	if rec.Deleting != nil {
+		return false, time.Time{}
+	}
+	switch set {
+	case registration.Nonces:
+		until = NonceExpiry(rec)
+		return rec.NonceKeyID == k.ID && now.Before(until), until
+	case registration.Identity:
+		return dependsOnIdentity(k.ID, rec)
+	}
+	return false, time.Time{}
+}
+
+func dependsOnIdentity(id string, rec storage.Instance) (yes bool, until time.Time) {
+	if rec.Current == nil { // not registered: it trusts the authorities in its user data; or an adopted machine
+		trustsAnother := slices.ContainsFunc(rec.Authorities, func(a string) bool { return a != id })
+		return !trustsAnother || rec.Registered(), time.Time{}
+	}
+	for _, c := range []*storage.KeyRecord{rec.Current, rec.Pending} {
+		if c != nil && c.Issuer == id {
+			yes, until = true, c.NotAfter
+		}
+	}
+	return yes, until
+}
+
+// Holders counts what depends on one key.
+type Holders struct {
+	mu        sync.Mutex
+	names     []string       // the first few
+	places    map[string]int // count by shard, and of operators
+	count     int
+	lastUntil time.Time // when the last of those with a known end expires
+	endless   bool      // some have no known end
+}
+
+// Count returns how many there are.
+func (h *Holders) Count() int { return h.count }
+
+// End returns when the last holder expires by itself; false: that is unknown of
+// some.
+func (h *Holders) End() (until time.Time, known bool) { return h.lastUntil, !h.endless }
+
+func (h *Holders) add(place, name string, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.places == nil {
+		h.places = map[string]int{}
+	}
+	h.count++
+	h.places[place]++
+	if len(h.names) < maxNamed {
+		h.names = append(h.names, name)
+	}
+	if until.IsZero() {
+		h.endless = true
+	} else if until.After(h.lastUntil) {
+		h.lastUntil = until
+	}
+}
+
+// err fails with Conflict while there are holders.
+func (h *Holders) err(set string, k registration.KeyEntry) error {
+	if h.count == 0 {
+		return nil
+	}
+	var where []string
+	for place, n := range h.places {
+		where = append(where, fmt.Sprintf("%d in %s", n, place))
+	}
+	slices.Sort(where)
+	remedy := "wait until they have renewed, delete those that will not, or finish with force"
+	if set == registration.Nonces {
+		remedy = "wait until they have expired, at " + h.lastUntil.UTC().Format(time.RFC3339) + ", or finish with force"
+	}
+	return &nstance.Error{
+		Code: nstance.Conflict, Field: "step", Remedy: remedy,
+		Msg: fmt.Sprintf("%d still depend on %s key %s (%s), such as %s", h.count, set, k.ID, strings.Join(where, ", "), strings.Join(h.names, ", ")),
+	}
+}
+
+// InstancesOf counts the instances of this shard that depend on a key, from
+// memory.
+func (r *Records) InstancesOf(set string, k registration.KeyEntry) *Holders {
+	h := &Holders{}
+	r.addInstances(set, k, h)
+	return h
+}
+
+func (r *Records) addInstances(set string, k registration.KeyEntry, h *Holders) {
+	now := r.Now()
+	for _, rec := range r.shard.Records().All() {
+		if rec.Pending != nil && r.Successors.Used(string(rec.ID), rec.Pending.Serial) {
+			rec.Current, rec.Pending = rec.Pending, nil // not durable yet
+		}
+		if yes, until := dependsOn(set, k, rec, now); yes {
+			h.add("shard "+string(r.Shard), string(rec.ID), until)
+		}
+	}
+}
+
+// Unused returns a function that fails with Conflict while anything in any shard
+// depends on a retired key of the set. Records that cannot be read count.
+func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry) error {
+	return func(ctx context.Context, k registration.KeyEntry) error {
+		if set == registration.Workload {
+			return nil // the catalogue of keys says until when it is used
+		}
+		var h Holders
+		shards, err := storage.Shards(ctx, r.store)
+		if err != nil {
+			return err
+		}
+		for _, shard := range shards {
+			if shard != r.Shard {
+				if err := r.addOtherShard(ctx, shard, set, k, &h); err != nil {
+					return err
+				}
+			}
+		}
+		r.addInstances(set, k, &h)
+		for _, p := range r.shard.Records().Problems() {
+			h.add("shard "+string(r.Shard), "the unreadable "+p.Key, time.Time{})
+		}
+		if set == registration.Identity {
+			if err := r.addOperators(ctx, k, &h); err != nil {
+				return err
+			}
+		}
+		return h.err(set, k)
+	}
+}
+
+// addOtherShard counts the instances of another shard, from storage.
+func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k registration.KeyEntry, h *Holders) error {
+	recs, problems, err := storage.NewRecords(r.store, shard, nil).Load(ctx)
+	if err != nil {
+		return err
+	}
+	for _, rec := range recs {
+		if yes, until := dependsOn(set, k, rec, r.Now()); yes {
+			h.add("shard "+string(shard), string(rec.ID), until)
+		}
+	}
+	for _, p := range problems {
+		h.add("shard "+string(shard), "the unreadable "+p.Key, time.Time{})
+	}
+	return nil
+}
+
+// addOperators counts operators and administrators with a valid certificate.
+func (r *Records) addOperators(ctx context.Context, k registration.KeyEntry, h *Holders) error {
+	now := r.Now()
+	list, err := r.Operators(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if o.Err != nil {
+			h.add("operators", "the unreadable "+o.Key, time.Time{})
+			continue
+		}
+		for _, c := range []*registration.KeyRecord{o.Current, o.Pending} {
+			if !o.Revoked && c != nil && now.Before(c.NotAfter) && c.Issuer == k.ID {
+				h.add("operators", string(o.Tenant)+"/"+o.Name, c.NotAfter)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+// Package registrar registers agents and operators during one term: it keeps what
+// package registration needs in records, serves the registration API, and has
+// instances replaced whose key two parties hold.
+package registrar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A shard is what is needed of the reconciler.
+type shard interface {
+	Records() *storage.Records
+	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
+	Observe(f nstance.Fact)
+}
+
+// Options configure Records. All fields are required.
+type Options struct {
+	Shard nstance.ShardID
+	Epoch uint64
+	Check func() error // fails when the term has ended
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Records implements registration.Records: the registration part of instance
+// records, and the records of operators.
+type Records struct {
+	Options
+	Successors Successors
+
+	store storage.Store
+	shard shard
+}
+
+var _ registration.Records = (*Records)(nil)
+
+// NewRecords returns the records of one term.
+func NewRecords(store storage.Store, r *reconcile.Reconciler, opts Options) *Records {
+	return &Records{Options: opts, store: store, shard: r}
+}
+
+// Registration implements registration.Records.
+func (r *Records) Registration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
+	rec, ok := r.shard.Records().Get(id)
+	if !ok {
+		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	return r.registrationOf(ctx, rec), nil
+}
+
+// RefreshRegistration implements registration.Records.
+func (r *Records) RefreshRegistration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
+	rec, err := r.shard.Records().Refresh(ctx, id)
+	if err != nil {
+		return registration.Registration{}, err
+	}
+	return r.registrationOf(ctx, rec), nil
+}
+
+// UpdateRegistration implements registration.Records.
+func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID, change func(*registration.Registration) error) (registration.Registration, error) {
+	providerID := ""
+	if v, err := r.shard.Instance(id); err == nil {
+		providerID = v.Machine.ProviderID
+	}
+	rec, err := r.shard.Records().Update(ctx, id, func(rec *storage.Instance) error {
+		reg := r.registrationOf(ctx, *rec)
+		if err := change(&reg); err != nil {
+			return err
+		}
+		rec.RegisteredAt, rec.Addresses, rec.Hostname = reg.RegisteredAt, reg.Addresses, reg.Hostname
+		rec.Current, rec.Pending = (*storage.KeyRecord)(reg.Current), (*storage.KeyRecord)(reg.Pending)
+		if providerID != "" {
+			rec.ProviderID = providerID
+		}
+		return nil
+	})
+	if err != nil {
+		return registration.Registration{}, err
+	}
+	r.shard.Observe(nstance.Registered{ID: id})
+	return r.registrationOf(ctx, rec), nil
+}
+
+func (r *Records) registrationOf(ctx context.Context, rec storage.Instance) registration.Registration {
+	reg := registration.Registration{
+		ID: rec.ID, Kind: r.kindOf(ctx, rec), Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand,
+		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
+		Succession: registration.Succession{
+			Current: (*registration.KeyRecord)(rec.Current), Pending: (*registration.KeyRecord)(rec.Pending),
+			Open: rec.Reason == string(reconcile.ReasonAdopted) && rec.Current == nil,
+		},
+	}
+	r.Successors.promote(string(rec.ID), &reg.Succession)
+	return reg
+}
+
+// kindOf returns the kind of the definition that an instance was made from,
+// which its nonce is checked against. It matters at the first registration only;
+// the term that wrote the intent has the definition in memory. Where the
+// definition cannot be read, the ID's prefix serves instead: the leader made it
+// from the kind, and signed a nonce for this ID alone.
+func (r *Records) kindOf(ctx context.Context, rec storage.Instance) nstance.Kind {
+	if rec.Current == nil && rec.Definition != "" {
+		if def, err := r.shard.Records().Definition(ctx, rec.Definition); err == nil {
+			return def.Kind
+		}
+	}
+	return rec.ID.Kind()
+}
+
+// A UsedNonce is what nonce/{jti} holds.
+type UsedNonce struct {
+	storage.Header
+	Operator registration.OperatorRegistration `json:"operator"`
+}
+
+// An OperatorRecord is what operator/{tenant}.{name}.json holds.
+type OperatorRecord struct {
+	storage.Header
+	Operator *registration.OperatorRegistration `json:"operator"`
+}
+
+// ConsumeNonce implements registration.Records.
+func (r *Records) ConsumeNonce(ctx context.Context, jti string, op registration.OperatorRegistration) (registration.OperatorRegistration, error) {
+	if err := r.Check(); err != nil {
+		return op, err
+	}
+	store, key := r.store, storage.NonceKey(jti)
+	data, err := json.Marshal(UsedNonce{Header: storage.NewHeader(r.Epoch), Operator: op})
+	if err != nil {
+		return op, err
+	}
+	stored, err := storage.PutOnce(ctx, store, key, data)
+	if err != nil {
+		return op, err
+	}
+	var used UsedNonce
+	if err := json.Unmarshal(stored, &used); err != nil {
+		return op, nstance.Errorf(nstance.Internal, "%s: %w", key, err)
+	}
+	op = used.Operator
+	_, err = r.operator(op.Tenant, op.Name).Update(ctx, func(rec *OperatorRecord) error {
+		if rec.Operator == nil {
+			rec.Operator = &op
+		}
+		return nil
+	})
+	return op, err
+}
+
+// operator returns an operator's record. It carries no epoch: the record belongs to
+// all shards, and epochs count within one shard.
+func (r *Records) operator(tenant nstance.TenantID, name string) *storage.Doc[OperatorRecord] {
+	return storage.NewDoc[OperatorRecord](r.store, storage.OperatorKey(tenant, name), &storage.DocOptions{Check: r.Check})
+}
+
+// Operator implements registration.Records.
+func (r *Records) Operator(ctx context.Context, tenant nstance.TenantID, name string) (registration.OperatorRegistration, error) {
+	rec, err := r.operator(tenant, name).Load(ctx)
+	if err == nil && rec.Operator == nil {
+		err = nstance.Errorf(nstance.NotFound, "no operator %s in tenant %s", name, tenant)
+	}
+	if err != nil {
+		return registration.OperatorRegistration{}, err
+	}
+	op := *rec.Operator
+	r.Successors.promote(OperatorHolder(tenant, name), &op.Succession)
+	return op, nil
+}
+
+// UpdateOperator implements registration.Records.
+func (r *Records) UpdateOperator(ctx context.Context, tenant nstance.TenantID, name string, change func(*registration.OperatorRegistration) error) (registration.OperatorRegistration, error) {
+	rec, err := r.operator(tenant, name).Update(ctx, func(rec *OperatorRecord) error {
+		if rec.Operator == nil {
+			return nstance.Errorf(nstance.NotFound, "no operator %s in tenant %s", name, tenant)
+		}
+		r.Successors.promote(OperatorHolder(tenant, name), &rec.Operator.Succession)
+		return change(rec.Operator)
+	})
+	if err != nil {
+		return registration.OperatorRegistration{}, err
+	}
+	return *rec.Operator, nil
+}
+
+// NonceEnds returns until when the object of a used nonce is needed.
+func NonceEnds(data []byte) (time.Time, error) {
+	var used UsedNonce
+	err := json.Unmarshal(data, &used)
+	return used.Operator.NonceExpiry, err
+}
+
+// OperatorEnds returns until when an operator's record is needed; zero: unknown.
+func OperatorEnds(data []byte) (time.Time, error) {
+	var rec OperatorRecord
+	if err := json.Unmarshal(data, &rec); err != nil || rec.Operator == nil {
+		return time.Time{}, errors.Join(err, errNoOperator)
+	}
+	return rec.Operator.Ends(), nil
+}
+
+var errNoOperator = nstance.Errorf(nstance.Invalid, "it is not the record of an operator")
