@@ -1,9 +1,11 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -109,4 +111,25 @@ func (l *listing) check(m nstance.Machine, err error) error {
 		return nstance.Errorf(nstance.Internal, "the provider listed machine %.64q, which belongs to %+v", m.ID, m.Owner)
 	}
 	return nil
+}
+
+// ListOf is the List of a provider that knows all its machines at once: find
+// returns those of one owner, in any order.
+func ListOf(ctx context.Context, find func() ([]nstance.Machine, error)) iter.Seq2[nstance.Machine, error] {
+	return func(yield func(nstance.Machine, error) bool) {
+		machines, err := find()
+		slices.SortFunc(machines, func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) })
+		for _, m := range machines {
+			if ctx.Err() != nil {
+				err = nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err())
+				break
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(nstance.Machine{}, err)
+		}
+	}
 }

@@ -18,30 +18,10 @@ import (
 	"github.com/nstance-go/nstance/internal/testcloud"
 	"github.com/nstance-go/nstance/internal/testcloud/gce"
 	"github.com/nstance-go/nstance/internal/testcloud/gce/discovery"
+	"github.com/nstance-go/nstance/internal/testcloud/inmemory"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/gcp"
 )
-
-// inMemory makes calls without a socket, for bubbles. Each takes so long.
-type inMemory struct {
-	handler http.Handler
-	latency time.Duration
-}
-
-func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
-	select {
-	case <-time.After(m.latency):
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	}
-	r = r.Clone(r.Context())
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	w := httptest.NewRecorder()
-	m.handler.ServeHTTP(w, r)
-	return w.Result(), nil
-}
 
 // inBubble returns a cloud and its provider, for a synctest bubble.
 func inBubble(t *testing.T, o *gce.Options, latency time.Duration) (*gce.Cloud, *gcp.Provider) {
@@ -50,7 +30,7 @@ func inBubble(t *testing.T, o *gce.Options, latency time.Duration) (*gce.Cloud, 
 	cloud := gce.New(o)
 	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
 	p, err := gcp.New(t.Context(), zone, &gcp.Options{
-		Project: project, HTTP: &http.Client{Transport: authorized{inMemory{discovery.Handler(t, cloud), latency}, token}},
+		Project: project, HTTP: &http.Client{Transport: authorized{inmemory.Transport{Handler: discovery.Handler(t, cloud), Latency: latency}, token}},
 	})
 	require.NoError(t, err)
 	return cloud, p
@@ -443,7 +423,7 @@ func createAtOnce(t *testing.T) (d time.Duration) {
 		cloud := gce.New(&gce.Options{Token: token, Delays: testcloud.Delays{Start: 20 * time.Second}, Mutations: 1500, Reads: 1500})
 		t.Cleanup(func() { require.NoError(t, cloud.Close()) })
 		inner, err := gcp.New(t.Context(), zone, &gcp.Options{
-			Project: project, HTTP: &http.Client{Transport: authorized{inMemory{cloud, 200 * time.Millisecond}, token}},
+			Project: project, HTTP: &http.Client{Transport: authorized{inmemory.Transport{Handler: cloud, Latency: 200 * time.Millisecond}, token}},
 		})
 		require.NoError(t, err)
 		kind := gcp.Kind()

@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/testcloud"
 	"github.com/nstance-go/nstance/internal/testcloud/gce"
+	"github.com/nstance-go/nstance/internal/testcloud/inmemory"
 	"github.com/nstance-go/nstance/provider/gcp"
 )
 
@@ -24,7 +25,7 @@ func TestListCost(t *testing.T) {
 	faults := &testcloud.Faults{}
 	cloud := gce.New(&gce.Options{Token: token, Faults: faults, Subnets: []gce.Subnet{{Name: "default", Range: netip.MustParsePrefix("10.0.0.0/16")}}})
 	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
-	p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, HTTP: &http.Client{Transport: authorized{inMemory{handler: cloud}, token}}})
+	p, err := gcp.New(t.Context(), zone, &gcp.Options{Project: project, HTTP: &http.Client{Transport: authorized{inmemory.Transport{Handler: cloud}, token}}})
 	require.NoError(t, err)
 	s := spec(t)
 	for range 5000 {

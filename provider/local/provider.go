@@ -119,22 +119,7 @@ func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine
 
 // List implements [nstance.Provider].
 func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
-	return func(yield func(nstance.Machine, error) bool) {
-		machines, err := c.owned(ctx, owner)
-		if err != nil {
-			yield(nstance.Machine{}, err)
-			return
-		}
-		for _, m := range machines {
-			if ctx.Err() != nil {
-				yield(nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err()))
-				return
-			}
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
+	return provider.ListOf(ctx, func() ([]nstance.Machine, error) { return c.owned(ctx, owner) })
 }
 
 func (c *Cloud) owned(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
@@ -149,7 +134,6 @@ func (c *Cloud) owned(ctx context.Context, owner nstance.Owner) ([]nstance.Machi
 			out = append(out, m.snapshot())
 		}
 	}
-	slices.SortFunc(out, func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
 }
 

@@ -1,8 +1,6 @@
 package proxmox_test
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,31 +9,11 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/testcloud/inmemory"
 	"github.com/nstance-go/nstance/internal/testcloud/pve"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
-
-// distant makes calls without a socket, for bubbles. Each takes so long.
-type distant struct {
-	handler http.Handler
-	latency time.Duration
-}
-
-func (d distant) RoundTrip(r *http.Request) (*http.Response, error) {
-	select {
-	case <-time.After(d.latency):
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	}
-	r = r.Clone(r.Context())
-	if r.Body == nil {
-		r.Body = http.NoBody
-	}
-	w := httptest.NewRecorder()
-	d.handler.ServeHTTP(w, r)
-	return w.Result(), nil
-}
 
 // TestHundredMachines: machines that are asked for at once take what the budget
 // lets through, 10 at once and the other 90 at 1 a second, and as long as one
@@ -59,7 +37,7 @@ func machinesTake(t *testing.T, n int) (took time.Duration) {
 		t.Setenv(proxmox.TokenVariable, "root@pam!test=secret")
 		p, err := proxmox.New(proxmox.Options{
 			Endpoint: "http://pve.example", InstanceTypes: map[string]proxmox.InstanceType{"small": {Cores: 1, Memory: 1024}},
-		}, distant{cloud, 200 * time.Millisecond}, nil)
+		}, inmemory.Transport{Handler: cloud, Latency: 200 * time.Millisecond}, nil)
 		require.NoError(t, err)
 		defer func() {
 			require.NoError(t, p.Close())
