@@ -129,7 +129,7 @@ func (a *acceptance) consider(ctx context.Context, conf *config.Config, p propos
 	if p.Digest == s.config().Digest() && !a.troubled() {
 		return false, a.hold(ctx, nil, why)
 	}
-	a.t.groups.acquaint(ctx, conf)
+	a.t.groups.LookUpTypes(ctx, conf)
 	excess, err := a.excess(conf)
 	if err != nil {
 		return false, err
@@ -149,7 +149,7 @@ func (a *acceptance) consider(ctx context.Context, conf *config.Config, p propos
 // excess says what of a configuration is more than one reload may change; empty:
 // nothing is.
 func (a *acceptance) excess(conf *config.Config) (string, error) {
-	i, err := a.t.groups.impact(conf)
+	i, err := a.t.groups.Impact(conf)
 	if err != nil {
 		return "", err
 	}
@@ -167,7 +167,7 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	broken := a.trouble != ""
 	a.mu.Unlock()
 	p.At = a.t.server.opts.Now().UTC()
-	if err := a.t.groups.settle(ctx); err != nil { // what is configured no more must be able to go on
+	if err := a.t.groups.Settle(ctx); err != nil { // what is configured no more must be able to go on
 		return err
 	}
 	if !broken { // what cannot be read must not be written over
@@ -189,8 +189,8 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	}
 	a.t.server.force(conf, p)
 	a.t.tuner.tune()
-	a.t.groups.publish()
-	a.t.groups.settleSoon()
+	a.t.groups.Publish()
+	a.t.groups.SettleSoon()
 	a.t.log.Info("configuration in force", "name", p.Name, "digest", p.Digest)
 	return nil
 }
@@ -268,7 +268,7 @@ func (a *acceptance) confirm(ctx context.Context, digest, why string, dryRun boo
 	if err != nil || dryRun {
 		return err
 	}
-	a.t.groups.acquaint(ctx, conf)
+	a.t.groups.LookUpTypes(ctx, conf)
 	return a.accept(ctx, conf, h.proposal, why)
 }
 

@@ -62,8 +62,8 @@ func (t *term) attention() []reconcile.Attention {
 	s := t.server
 	out := slices.Concat(
 		t.reconciler.Attention(), t.accepts.attention(), s.refusedConfig(), s.alarms.attention(s.opts.Now()),
-		sentences(attentionGroups, "nstance-admin record show", t.groups.trouble()),
-		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.resolver.problems()),
+		sentences(attentionGroups, "nstance-admin record show", t.groups.Problems()),
+		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
 		sentences(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
 		sentences(attentionFiles, "configure what the file needs, or put the secret", t.files.problems()),
 		sentences(attentionGarbage, "look at the storage", t.collector.Problems()),

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -82,7 +83,7 @@ func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
 func (s *Server) refresh(ctx context.Context, why string) (changed bool, err error) {
 	changed, err = s.reread(ctx, why)
 	if t := s.term.Load(); err == nil && t != nil {
-		t.resolver.again()
+		t.groups.RefreshLookups()
 	}
 	return changed, err
 }
@@ -94,7 +95,7 @@ func (s *Server) reread(ctx context.Context, why string) (changed bool, err erro
 	defer func() { <-s.refreshing }()
 	conf, p, err := s.read(ctx)
 	if err == nil {
-		err = errors.Join(s.permitted(conf), able(conf, provider.AbilitiesOf(s.provider)))
+		err = errors.Join(s.permitted(conf), groups.CheckAbilities(conf, provider.AbilitiesOf(s.provider)))
 	}
 	t := s.term.Load()
 	if err == nil && t != nil {

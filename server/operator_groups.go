@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/groups"
 )
 
 // ListGroups implements the RPC.
@@ -34,7 +35,7 @@ func (operatorService) ListGroups(ctx context.Context, req *apiv1.ListGroupsRequ
 // groupMessage is what is told of a group, with what only the file knows.
 func (t *term) groupMessage(g reconcile.GroupView) *apiv1.Group {
 	m := groupMessage(g)
-	m.HasOverlay = t.groups.overlaid(g.Key)
+	m.HasOverlay = t.groups.Overlaid(g.Key)
 	return m
 }
 
@@ -54,6 +55,16 @@ func (c caller) groupKey(tenant, group string) (nstance.GroupKey, error) {
 	return key, key.Tenant.Validate("tenant")
 }
 
+// changer returns the caller as one who changes groups of its tenant.
+func (c caller) changer() groups.Changer {
+	if c.Role == nstance.RoleAdmin {
+		return groups.Changer{Subject: c.Subject}
+	}
+	conf := c.term.server.config()
+	budget := conf.Budget(c.Tenant)
+	return groups.Changer{Subject: c.Subject, Allowance: conf.Allowance(c.Tenant), Budget: &budget}
+}
+
 // described returns a group as it stands, or for a dry run as it would be.
 func (c caller) described(spec nstance.Group, dryRun bool) *apiv1.Group {
 	v, err := c.term.reconciler.Group(spec.Key)
@@ -61,7 +72,7 @@ func (c caller) described(spec nstance.Group, dryRun bool) *apiv1.Group {
 		return c.term.groupMessage(v)
 	}
 	v.Group, v.Hash, v.RuntimeHash = spec, "", "" // with the members that there are now
-	v.Holds = c.term.groups.foretell(spec, v.Holds)
+	v.Holds = c.term.groups.PreviewHolds(spec, v.Holds)
 	m := groupMessage(v)
 	m.Removing = spec.Removing
 	return m
@@ -85,7 +96,7 @@ func (operatorService) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRe
 	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
 		return nil, err
 	}
-	spec, err := c.term.groups.create(ctx, c.changer(), key, o, req.GetDryRun())
+	spec, err := c.term.groups.Create(ctx, c.changer(), key, o, req.GetDryRun())
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +124,7 @@ func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) 
 	if err != nil {
 		return spec, false, err
 	}
-	return c.term.groups.change(ctx, c.changer(), key, o, req.GetDryRun())
+	return c.term.groups.Update(ctx, c.changer(), key, o, req.GetDryRun())
 }
 
 // overrideOf returns what a request changes. What is present but empty gives up
@@ -197,7 +208,7 @@ func (operatorService) DeleteGroup(ctx context.Context, req *apiv1.DeleteGroupRe
 	if err != nil {
 		return nil, err
 	}
-	spec, err := c.term.groups.remove(ctx, c.changer(), key, req.GetDryRun())
+	spec, err := c.term.groups.Remove(ctx, c.changer(), key, req.GetDryRun())
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +231,7 @@ func (t *term) groupChanged(v reconcile.GroupView, gone bool) {
 	}
 	t.groupFeeds.publish(v.Key.Tenant, change)
 	if gone && v.Removing && v.OnDemand == 0 {
-		t.groups.forgetSoon(v.Key)
+		t.groups.ForgetSoon(v.Key)
 	}
 }
 

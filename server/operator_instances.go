@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 
@@ -35,7 +37,7 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 	order := reconcile.OnDemandRequest{
 		ID: id, Group: key, LoadBalancers: o.LoadBalancers, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun(),
 	}
-	if err := c.prepare(ctx, &order, o); err != nil {
+	if err := c.defineInstance(ctx, &order, o); err != nil {
 		return nil, err
 	}
 	v, err := c.term.reconciler.CreateInstance(ctx, order)
@@ -48,38 +50,14 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 	return &apiv1.CreateInstanceResponse{Instance: instanceMessage(v)}, nil
 }
 
-// prepare completes an order: what the instance is made from, which is the
-// group's definition with o laid over it, and who has a say. One that was
-// accepted before stands, whatever became of its group.
-func (c caller) prepare(ctx context.Context, order *reconcile.OnDemandRequest, o config.Override) error {
-	if _, err := c.term.reconciler.Instance(order.ID); err == nil {
+// defineInstance completes a request with what the instance is made from. One that
+// was accepted before stays accepted, whatever became of its group.
+func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandRequest, o config.Override) (err error) {
+	if _, err := c.term.reconciler.Instance(req.ID); err == nil {
 		return nil
 	}
-	conf, who, groups := c.term.server.config(), c.changer(), c.term.groups
-	g, err := c.term.reconciler.Group(order.Group)
-	if err == nil {
-		err = who.may.Check(o)
-	}
-	if err == nil {
-		g.Group, err = conf.Lay(g.Group, o)
-	}
-	if err == nil {
-		err = config.CheckVars(g.Definition, o.Vars)
-	}
-	if err == nil && retyped(o) {
-		err = c.term.resolver.vetRequest(c.term.resolver.lookUpTypes(ctx, named(conf, o)), &g.Group)
-	}
-	if err != nil {
-		return err
-	}
-	file, err := groups.known(ctx)
-	if err != nil {
-		return err
-	}
-	sizes := groups.sizes(conf, file, nstance.GroupKey{Tenant: order.Group.Tenant})
-	order.Definition = g.Definition
-	order.Admit = func(tenants int) error { return who.may.Room("id", sizes+tenants, 1) }
-	return nil
+	req.Definition, req.Admit, err = c.term.groups.DefineInstance(ctx, c.changer(), req.Group, o)
+	return err
 }
 
 // requestDigest identifies what was asked for: equal requests have equal ones.
@@ -88,7 +66,8 @@ func requestDigest(o config.Override) string {
 	if err != nil {
 		panic("server: a request is not JSON: " + err.Error()) // its args are canonical
 	}
-	return digestOf(data)
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // inField returns err as being about a field of the request.

@@ -1,10 +1,8 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/groups"
 )
 
 // Plan implements the RPC. A configuration concerns every tenant: an operator is
@@ -41,8 +40,8 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	if err != nil {
 		return nil, err
 	}
-	c.term.resolver.lookUpTypes(ctx, typesOf(conf))
-	plans, err := c.term.groups.whatIf(conf)
+	c.term.groups.LookUpTypes(ctx, conf)
+	plans, err := c.term.groups.WhatIf(conf)
 	if err != nil {
 		return nil, err
 	}
@@ -56,17 +55,6 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	return fitPlan(resp), err
 }
 
-// typesOf returns the instance types that a configuration names.
-func typesOf(conf *config.Config) (names []string) {
-	for _, spec := range conf.Groups() {
-		names = append(names, spec.Definition.InstanceTypes...)
-	}
-	for name := range conf.Templates {
-		names = append(names, named(conf, config.Override{Template: name})...)
-	}
-	return names
-}
-
 // proposal returns the configuration in data or, if that is empty, the one that
 // a refresh would read. It fails as a refresh with it would.
 func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config, err error) {
@@ -76,25 +64,9 @@ func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config
 		conf, _, err = s.read(ctx)
 	}
 	if err == nil {
-		err = errors.Join(s.permitted(conf), able(conf, provider.AbilitiesOf(s.provider)))
+		err = errors.Join(s.permitted(conf), groups.CheckAbilities(conf, provider.AbilitiesOf(s.provider)))
 	}
 	return conf, err
-}
-
-// whatIf says what another configuration would do, under the newest overlays.
-func (g *groups) whatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.read {
-		return nil, nstance.Errorf(nstance.Unavailable, "what the API has changed of the groups is not read yet")
-	}
-	now := g.t.server.config()
-	released := func(key nstance.GroupKey) bool { return now.Static(key) && !conf.Static(key) }
-	file, _ := g.doc.Held()
-	d := g.desired(conf, file)
-	d.Groups = slices.DeleteFunc(d.Groups, func(spec nstance.Group) bool { return released(spec.Key) })
-	d.Open = slices.DeleteFunc(d.Open, func(u nstance.Unresolved) bool { return released(u.Key) })
-	return g.t.reconciler.WhatIf(d, true)
 }
 
 // planGroup says what a change of one group would do.
@@ -105,25 +77,12 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	plans, err := c.term.groups.whatIfOne(spec, config.TemplateName(req.GetTemplate()))
+	plans, err := c.term.groups.WhatIfGroup(spec, config.TemplateName(req.GetTemplate()))
 	resp := &apiv1.PlanResponse{Digest: c.term.server.config().Digest()}
 	for _, p := range plans {
 		resp.Groups = append(resp.Groups, c.planMessage(p))
 	}
 	return fitPlan(resp), err
-}
-
-// whatIfOne says what another state of one group would do; template is the one
-// that a change of it names, if it names one.
-func (g *groups) whatIfOne(spec nstance.Group, template config.TemplateName) ([]reconcile.GroupPlan, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	file, _ := g.doc.Held()
-	e := file.of(spec.Key)
-	e.Template = cmp.Or(template, e.Template)
-	file.Groups = maps.Clone(file.Groups)
-	file.put(spec.Key, e)
-	return g.t.reconciler.WhatIf(g.complete(g.t.server.config(), file, []nstance.Group{spec}), false)
 }
 
 func (c caller) planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {

@@ -29,7 +29,7 @@ func (o operatorService) rehearseRefresh(ctx context.Context) (*apiv1.RefreshCon
 	if !resp.GetChanged() {
 		return resp, nil
 	}
-	t.resolver.lookUpTypes(ctx, typesOf(conf))
+	t.groups.LookUpTypes(ctx, conf)
 	excess, err := t.accepts.excess(conf)
 	if err == nil && excess != "" {
 		err = &nstance.Error{

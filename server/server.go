@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
@@ -185,7 +186,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if _, err := addressMover(p, conf.Shard); err != nil {
 		return nil, err
 	}
-	if err := able(conf, provider.AbilitiesOf(p)); err != nil {
+	if err := groups.CheckAbilities(conf, provider.AbilitiesOf(p)); err != nil {
 		return nil, err
 	}
 	if from := conf.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {

@@ -12,12 +12,14 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/address"
 	"github.com/nstance-go/nstance/server/internal/garbage"
+	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
@@ -36,8 +38,7 @@ type term struct {
 	reconciler *reconcile.Reconciler
 	registrar  *registration.Registrar
 	sessions   *sessions
-	groups     *groups
-	resolver   *resolver
+	groups     *groups.Groups
 	files      *fileKeeper
 	accepts    *acceptance
 	tuner      *tuner
@@ -104,8 +105,11 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Retention: func() time.Duration { return s.config().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
 		Kinds: []garbage.Kind{{Prefix: storage.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: storage.OperatorPrefix, Ends: registrar.OperatorEnds}},
 	})
-	t.groups = newGroups(t)
-	t.resolver = newResolver(t)
+	t.groups = groups.New(s.store, t.reconciler, groups.Options{
+		Shard: t.conf.Shard.ID, Config: s.config, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
+		Vault: vault.New(s.store, s.opts.Secrets), Secrets: s.secretSource(), Bound: t.bound, Journal: t.journal,
+		Published: func() { t.files.published() },
+	})
 	t.files = newFileKeeper(t)
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, t.records, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.exposures.Misused, Exposed: t.exposures.Superseded, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
@@ -145,8 +149,7 @@ func (t *term) run() error {
 	defer stop()
 	tried := make(chan struct{})
 	wg.Go(func() { t.collector.Run(ctx) })
-	wg.Go(func() { t.groups.run(ctx, sync.OnceFunc(func() { close(tried) })) })
-	wg.Go(func() { t.resolver.run(ctx) })
+	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.relayDrains(ctx) })
 	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.files.run(ctx) })

@@ -1,4 +1,4 @@
-package server
+package groups
 
 import (
 	"net"
@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// metadataAddrs are those of metadata services that no wider rule covers.
+// metadataAddrs are addresses of metadata services that no wider rule covers.
 var metadataAddrs = []netip.Addr{
 	netip.MustParseAddr("168.63.129.16"), // Azure
 	netip.MustParseAddr("100.100.100.200"),
@@ -19,12 +19,12 @@ var metadataAddrs = []netip.Addr{
 	netip.MustParseAddr("fd20:ce::254"),  // Google Cloud
 }
 
-// embedding are the networks whose addresses hold an IPv4 address in their last
-// four bytes.
+// embedding are networks whose addresses hold an IPv4 address in their last four
+// bytes.
 var embedding = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::/96")}
 
-// forbiddenSource reports whether nothing may be fetched from an address: it is this
-// machine's own, of its link, or a metadata service's.
+// forbiddenSource reports whether an address belongs to this machine, its link or a
+// metadata service: nothing is fetched from those.
 func forbiddenSource(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	for _, p := range embedding {
@@ -38,7 +38,7 @@ func forbiddenSource(addr netip.Addr) bool {
 		addr.Is4() && (addr.As4()[0] == 0 || addr.As4()[0] >= 240) || slices.Contains(metadataAddrs, addr)
 }
 
-// permittedSource fails with Denied for an address that nothing may be fetched from.
+// permittedSource fails with Denied for a forbidden address that is not allowed.
 func permittedSource(addr netip.Addr, allowed []netip.Prefix) error {
 	addr = addr.Unmap().WithZone("")
 	if !forbiddenSource(addr) || slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(addr) }) {
@@ -50,10 +50,9 @@ func permittedSource(addr netip.Addr, allowed []netip.Prefix) error {
 	}
 }
 
-// guarded is a transport that connects to no forbidden address. What it connects
-// to is checked when it does, so that neither a name nor a redirect leads there.
-// A proxy of the environment resolves names itself: then only addresses written
-// as such are checked.
+// guarded is a transport that connects to no forbidden address. The address is
+// checked when the connection is made, after names and redirects. A proxy of the
+// environment resolves names itself: then only literal addresses are checked.
 type guarded struct {
 	direct, proxied *http.Transport
 	allowed         func() []netip.Prefix
@@ -75,8 +74,8 @@ func newGuarded(allowed func() []netip.Prefix) *guarded {
 
 func fetchTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DisableCompression = true // the digest is of what stands there
-	t.DisableKeepAlives = true  // what may be connected to may change
+	t.DisableCompression = true // the digest is of the stored bytes
+	t.DisableKeepAlives = true  // the allowed networks may change
 	t.MaxResponseHeaderBytes = 64 << 10
 	return t
 }

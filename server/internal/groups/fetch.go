@@ -1,4 +1,4 @@
-package server
+package groups
 
 import (
 	"context"
@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// fetchTimeout bounds one attempt at fetching user data, redirects and all.
+	// fetchTimeout bounds one attempt to fetch user data, with its redirects.
 	fetchTimeout = 10 * time.Second
-	// maxFetched is how long what is fetched may be, in bytes: 256 KiB.
+	// maxFetched bounds fetched user data, in bytes: 256 KiB.
 	maxFetched = 256 << 10
-	// maxRedirects is how many are followed.
+	// maxRedirects is how many redirects are followed.
 	maxRedirects = 3
 )
 
-// A fetcher fetches user data, with a limit to everything.
+// A fetcher fetches user data, within limits.
 type fetcher struct {
 	store storage.Store
 	http  *http.Client
 }
 
-// newFetcher returns a fetcher that connects to allowed networks even where they
-// are otherwise forbidden.
+// newFetcher returns a fetcher that may connect to allowed networks even where they
+// are forbidden otherwise.
 func newFetcher(store storage.Store, allowed func() []netip.Prefix) *fetcher {
 	return &fetcher{store: store, http: &http.Client{
 		Transport: newGuarded(allowed), Timeout: fetchTimeout,
@@ -50,9 +50,9 @@ func newFetcher(store storage.Store, allowed func() []netip.Prefix) *fetcher {
 
 func (f *fetcher) close() { f.http.CloseIdleConnections() }
 
-// fetch returns what u says is to be fetched. Fails with Invalid when that is
-// not what the digest says, is too long, or no template; Unavailable when it
-// could not be read.
+// fetch returns the user data at the address in u. Fails with Invalid when it has
+// another digest, is too long, or no template; Unavailable when it could not be
+// read.
 func (f *fetcher) fetch(ctx context.Context, u nstance.UserData) ([]byte, error) {
 	at, err := config.UserDataURL(u.Content)
 	if err != nil {
@@ -73,7 +73,7 @@ func (f *fetcher) fetch(ctx context.Context, u nstance.UserData) ([]byte, error)
 	return data, f.check(u)
 }
 
-// check refuses what no machine could be made with.
+// check refuses user data that no machine can be made with.
 func (f *fetcher) check(u nstance.UserData) error {
 	const field = "userdata.content"
 	switch n := len(u.Fetched); {
@@ -105,8 +105,8 @@ func (f *fetcher) object(ctx context.Context, key string) ([]byte, error) {
 	return obj.Data, nil
 }
 
-// download reads one byte more than is permitted, at most. Its errors name no
-// query of the address: there may be a signature in it.
+// download reads at most one byte more than is permitted. Its errors leave out the
+// query of the address, which may hold a signature.
 func (f *fetcher) download(ctx context.Context, at *url.URL) ([]byte, error) {
 	shown := config.ShownURL(at.String())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), http.NoBody)

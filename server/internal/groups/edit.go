@@ -1,0 +1,428 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/config"
+)
+
+// maxGroups is how many overlays a shard may have: all of them are in one object.
+const maxGroups = 5000
+
+// A Changer is the caller on whose behalf groups are changed.
+type Changer struct {
+	Subject   string
+	Allowance config.Allowance // what it may name
+	Budget    *config.Budget   // nil: no limit
+}
+
+// checkBudget fails with Quota if another overlay exceeded the changer's budget.
+func (c Changer) checkBudget(conf *config.Config, key nstance.GroupKey, f overlays, e overlay) error {
+	if c.Budget == nil {
+		return nil
+	}
+	groupsBefore, bytesBefore := f.usage(conf, key.Tenant)
+	f.Groups = maps.Clone(f.Groups)
+	f.put(key, e)
+	groups, bytes := f.usage(conf, key.Tenant)
+	return c.Budget.Grown(groupsBefore, groups, bytesBefore, bytes)
+}
+
+// An edit changes the overlays, and returns the event to journal; the zero event:
+// nothing has changed.
+type edit func(*overlays) (nstance.Event, error)
+
+// edit returns once the change is durable, journalled and in force; a dry run only
+// checks it.
+func (g *Groups) edit(ctx context.Context, dryRun bool, change edit) error {
+	if err := g.acquireEditTurn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-g.editTurn }()
+	if dryRun {
+		file, err := g.durable(ctx)
+		if err != nil {
+			return err
+		}
+		file.Groups = maps.Clone(file.Groups)
+		_, err = change(&file)
+		return err
+	}
+	var done nstance.Event
+	if _, err := g.overlays.Update(ctx, func(f *overlays) (err error) { done, err = change(f); return err }); err != nil {
+		return err
+	}
+	if done.Type != "" {
+		g.Journal(done)
+	}
+	g.setLoaded(nil)
+	return nil
+}
+
+// event is the journal's entry for a change that a caller asked for.
+func (g *Groups) event(typ nstance.EventType, key nstance.GroupKey, what string, who Changer) nstance.Event {
+	return nstance.Event{
+		Time: g.Now().UTC(), Type: typ, Tenant: key.Tenant, Group: key.Group,
+		Reason: what + " (asked for by " + who.Subject + ")",
+	}
+}
+
+// changeEvent returns the event for another override of a group; the zero event:
+// they are equal.
+func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override, sizeBefore, size int, who Changer) nstance.Event {
+	names := config.Differences(before, after)
+	if len(names) == 0 {
+		return nstance.Event{}
+	}
+	if i := slices.Index(names, "size"); i >= 0 {
+		names[i] = fmt.Sprintf("size %d, was %d", size, sizeBefore)
+	}
+	return g.event(nstance.EventGroupChanged, key, strings.Join(names, "; "), who)
+}
+
+// acquireEditTurn waits until no other call changes overlays, so that what is
+// counted stays true until it is used.
+func (g *Groups) acquireEditTurn(ctx context.Context) error {
+	select {
+	case g.editTurn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "other calls were changing groups: %w", ctx.Err())
+	}
+}
+
+// Create creates a dynamic group, unless it exists as o describes it.
+func (g *Groups) Create(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+	conf := g.Config()
+	spec, template, err := newGroup(conf, who, key, o)
+	if err != nil {
+		return spec, err
+	}
+	types := g.resolver.lookUpTypes(ctx, spec.Definition.InstanceTypes)
+	b, err := g.templateBase(ctx, conf, template, dryRun)
+	if err != nil {
+		return spec, err
+	}
+	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
+		same, err := g.existsAs(*f, key, o)
+		if err != nil || same {
+			return none, err
+		}
+		if err := g.resolver.types.checkRequest(types, &spec); err != nil {
+			return none, err
+		}
+		if err := who.Allowance.Room("size", g.sizes(conf, *f, key)+g.shard.OnDemand(key.Tenant), spec.Size); err != nil {
+			return none, err
+		}
+		if err := g.checkVars(conf, spec, o.Vars); err != nil {
+			return none, err
+		}
+		created := overlay{Override: o, Dynamic: true, Base: b}
+		if err := who.checkBudget(conf, key, *f, created); err != nil {
+			return none, err
+		}
+		f.put(key, created)
+		return g.event(nstance.EventGroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
+	})
+	return spec, err
+}
+
+// newGroup returns the group that o describes, and its template without o.
+func newGroup(conf *config.Config, who Changer, key nstance.GroupKey, o config.Override) (spec, template nstance.Group, err error) {
+	_, sized := conf.SizeOf(o.Template)
+	switch {
+	case conf.Static(key):
+		err = &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is in the configuration", Remedy: "update it instead"}
+	case o.Template == "":
+		err = nstance.FieldError("template", "name one of the configuration's templates", "is missing")
+	default:
+		err = who.Allowance.Check(o)
+	}
+	if err != nil {
+		return spec, template, err
+	}
+	if template, err = conf.Templated(key, o.Template); err != nil {
+		return spec, template, err
+	}
+	if o.Size == nil && !sized {
+		return spec, template, nstance.FieldError("size", "give one", "is missing, and template %q has none", o.Template)
+	}
+	if spec, err = conf.Lay(template, o); err == nil {
+		err = conf.MayDynamic(spec)
+	}
+	return spec, template, err
+}
+
+// existsAs reports whether the group exists as o describes it. Fails where it must
+// not be created.
+func (g *Groups) existsAs(f overlays, key nstance.GroupKey, o config.Override) (same bool, err error) {
+	e := f.of(key)
+	switch {
+	case !e.isGroup() && len(f.Groups) >= maxGroups:
+		return false, &nstance.Error{Code: nstance.Quota, Field: "group", Msg: "the shard has as many groups as it can hold", Remedy: "delete some, or use another shard"}
+	case !e.isGroup():
+		return false, nil
+	case e.Removing != nil:
+		if g.hasMembers(key) {
+			return false, beingRemoved(key)
+		}
+		return false, nil
+	}
+	if field := config.Difference(e.Override, o); field != "" {
+		return false, &nstance.Error{Code: nstance.Conflict, Field: field, Msg: "group " + key.String() + " exists, and differs in this", Remedy: "update it instead"}
+	}
+	return true, nil
+}
+
+// hasMembers reports whether a group that is being removed still has members, or
+// may have.
+func (g *Groups) hasMembers(key nstance.GroupKey) bool {
+	_, err := g.shard.Group(key)
+	return err == nil
+}
+
+func beingRemoved(key nstance.GroupKey) error {
+	return &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is being removed", Remedy: "wait until it is gone"}
+}
+
+// sizes returns the sum of the sizes of a tenant's groups except one.
+func (g *Groups) sizes(conf *config.Config, f overlays, except nstance.GroupKey) (sum int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	specs, invalid := g.specs(conf, f)
+	for _, u := range invalid {
+		specs = append(specs, g.inForce(u.Key, u.Removing))
+	}
+	for _, spec := range specs {
+		if spec.Key.Tenant == except.Tenant && spec.Key != except && !spec.Removing {
+			sum += spec.Size
+		}
+	}
+	return sum
+}
+
+// inForce returns an invalid group as the reconciler has it.
+func (g *Groups) inForce(key nstance.GroupKey, removing bool) nstance.Group {
+	spec, _ := g.shard.Configured(key)
+	spec.Key, spec.Removing = key, removing
+	return spec
+}
+
+// Update lays o over the group's override; fields that o leaves nil stay. It returns
+// once that is durable; a dry run only checks it.
+func (g *Groups) Update(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error) {
+	conf := g.Config()
+	if err := who.Allowance.Check(o); err != nil {
+		return nstance.Group{}, false, err
+	}
+	types := g.resolver.lookUpTypes(ctx, typesNamed(conf, o))
+	b, err := g.newBase(ctx, conf, key, o, dryRun)
+	if err != nil {
+		return nstance.Group{}, false, err
+	}
+	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
+		e := f.of(key)
+		was, err := g.group(conf, key, e)
+		if errors.Is(err, nstance.Invalid) { // the update may correct it
+			was, err = g.inForce(key, false), nil
+		}
+		if err != nil {
+			return none, err
+		}
+		before := e.override(conf.Static(key))
+		e.Override = o.Over(before)
+		e.Dynamic = !conf.Static(key)
+		if b != nil {
+			e.Base = b
+		}
+		if spec, err = g.group(conf, key, e); err != nil {
+			return none, err
+		}
+		if changesTypes(o) {
+			if err := g.resolver.types.checkRequest(types, &spec); err != nil {
+				return none, err
+			}
+		}
+		if o.SubnetPool != "" || o.Template != "" {
+			if err := conf.MayDynamic(spec); err != nil {
+				return none, err
+			}
+		}
+		if err := who.Allowance.Room("size", g.sizes(conf, *f, key)+was.Size+g.shard.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
+			return none, err
+		}
+		unchanged = len(config.Differences(before, e.Override)) == 0
+		if o.Vars != nil || o.Template != "" || o.Args != nil {
+			if err := g.checkVars(conf, spec, e.Vars); err != nil {
+				return none, err
+			}
+		}
+		if err := who.checkBudget(conf, key, *f, e); err != nil {
+			return none, err
+		}
+		f.put(key, e)
+		return g.changeEvent(key, before, e.Override, was.Size, spec.Size, who), nil
+	})
+	return spec, unchanged, err
+}
+
+// checkVars fails with Invalid if variables that the API sets would be printed
+// unquoted and are more than plain words. Unresolved user data is checked when it
+// is resolved.
+func (g *Groups) checkVars(conf *config.Config, spec nstance.Group, vars map[string]string) error {
+	if len(vars) == 0 {
+		return nil
+	}
+	if err := g.resolver.fill(conf, &spec); err != nil && !errors.Is(err, nstance.Unavailable) {
+		return err
+	}
+	return config.CheckVars(spec.Definition, vars)
+}
+
+// changesTypes reports whether o may change the instance types of a group, or the
+// architecture that they must run.
+func changesTypes(o config.Override) bool {
+	return o.InstanceType != nil || o.InstanceTypes != nil || o.Template != ""
+}
+
+// typesNamed returns the instance types that o names.
+func typesNamed(conf *config.Config, o config.Override) []string {
+	names := slices.Clone(o.InstanceTypes)
+	if o.InstanceType != nil {
+		names = append(names, *o.InstanceType)
+	}
+	if t, ok := conf.Templates[o.Template]; ok && len(names) == 0 {
+		names = append(slices.Clone(t.InstanceTypes), t.InstanceType)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+}
+
+// group returns the group under an overlay. Fails with NotFound where there is
+// none, with Conflict where it is being removed.
+func (g *Groups) group(conf *config.Config, key nstance.GroupKey, e overlay) (nstance.Group, error) {
+	switch {
+	case conf.Static(key):
+		return conf.Overlay(key, e.staticOverride())
+	case !e.isGroup() || e.Removing != nil && !g.hasMembers(key):
+		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	case e.Removing != nil:
+		return nstance.Group{}, beingRemoved(key)
+	}
+	return g.dynamic(conf, key, e)
+}
+
+// newBase returns the base of a dynamic group whose template o changes; nil: it
+// keeps its base.
+func (g *Groups) newBase(ctx context.Context, conf *config.Config, key nstance.GroupKey, o config.Override, dryRun bool) (*base, error) {
+	if o.Template == "" || conf.Static(key) {
+		return nil, nil
+	}
+	template, err := conf.Templated(key, o.Template)
+	if err != nil {
+		return nil, err
+	}
+	return g.templateBase(ctx, conf, template, dryRun)
+}
+
+// templateBase returns the base of a dynamic group, with its definition durable;
+// nil for a dry run, and while the template is unresolved.
+func (g *Groups) templateBase(ctx context.Context, conf *config.Config, template nstance.Group, dryRun bool) (*base, error) {
+	if resolved := g.resolver.fill(conf, &template) == nil; dryRun || !resolved {
+		return nil, nil
+	}
+	return g.recordBase(ctx, template, nil)
+}
+
+// Remove begins the removal of a dynamic group, or clears the overlay of a
+// configured one. It returns the group as it is until it is gone, or as it is
+// without the overlay.
+func (g *Groups) Remove(ctx context.Context, who Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
+	conf := g.Config()
+	var spec nstance.Group
+	err := g.edit(ctx, dryRun, func(f *overlays) (done nstance.Event, err error) {
+		e := f.of(key)
+		if conf.Static(key) {
+			spec, done, err = g.clearOverlay(conf, key, &e, who)
+		} else {
+			spec, done, err = g.markRemoved(conf, key, &e, who)
+		}
+		if err == nil {
+			f.put(key, e)
+		}
+		return done, err
+	})
+	return spec, err
+}
+
+func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *overlay, who Changer) (spec nstance.Group, done nstance.Event, err error) {
+	before := e.staticOverride()
+	if before.Empty() {
+		return spec, done, nstance.FieldError("group", "remove it from the configuration, then delete it",
+			"group %s is in the configuration, and nothing was changed of it through the API", key)
+	}
+	e.Override, e.Dynamic = config.Override{}, false
+	if spec, err = conf.Overlay(key, e.Override); err != nil {
+		return spec, done, err
+	}
+	size := spec.Size
+	if before.Size != nil {
+		size = *before.Size
+	}
+	return spec, g.changeEvent(key, before, e.Override, size, spec.Size, who), nil
+}
+
+func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overlay, who Changer) (spec nstance.Group, done nstance.Event, err error) {
+	if !e.isGroup() || e.Removing != nil && !g.hasMembers(key) {
+		return spec, done, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	}
+	if spec, err = g.dynamic(conf, key, *e); err != nil { // an invalid group can still be removed
+		spec = g.inForce(key, e.Removing != nil)
+		spec.Protect = e.protected()
+	}
+	switch {
+	case e.Removing != nil: // already
+		return spec, done, nil
+	case spec.Protect:
+		return spec, done, &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
+	}
+	e.Removing = &removal{At: g.Now().UTC(), By: who.Subject}
+	spec.Removing = true
+	done = g.event(nstance.EventGroupRemovalRequested, key, "its members are drained and deleted", who)
+	return spec, done, nil
+}
+
+// DefineInstance returns what an on-demand instance of a group is made from with o
+// laid over the group, and a function that fails with Quota where the tenant has no
+// room for one more beside so many on-demand instances.
+func (g *Groups) DefineInstance(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override) (def nstance.Definition, admit func(onDemand int) error, err error) {
+	conf := g.Config()
+	v, err := g.shard.Group(key)
+	if err == nil {
+		err = who.Allowance.Check(o)
+	}
+	spec := v.Group
+	if err == nil {
+		spec, err = conf.Lay(spec, o)
+	}
+	if err == nil {
+		err = config.CheckVars(spec.Definition, o.Vars)
+	}
+	if err == nil && changesTypes(o) {
+		err = g.resolver.types.checkRequest(g.resolver.lookUpTypes(ctx, typesNamed(conf, o)), &spec)
+	}
+	if err != nil {
+		return def, nil, err
+	}
+	file, err := g.durable(ctx)
+	if err != nil {
+		return def, nil, err
+	}
+	sizes := g.sizes(conf, file, nstance.GroupKey{Tenant: key.Tenant})
+	return spec.Definition, func(onDemand int) error { return who.Allowance.Room("id", sizes+onDemand, 1) }, nil
+}
