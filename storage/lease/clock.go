@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A Clock is a process's own sense of elapsed time. The lease never asks what
-// time it is, and never compares two machines' clocks; it needs only that
-// their rates differ by much less than a sixth. Implementations are safe for
+// A Clock measures elapsed time in one process. The lease uses no wall clock, and
+// never compares two machines' clocks; it needs only that their rates differ by
+// much less than a sixth. Implementations are safe for
 // concurrent use.
 type Clock interface {
 	// Now is the time since some fixed instant. It never goes back, and goes
@@ -21,8 +21,8 @@ type Clock interface {
 }
 
 // GoClock returns the clock of Go's runtime, which in a testing/synctest
-// bubble is the bubble's. It may stand still while the machine sleeps: use it
-// in tests and simulations only.
+// bubble is the bubble's. It may stop while the machine sleeps: use it in tests
+// and simulations only.
 func GoClock() Clock { return goClock{since: time.Now()} }
 
 type goClock struct{ since time.Time }
@@ -40,11 +40,11 @@ func Elapsed() func() time.Duration {
 	return nil
 }
 
-// slice is how late a timer may be after the machine has slept.
+// slice is how late a timer may fire after the machine has slept.
 const slice = 250 * time.Millisecond
 
-// sliced gives a clock that counts sleep timers that do so too: Go's own stand
-// still meanwhile, so it wakes in slices and looks at the clock.
+// sliced adds timers to a clock that counts suspended time. Go's own timers stop
+// during suspend, so these wake up every slice and read the clock.
 type sliced struct{ now func() time.Duration }
 
 func (c sliced) Now() time.Duration { return c.now() }

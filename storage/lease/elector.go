@@ -19,7 +19,7 @@ import (
 //
 // Campaign and Resign are for one goroutine at a time. Holder and
 // Announcements may be called at any time. End every term with Resign, also
-// one that ended by itself: until then a goroutine may be at work.
+// one that ended by itself: until then a goroutine may be running.
 type Lease struct {
 	store storage.Store
 	key   string
@@ -28,31 +28,30 @@ type Lease struct {
 	clock Clock
 	id    string
 
-	// What follows belongs to whoever campaigns, keeps a term or resigns.
-	// These never run at the same time.
-	now    standing                 // in storage, as far as is known
-	seen   time.Duration            // when this process last saw it change; before that, nothing
-	looked bool                     // it was ever seen, or seen to be missing
-	last   uint64                   // the highest epoch ever seen in it
-	takes  map[string]time.Duration // own attempts at now that got no answer: write ID, when sent
-	freed  time.Duration            // when the lease was last given back
-	shy    bool                     // it was, and others go first
-	tenure *tenure                  // nil: no term
+	// The following fields belong to Campaign, to the goroutine that renews a
+	// term, and to Resign. These never run at the same time.
+	current      standing                 // the object in storage, as last seen
+	observed     bool                     // current was read, or is known to be missing
+	changedAt    time.Duration            // when current was last seen to change
+	highestEpoch uint64                   // ever seen in the object
+	attempts     map[string]time.Duration // unanswered writes that would replace current: when sent, by write ID
+	releasedAt   time.Duration            // when this process last gave the lease back
+	backingOff   bool                     // it did, and leaves the lease to standbys for a while
+	tenure       *tenure                  // nil: no term
 
-	mu     sync.Mutex // guards what follows; never held over I/O, calls or clocks
-	holder Holder
-	news   *news // of the term; nil: none
+	mu       sync.Mutex // guards what follows; never held over I/O, calls or clocks
+	holder   Holder
+	renewals *renewals // of the term; nil: none
 }
 
 var _ Elector = (*Lease)(nil)
 
 // New returns an elector that takes part. Nothing happens before Campaign. Where
 // storage is reached over a network, the lease has connections of its own, so
-// that it waits for no other call and for no connection that others have found
-// dead.
+// that it waits neither for other calls nor for their dead connections.
 // Fails with Invalid for a bad name or option.
 func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error) {
-	l := &Lease{key: storage.LeaseKey(shard), shard: shard, id: rand.Text(), takes: map[string]time.Duration{}}
+	l := &Lease{key: storage.LeaseKey(shard), shard: shard, id: rand.Text(), attempts: map[string]time.Duration{}}
 	if o != nil {
 		l.opts = *o
 	}
@@ -68,8 +67,8 @@ func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error)
 	return l, nil
 }
 
-// Holder returns who holds the lease as last seen; the zero Holder if nobody
-// is known to. It is an address to name to clients, never a reason to act.
+// Holder returns who holds the lease as last seen; the zero Holder if no
+// holder is known. It is an address to name to clients, never a reason to act.
 func (l *Lease) Holder() Holder {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,12 +76,12 @@ func (l *Lease) Holder() Holder {
 }
 
 // Campaign implements Elector. While another holds the lease it reads it every
-// Options.Poll, or listens to Options.Watch. It goes on through Unavailable,
-// Throttled and Ambiguous, and returns what repeating does not cure, such as
-// Denied or an object that cannot be read; what it has seen until then counts
+// Options.Poll, or listens to Options.Watch. It retries after Unavailable,
+// Throttled and Ambiguous, and returns errors that a retry does not cure, such as
+// Denied or an object that cannot be read. What it has observed until then counts
 // when it is called again. A term granted before ends, and is not given back.
 func (l *Lease) Campaign(ctx context.Context) (*Term, error) {
-	if err := l.halt(ctx, errCampaigns); err != nil {
+	if err := l.endTerm(ctx, errCampaigns); err != nil {
 		return nil, err
 	}
 	c := &campaign{Lease: l}
@@ -96,16 +95,16 @@ func (l *Lease) Campaign(ctx context.Context) (*Term, error) {
 }
 
 // Resign implements Elector. It ends the term first, and waits for nothing
-// that the term had under way before it gives the lease back.
+// that the term had in flight before it gives the lease back.
 func (l *Lease) Resign(ctx context.Context) error {
 	t := l.tenure
 	if t == nil {
 		return nil
 	}
-	if err := l.halt(ctx, ErrResigned); err != nil {
+	if err := l.endTerm(ctx, ErrResigned); err != nil {
 		return fmt.Errorf("give the lease back: %w", err)
 	}
-	defer t.news.close()
+	defer t.renewals.close()
 	if t.lost {
 		return nil
 	}
@@ -116,9 +115,9 @@ func (l *Lease) Resign(ctx context.Context) error {
 	return nil
 }
 
-// halt ends the term, and waits until nobody renews it any more. Afterwards
-// its news are still open.
-func (l *Lease) halt(ctx context.Context, why error) error {
+// endTerm ends the term, and waits until it is not renewed any more. Afterwards
+// its renewals are still open.
+func (l *Lease) endTerm(ctx context.Context, why error) error {
 	t := l.tenure
 	if t == nil {
 		return nil
@@ -131,7 +130,7 @@ func (l *Lease) halt(ctx context.Context, why error) error {
 	}
 	l.tenure = nil
 	if !errors.Is(why, ErrResigned) {
-		t.news.close()
+		t.renewals.close()
 	}
 	return nil
 }
@@ -149,8 +148,8 @@ func (l *Lease) call(ctx context.Context, do func(context.Context) error) error 
 	return do(ctx)
 }
 
-// read looks at the object. NotFound means that there is none, Invalid that
-// what stands there is beyond this program.
+// read reads the object. A missing object is a standing without version. Invalid
+// means that this program cannot read the object.
 func (l *Lease) read(ctx context.Context) (s standing, err error) {
 	err = l.call(ctx, func(ctx context.Context) error {
 		obj, err := l.store.Get(ctx, l.key)
@@ -159,8 +158,8 @@ func (l *Lease) read(ctx context.Context) (s standing, err error) {
 		}
 		switch {
 		case err != nil:
-		case obj.Version == l.now.version:
-			s = l.now
+		case obj.Version == l.current.version:
+			s = l.current
 		default:
 			s, err = decode(obj)
 		}
@@ -169,7 +168,7 @@ func (l *Lease) read(ctx context.Context) (s standing, err error) {
 	return s, err
 }
 
-// write puts next where l.now stands, and returns when it was sent.
+// write replaces l.current by next, and returns when the request was sent.
 func (l *Lease) write(ctx context.Context, next *standing) (sent time.Duration, err error) {
 	data, err := next.encode()
 	if err != nil {
@@ -177,24 +176,24 @@ func (l *Lease) write(ctx context.Context, next *standing) (sent time.Duration, 
 	}
 	sent = l.clock.Now()
 	err = l.call(ctx, func(ctx context.Context) (err error) {
-		if l.now.version == "" {
+		if l.current.version == "" {
 			next.version, err = l.store.PutIfAbsent(ctx, l.key, data)
 		} else {
-			next.version, err = l.store.PutIfMatch(ctx, l.key, data, l.now.version)
+			next.version, err = l.store.PutIfMatch(ctx, l.key, data, l.current.version)
 		}
 		return err
 	})
 	return sent, err
 }
 
-// observe takes note of what stands in storage now. It is called after the
-// answer: whatever it says reached storage before.
+// observe records what is in storage. It is called after the answer, and so after
+// the write that it shows reached storage.
 func (l *Lease) observe(s standing) {
-	if !l.looked || s.version != l.now.version {
-		l.seen = l.clock.Now()
+	if !l.observed || s.version != l.current.version {
+		l.changedAt = l.clock.Now()
 	}
-	l.looked = true
-	l.now, l.last = s, max(l.last, s.Epoch)
+	l.observed = true
+	l.current, l.highestEpoch = s, max(l.highestEpoch, s.Epoch)
 	h := Holder{ID: s.Holder, Address: s.Address, Registration: s.Registration, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
 	if s.version == "" {
 		h = Holder{}

@@ -17,9 +17,9 @@ import (
 
 // Prepare writes a released lease for a shard that has never been led, so that
 // its first leader takes it at once: a missing lease is taken only after MaxTTL.
-// It reports whether it did. Where there is a lease, or anything that a leader
-// leaves, it changes nothing. Call it before any server of the shard runs: it
-// cannot know of a leader whose lease was removed and that has left nothing.
+// It reports whether it did. Where a lease or any document of a leader exists, it
+// changes nothing. Call it before any server of the shard runs: it cannot detect a
+// leader whose lease was removed and that has written nothing.
 func Prepare(ctx context.Context, s storage.Store, shard nstance.ShardID) (prepared bool, err error) {
 	if free, err := Preparable(ctx, s, shard); err != nil || !free {
 		return false, err
@@ -40,8 +40,8 @@ func Preparable(ctx context.Context, s storage.Store, shard nstance.ShardID) (bo
 	return Untouched(ctx, s, shard)
 }
 
-// Untouched reports whether a shard has nothing that a leader leaves, beside its
-// lease: no record, and no document, readable or not.
+// Untouched reports whether a shard has no document of a leader beside its lease:
+// no record and no state, readable or not.
 func Untouched(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
 	for _, key := range storage.ShardKeys(shard) {
 		if _, err := s.Get(ctx, key); !errors.Is(err, nstance.NotFound) {
@@ -49,15 +49,15 @@ func Untouched(ctx context.Context, s storage.Store, shard nstance.ShardID) (boo
 		}
 	}
 	for entry, err := range s.List(ctx, storage.InstancePrefix(shard), "") {
-		if err != nil || !strings.HasSuffix(entry.Key, "/") { // which a console makes for a folder
+		if err != nil || !strings.HasSuffix(entry.Key, "/") { // a console made a folder
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// epochs looks for the highest epoch that any object of a shard carries. It is
-// needed once, when the lease is missing: a restored bucket.
+// epochs finds the highest epoch in any document of a shard. It is needed once,
+// when the lease is missing, as in a restored bucket.
 type epochs struct {
 	store storage.Store
 	shard nstance.ShardID
@@ -65,12 +65,12 @@ type epochs struct {
 	top   atomic.Uint64
 }
 
-// width is how many objects are read at a time.
-const width = 64
+// maxReads is how many objects are read at a time.
+const maxReads = 64
 
 func (e *epochs) highest(ctx context.Context) (uint64, error) {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(width)
+	g.SetLimit(maxReads)
 	for key, err := range e.keys(ctx) {
 		if err != nil {
 			if cause := g.Wait(); cause != nil { // which cut the listing short
@@ -110,7 +110,7 @@ func (e *epochs) read(ctx context.Context, key string) error {
 	if err == nil {
 		h, err = storage.ReadHeader(obj)
 	}
-	if errors.Is(err, nstance.Invalid) { // not ours, or damaged: it has no epoch
+	if errors.Is(err, nstance.Invalid) { // foreign or damaged: it has no epoch
 		e.log.Warn("epoch not readable", "key", key, "err", err)
 		return nil
 	}

@@ -11,33 +11,33 @@ import (
 // A campaign is one call of Campaign: a standby that becomes the holder.
 type campaign struct {
 	*Lease
-	watch   watch
-	readAt  time.Duration // when to look at storage again
-	takeAt  time.Duration // not to be taken before, after an attempt that came to nothing
-	trouble bool          // the last request came to nothing
-	listens bool          // the watch works
-	waits   bool          // for a missing lease, and that was logged
+	watch         watch
+	readAt        time.Duration // when to read storage again
+	takeAt        time.Duration // no attempt before, after a failed one
+	unreachable   bool          // the last request failed
+	watchWorks    bool
+	missingLogged bool
 }
 
 func (c *campaign) run(ctx context.Context) (*Term, error) {
 	for {
-		term, err := c.turn(ctx)
+		term, err := c.step(ctx)
 		switch {
 		case term != nil:
 			return term, nil
 		case ctx.Err() != nil:
 			return nil, stopped(ctx)
-		case err != nil && !passing(err):
+		case err != nil && !transient(err):
 			return nil, err
 		}
-		c.note(err)
+		c.logReachability(err)
 		c.watch.follow(c.Holder())
 		c.wait(ctx)
 	}
 }
 
-// passing reports whether repeating may help.
-func passing(err error) bool {
+// transient reports whether a retry may help.
+func transient(err error) bool {
 	switch nstance.CodeOf(err) {
 	case nstance.Unavailable, nstance.Throttled, nstance.Ambiguous, nstance.Conflict:
 		return true
@@ -45,26 +45,26 @@ func passing(err error) bool {
 	return false
 }
 
-// note logs when trouble begins and ends.
-func (c *campaign) note(err error) {
+// logReachability logs when storage becomes unreachable and reachable again.
+func (c *campaign) logReachability(err error) {
 	switch {
-	case err != nil && !c.trouble:
+	case err != nil && !c.unreachable:
 		c.opts.Log.Warn("lease not reached", "code", nstance.CodeOf(err), "err", err)
-	case err == nil && c.trouble:
+	case err == nil && c.unreachable:
 		c.opts.Log.Info("lease reached again")
 	}
-	c.trouble = err != nil
+	c.unreachable = err != nil
 }
 
-// turn does what is due. To take needs no look before: it replaces only what
-// was seen.
-func (c *campaign) turn(ctx context.Context) (*Term, error) {
-	if c.due() > 0 && c.clock.Now() >= c.readAt {
+// step reads the lease or takes it, if either is due. Taking needs no read before:
+// it replaces only the version that was seen.
+func (c *campaign) step(ctx context.Context) (*Term, error) {
+	if c.waitTime() > 0 && c.clock.Now() >= c.readAt {
 		if term, err := c.look(ctx); term != nil || err != nil {
 			return term, err
 		}
 	}
-	if c.due() > 0 {
+	if c.waitTime() > 0 {
 		return nil, nil
 	}
 	return c.take(ctx)
@@ -78,48 +78,48 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 	if err != nil {
 		return nil, err
 	}
-	changed := s.version != c.now.version
+	changed := s.version != c.current.version
 	c.observe(s)
-	if sent, mine := c.takes[s.WriteID]; mine {
+	if sent, mine := c.attempts[s.WriteID]; mine {
 		return c.grant(ctx, sent), nil
 	}
 	if changed {
-		clear(c.takes) // what they were to replace is gone: they cannot land any more
+		clear(c.attempts) // the version that they would replace is gone: they cannot land any more
 		c.takeAt = 0
 	}
-	if c.now.version == "" && !c.opts.TakeAtOnce && !c.waits {
-		c.waits = true
-		c.opts.Log.Warn("there is no lease: it is taken when it has been missing for some time", "wait", MaxTTL,
+	if c.current.version == "" && !c.opts.TakeAtOnce && !c.missingLogged {
+		c.missingLogged = true
+		c.opts.Log.Warn("lease missing: it is taken once it has been missing for the longest ttl", "wait", MaxTTL,
 			"remedy", "for a new shard, run nstance-admin cluster init --shard first")
 	}
 	return nil, nil
 }
 
-// due returns how long the lease must be left alone, by this process's own
-// clock since it last saw it change.
-func (c *campaign) due() time.Duration {
+// waitTime returns how long the lease must not be taken yet, by this process's
+// clock since it last saw the lease change.
+func (c *campaign) waitTime() time.Duration {
 	now := c.clock.Now()
-	wait := c.seen + c.now.ttl() - now
+	wait := c.changedAt + c.current.ttl() - now
 	switch {
-	case !c.looked:
+	case !c.observed:
 		return c.opts.Poll
-	case c.now.Released, c.opts.TakeAtOnce:
+	case c.current.Released, c.opts.TakeAtOnce:
 		wait = 0
 	}
-	if c.shy && c.opts.Standby != nil && c.opts.Standby() {
-		wait = max(wait, c.freed+2*c.opts.TTL-now)
+	if c.backingOff && c.opts.Standby != nil && c.opts.Standby() {
+		wait = max(wait, c.releasedAt+2*c.opts.TTL-now)
 	}
 	return max(wait, c.takeAt-now)
 }
 
-// take replaces the lease, if it still is what was seen.
+// take replaces the lease, if it is still the version that was seen.
 func (c *campaign) take(ctx context.Context) (*Term, error) {
 	last, err := c.epoch(ctx)
 	if err != nil {
 		c.takeAt = c.clock.Now() + c.opts.Poll
 		return nil, err
 	}
-	next := c.now.next(last + 1)
+	next := c.current.next(last + 1)
 	next.Holder, next.Address, next.Peer = c.id, c.opts.Address, c.opts.Peer
 	next.Registration = c.opts.Registration
 	next.TTL, next.Released = c.opts.TTL.Milliseconds(), false
@@ -129,7 +129,7 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 		return c.grant(ctx, sent), nil
 	}
 	c.remember(next.WriteID, sent)
-	before := c.now.version
+	before := c.current.version
 	c.takeAt = c.clock.Now() + c.opts.Poll
 	term, rerr := c.look(ctx)
 	switch {
@@ -137,30 +137,30 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 		return term, nil
 	case rerr != nil:
 		return nil, rerr
-	case c.now.version != before:
-		return nil, nil // somebody was faster
+	case c.current.version != before:
+		return nil, nil // another process was faster
 	}
 	return nil, err
 }
 
-// remember keeps an attempt without an answer for as long as it could still
-// make a term.
+// remember keeps an unanswered attempt for as long as it could still begin a
+// term.
 func (c *campaign) remember(id string, sent time.Duration) {
-	for old, at := range c.takes {
-		if at+c.valid() <= sent {
-			delete(c.takes, old)
+	for old, at := range c.attempts {
+		if at+c.termLength() <= sent {
+			delete(c.attempts, old)
 		}
 	}
-	c.takes[id] = sent
+	c.attempts[id] = sent
 }
 
-// epoch returns the shard's highest so far. A missing lease does not say it, nor
-// does one of Prepare, which has found nothing in storage.
+// epoch returns the shard's highest epoch so far. A missing lease does not show it,
+// nor does the lease that Prepare writes.
 func (c *campaign) epoch(ctx context.Context) (top uint64, err error) {
-	if c.now.Epoch > 0 {
-		return c.now.Epoch, nil
+	if c.current.Epoch > 0 {
+		return c.current.Epoch, nil
 	}
-	if c.now.version == "" {
+	if c.current.version == "" {
 		top, err = (&epochs{store: c.store, shard: c.shard, log: c.opts.Log}).highest(ctx)
 	}
 	if err == nil && c.opts.Marks != nil {
@@ -171,42 +171,42 @@ func (c *campaign) epoch(ctx context.Context) (top uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("look for the last epoch: %w", err)
 	}
-	return max(top, c.last), nil
+	return max(top, c.highestEpoch), nil
 }
 
-// wait returns when something is due, or was heard.
+// wait returns when a step is due, or the watch has sent a message.
 func (c *campaign) wait(ctx context.Context) {
-	rings, stop := alarm(c.clock, min(c.readAt-c.clock.Now(), max(c.due(), 0)))
+	rings, stop := alarm(c.clock, min(c.readAt-c.clock.Now(), max(c.waitTime(), 0)))
 	defer stop()
 	select {
 	case <-rings:
 	case <-ctx.Done():
-	case h := <-c.watch.heard:
-		c.hear(h)
+	case m := <-c.watch.messages:
+		c.receive(m)
 	}
 }
 
-// hear takes note of an announcement, which saves a read. That the watch broke
-// is no more than a reason to look.
-func (c *campaign) hear(h heard) {
+// receive uses an announcement instead of a read. A broken watch is only a reason
+// to read.
+func (c *campaign) receive(m watchMessage) {
 	now := c.clock.Now()
 	switch {
-	case h.broken:
-		if c.listens { // otherwise it polls already
+	case m.broken:
+		if c.watchWorks { // otherwise it polls already
 			c.readAt = now
 		}
-		c.listens = false
-	case h.Epoch > c.now.Epoch:
+		c.watchWorks = false
+	case m.Epoch > c.current.Epoch:
 		c.readAt = now
-	case h.Epoch == c.now.Epoch && c.now.version != "" && !c.now.Released: // nothing comes after a release
-		s := c.now
-		s.version, s.WriteID, s.Released = h.Version, h.WriteID, h.Released
-		if s.version != c.now.version {
-			clear(c.takes)
+	case m.Epoch == c.current.Epoch && c.current.version != "" && !c.current.Released: // nothing comes after a release
+		s := c.current
+		s.version, s.WriteID, s.Released = m.Version, m.WriteID, m.Released
+		if s.version != c.current.version {
+			clear(c.attempts)
 			c.takeAt = 0
 		}
 		c.observe(s)
-		c.listens = true
-		c.readAt = now + s.ttl()/2 // silence for so long means that the watch is dead
+		c.watchWorks = true
+		c.readAt = now + s.ttl()/2 // no message for so long: the watch is dead
 	}
 }

@@ -47,7 +47,7 @@ func stand(t *testing.T, l *lease.Lease) <-chan *lease.Term {
 	return granted
 }
 
-// place puts an object that somebody else wrote.
+// place puts an object of another writer.
 func place(t *testing.T, s storage.Store, format string, args ...any) storage.Version {
 	t.Helper()
 	v, err := s.PutIfAbsent(t.Context(), leaseKey, fmt.Appendf(nil, format, args...))
@@ -395,11 +395,11 @@ func TestNewValidates(t *testing.T) {
 }
 
 func TestHolder(t *testing.T) {
-	bubble(t, "is told to clients and to OnChange", func(t *testing.T) {
+	bubble(t, "is what Holder returns and OnChange receives", func(t *testing.T) {
 		s := prepared(t)
-		var told []lease.Holder
+		var changes []lease.Holder
 		a := candidate(t, s, lease.Options{Address: "a:1"})
-		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { told = append(told, h) }})
+		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { changes = append(changes, h) }})
 		require.Zero(t, a.Holder())
 		campaign(t, a)
 		require.True(t, a.Holder().Self)
@@ -409,12 +409,12 @@ func TestHolder(t *testing.T) {
 		require.Equal(t, lease.Holder{ID: a.Holder().ID, Address: "a:1", Epoch: 1}, have)
 		require.NoError(t, a.Resign(t.Context()))
 		<-granted
-		freed, own := have, b.Holder()
-		freed.Released = true
+		released, own := have, b.Holder()
+		released.Released = true
 		require.Equal(t, lease.Holder{ID: own.ID, Address: "b:1", Epoch: 2, Self: true}, own)
-		require.Equal(t, []lease.Holder{have, freed, own}, told)
+		require.Equal(t, []lease.Holder{have, released, own}, changes)
 	})
-	bubble(t, "is nobody when the lease is gone", func(t *testing.T) {
+	bubble(t, "is the zero Holder when the lease is gone", func(t *testing.T) {
 		s := storage.NewMemory()
 		v := place(t, s, foreign, 4, "w", 6000, false)
 		l := candidate(t, s, lease.Options{})

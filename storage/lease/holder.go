@@ -10,44 +10,44 @@ import (
 
 // A tenure is a term that is being renewed.
 type tenure struct {
-	term      *Term
-	confirmed time.Duration            // when the last write that is known to have landed was sent
-	sent      map[string]time.Duration // writes since then without an answer: write ID, when
-	lost      bool                     // somebody else has written the lease
-	news      *news
-	over      chan struct{} // closed when nobody renews it any more
+	term       *Term
+	confirmed  time.Duration            // when the last write that is known to have landed was sent
+	unanswered map[string]time.Duration // writes since then: when sent, by write ID
+	lost       bool                     // another process has written the lease
+	renewals   *renewals
+	over       chan struct{} // closed when it is not renewed any more
 }
 
-// valid is how long a confirmed write makes its term last. The rest of the ttl
-// is the margin between this process's clock and anybody else's.
-func (l *Lease) valid() time.Duration { return l.opts.TTL - l.opts.TTL/6 }
+// termLength is how long a term lasts after a confirmed write. The rest of the ttl
+// is the margin between the clocks of this process and of a standby.
+func (l *Lease) termLength() time.Duration { return l.opts.TTL - l.opts.TTL/6 }
 
-// pause is how long to wait before something is tried again within a term.
-func (l *Lease) pause() time.Duration { return l.opts.TTL / 24 }
+// retryDelay is the time between two attempts of a request within a term.
+func (l *Lease) retryDelay() time.Duration { return l.opts.TTL / 24 }
 
-// grant begins the term that l.now stands for, written at sent. It returns nil
+// grant begins the term of l.current, which was written at sent. It returns nil
 // when that is too long ago.
 func (l *Lease) grant(ctx context.Context, sent time.Duration) *Term {
-	until := sent + l.valid()
-	l.takes = map[string]time.Duration{}
+	until := sent + l.termLength()
+	l.attempts = map[string]time.Duration{}
 	if l.clock.Now() >= until {
-		l.opts.Log.Warn("lease taken too late", "epoch", l.now.Epoch)
+		l.opts.Log.Warn("lease taken too late", "epoch", l.current.Epoch)
 		return nil
 	}
-	term := newTerm(ctx, l.now.Epoch, l.clock, until)
-	t := &tenure{term: term, confirmed: sent, sent: map[string]time.Duration{}, news: newNews(), over: make(chan struct{})}
-	l.tenure, l.shy = t, false
+	term := newTerm(ctx, l.current.Epoch, l.clock, until)
+	t := &tenure{term: term, confirmed: sent, unanswered: map[string]time.Duration{}, renewals: newRenewals(), over: make(chan struct{})}
+	l.tenure, l.backingOff = t, false
 	l.mu.Lock()
-	l.news = t.news
+	l.renewals = t.renewals
 	l.mu.Unlock()
 	l.announce(t)
 	l.opts.Log.Info("lease taken", "epoch", term.epoch)
-	go l.keep(t) // halt waits for it
+	go l.keep(t) // endTerm waits for it
 	return term
 }
 
 func (l *Lease) announce(t *tenure) {
-	t.news.tell(Announcement{Epoch: l.now.Epoch, Version: l.now.version, WriteID: l.now.WriteID, Released: l.now.Released})
+	t.renewals.announce(Announcement{Epoch: l.current.Epoch, Version: l.current.version, WriteID: l.current.WriteID, Released: l.current.Released})
 }
 
 // keep renews the term every third of the ttl, until it is over.
@@ -57,7 +57,7 @@ func (l *Lease) keep(t *tenure) {
 	for sleep(ctx, l.clock, t.confirmed+l.opts.TTL/3-l.clock.Now()) {
 		if err := l.renew(ctx, t); err != nil && ctx.Err() == nil {
 			l.opts.Log.Warn("lease not renewed", "epoch", t.term.epoch, "code", nstance.CodeOf(err), "err", err)
-			sleep(ctx, l.clock, l.pause())
+			sleep(ctx, l.clock, l.retryDelay())
 		}
 	}
 	if why := context.Cause(ctx); !errors.Is(why, ErrResigned) && !errors.Is(why, errCampaigns) {
@@ -65,36 +65,35 @@ func (l *Lease) keep(t *tenure) {
 	}
 }
 
-// renew writes the lease once, and does not return before it is known whether
-// that landed, or the term is over. An error means that it did not.
+// renew writes the lease once, and returns when it is known whether the write
+// landed, or when the term is over. An error means that it did not land.
 func (l *Lease) renew(ctx context.Context, t *tenure) error {
-	next := l.now.next(t.term.epoch)
+	next := l.current.next(t.term.epoch)
 	sent, err := l.write(ctx, &next)
 	if err == nil {
 		l.confirm(t, next, sent)
 		return nil
 	}
-	t.sent[next.WriteID] = sent
+	t.unanswered[next.WriteID] = sent
 	for ctx.Err() == nil {
 		s, rerr := l.read(ctx)
 		if rerr == nil || errors.Is(rerr, nstance.Invalid) {
 			return l.settle(t, s, err)
 		}
-		sleep(ctx, l.clock, l.pause())
+		sleep(ctx, l.clock, l.retryDelay())
 	}
 	return err
 }
 
-// settle decides about a write without a good answer, by what stands in
-// storage. Only that decides: a refusal may be that of a repeated request,
-// whose first copy landed.
+// settle decides by what is in storage whether a failed write landed. A refusal
+// does not decide it: the client may have repeated a request that landed.
 func (l *Lease) settle(t *tenure, s standing, cause error) error {
-	sent, mine := t.sent[s.WriteID]
+	sent, mine := t.unanswered[s.WriteID]
 	switch {
 	case mine:
 		l.confirm(t, s, sent)
 		return nil
-	case s.version != "" && s.version == l.now.version:
+	case s.version != "" && s.version == l.current.version:
 		return cause
 	}
 	t.lost = true
@@ -105,25 +104,25 @@ func (l *Lease) settle(t *tenure, s standing, cause error) error {
 	return cause
 }
 
-// confirm takes note of a write that landed. It counts from when it was sent.
+// confirm extends the term after a write that landed, from when it was sent.
 func (l *Lease) confirm(t *tenure, s standing, sent time.Duration) {
 	l.observe(s)
 	t.confirmed = sent
-	clear(t.sent)
-	t.term.extend(sent + l.valid())
+	clear(t.unanswered)
+	t.term.extend(sent + l.termLength())
 	l.announce(t)
 }
 
-// release marks the lease as given back. It stops trying when the lease would
-// have run out by itself.
+// release marks the lease as given back. It gives up when the lease would have
+// expired by itself.
 func (l *Lease) release(ctx context.Context, t *tenure) error {
 	began := l.clock.Now()
-	l.freed, l.shy = began, true
-	freed := map[string]bool{}
+	l.releasedAt, l.backingOff = began, true
+	releases := map[string]bool{}
 	for {
-		next := l.now.next(t.term.epoch)
+		next := l.current.next(t.term.epoch)
 		next.Released = true
-		freed[next.WriteID] = true
+		releases[next.WriteID] = true
 		_, err := l.write(ctx, &next)
 		if err == nil {
 			l.observe(next)
@@ -131,22 +130,22 @@ func (l *Lease) release(ctx context.Context, t *tenure) error {
 			return nil
 		}
 		s, rerr := l.read(ctx)
-		_, mine := t.sent[s.WriteID]
+		_, mine := t.unanswered[s.WriteID]
 		switch {
 		case rerr != nil:
-		case freed[s.WriteID]:
+		case releases[s.WriteID]:
 			l.observe(s)
 			l.announce(t)
 			return nil
-		case mine && s.version != l.now.version: // a renewal was faster
+		case mine && s.version != l.current.version: // a renewal landed late
 			l.observe(s)
 			continue
-		case s.version == "" || s.version != l.now.version:
+		case s.version == "" || s.version != l.current.version:
 			l.observe(s)
-			l.shy = false
-			return nil // there is nothing of ours to give back
+			l.backingOff = false
+			return nil // the lease is not this process's any more
 		}
-		if l.clock.Now()-began >= l.opts.TTL || !sleep(ctx, l.clock, l.pause()) {
+		if l.clock.Now()-began >= l.opts.TTL || !sleep(ctx, l.clock, l.retryDelay()) {
 			return err
 		}
 	}

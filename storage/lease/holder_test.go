@@ -175,7 +175,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		after(t.Context(), time.Minute)
 		require.NoError(t, term.Err())
 	})
-	bubble(t, "nobody leads while storage is unreachable", func(t *testing.T) {
+	bubble(t, "no server leads while storage is unreachable", func(t *testing.T) {
 		f := storagetest.NewFaulty(prepared(t))
 		a, b := candidate(t, f, lease.Options{}), candidate(t, f, lease.Options{})
 		first := campaign(t, a)
@@ -232,7 +232,7 @@ func TestAnswersToARenewal(t *testing.T) {
 				storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
 				storagetest.Fault{Op: storagetest.Get, Times: 2})
 			require.Equal(t, 7*time.Second, lasts(term))
-			require.NotContains(t, term.Err().Error(), "somebody")
+			require.NotContains(t, term.Err().Error(), "another process")
 		})
 		bubble(t, fmt.Sprintf("%s when it did not land is tried again", code), func(t *testing.T) {
 			f, _, term := start(t)
@@ -241,7 +241,7 @@ func TestAnswersToARenewal(t *testing.T) {
 			require.NoError(t, term.Err())
 			require.Equal(t, 3, f.Count(storagetest.Get))
 		})
-		bubble(t, fmt.Sprintf("%s when somebody else has written ends the term", code), func(t *testing.T) {
+		bubble(t, fmt.Sprintf("%s when another process has written ends the term", code), func(t *testing.T) {
 			f, l, term := start(t)
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: code, Do: func() { usurp(t, f) }})
 			require.Equal(t, 2*time.Second, lasts(term))
@@ -282,7 +282,7 @@ func TestAnswersToARenewal(t *testing.T) {
 	})
 }
 
-// usurp takes the lease as no program does: it is held.
+// usurp takes a lease that is held, as no program does.
 func usurp(t *testing.T, f *storagetest.Faulty) {
 	obj, err := f.Get(t.Context(), leaseKey)
 	require.NoError(t, err)
@@ -364,11 +364,11 @@ func TestHandOver(t *testing.T) {
 			f := storagetest.NewFaulty(prepared(t))
 			l := candidate(t, f, lease.Options{Standby: func() bool { return true }})
 			campaign(t, l)
-			var heard []lease.Announcement
+			var received []lease.Announcement
 			listened := make(chan struct{})
 			go func() {
 				defer close(listened)
-				heard = slices.Collect(l.Announcements(t.Context()))
+				received = slices.Collect(l.Announcements(t.Context()))
 			}()
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: mode, Err: nstance.Conflict}, storagetest.Fault{Op: storagetest.Get})
 			require.NoError(t, l.Resign(t.Context()))
@@ -377,7 +377,7 @@ func TestHandOver(t *testing.T) {
 			obj, err := f.Get(t.Context(), leaseKey)
 			require.NoError(t, err)
 			last := lease.Announcement{Epoch: 1, Version: obj.Version, WriteID: writeID(t, f), Released: true}
-			require.Equal(t, last, heard[len(heard)-1], "it is announced as this process's own")
+			require.Equal(t, last, received[len(received)-1], "it is announced as this process's own")
 			d, _ := took(t, l)
 			require.Greater(t, d, 11*time.Second, "and left to others")
 		})

@@ -1,12 +1,12 @@
 // Package lease decides who leads a shard. A grant is a [Term]: it has an
 // epoch, which is durable and grows with every grant, and a context, which
-// ends before anybody else can lead. Everything a leader writes carries the
+// ends before another server can lead. Everything a leader writes carries the
 // epoch; everything it does hangs on the context.
 //
 // [Lease] is the elector for any number of servers. It needs a storage.Store
 // and nothing else: no clock that others agree with, no quorum, no peer. The
-// holder renews one small object; whoever has not seen it change for as long
-// as it says may replace it.
+// holder renews one small object. A standby that has not seen it change for the
+// ttl that it names may replace it.
 package lease
 
 import (
@@ -37,18 +37,18 @@ var ErrResigned = errors.New("the lease was given back")
 // Causes of a term that ended by itself.
 var (
 	errRanOut    = errors.New("it was not renewed in time")
-	errLost      = errors.New("somebody else has written the lease")
+	errLost      = errors.New("another process has written the lease")
 	errCampaigns = errors.New("campaigned again")
 )
 
 // A Term is one span of leadership. Its methods may be called concurrently.
 type Term struct {
-	epoch uint64
-	ctx   context.Context
-	end   context.CancelCauseFunc
-	clock Clock
-	until atomic.Int64 // nanoseconds of clock; the term is valid before
-	sure  atomic.Int64 // nanoseconds of clock; when until was last set
+	epoch       uint64
+	ctx         context.Context
+	end         context.CancelCauseFunc
+	clock       Clock
+	until       atomic.Int64 // nanoseconds of clock; the term is valid before
+	confirmedAt atomic.Int64 // nanoseconds of clock; when until was last set
 }
 
 // newTerm begins a term that is independent of the campaign's own context, and
@@ -56,7 +56,7 @@ type Term struct {
 func newTerm(ctx context.Context, epoch uint64, c Clock, until time.Duration) *Term {
 	t := &Term{epoch: epoch, clock: c}
 	t.ctx, t.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	t.sure.Store(int64(c.Now()))
+	t.confirmedAt.Store(int64(c.Now()))
 	t.until.Store(int64(until))
 	t.watch()
 	return t
@@ -76,7 +76,7 @@ func (t *Term) watch() {
 // There is no way back from the end, whatever is confirmed afterwards.
 func (t *Term) extend(until time.Duration) {
 	if t.Err() == nil {
-		t.sure.Store(int64(t.clock.Now()))
+		t.confirmedAt.Store(int64(t.clock.Now()))
 		t.until.Store(max(t.until.Load(), int64(until)))
 	}
 }
@@ -87,7 +87,7 @@ func (t *Term) Epoch() uint64 { return t.epoch }
 // Age returns how long ago this process learned that the term was granted or
 // renewed, for metrics.
 func (t *Term) Age() time.Duration {
-	return t.clock.Now() - time.Duration(t.sure.Load())
+	return t.clock.Now() - time.Duration(t.confirmedAt.Load())
 }
 
 // Context ends with the term.

@@ -18,17 +18,15 @@ type object struct {
 	Released     bool   `json:"released"` // given back: it may be taken at once
 }
 
-// standing is what is known of the object in storage. It is never changed in
-// place where others may hold it.
+// standing is the object in storage, as it is known. It is never changed in place.
 type standing struct {
 	object
 	unknown storage.Unknown
 	version storage.Version // empty: there is no object
 }
 
-// ttl is how long the object must stay unchanged before it may be taken. An
-// object that does not say is given the longest; what no holder can have written
-// counts as the nearest that one can.
+// ttl is how long the object must stay unchanged before it may be taken. A
+// missing ttl counts as the longest one, a ttl out of range as the nearest limit.
 func (s *standing) ttl() time.Duration {
 	if s.version == "" || s.TTL <= 0 || s.TTL > MaxTTL.Milliseconds() {
 		return MaxTTL

@@ -11,7 +11,7 @@ import (
 )
 
 // The limits of a ttl. MaxTTL is also how long a missing lease must stay
-// missing, since nobody knows then what its holder was promised.
+// missing, since the ttl of its last holder is not known then.
 const (
 	MinTTL = time.Second
 	MaxTTL = 60 * time.Second
@@ -32,7 +32,7 @@ type Options struct {
 	// Peer is where Watch of other servers reaches this process; empty: nowhere.
 	Peer string
 
-	// Poll is how often a standby reads the lease while no watch tells it;
+	// Poll is how often a standby reads the lease while no watch works;
 	// 400ms, at most a third of the ttl. It bounds a planned hand-over without
 	// a watch, and adds to a take-over after a crash. 400ms is 6.5 million
 	// reads a month for each standby.
@@ -40,29 +40,30 @@ type Options struct {
 
 	// Watch opens a stream to the holder and yields what its Announcements
 	// yields there, in order, the latest one at first. It returns promptly
-	// when ctx ends, and with an error, or just so, when the stream breaks;
-	// then it is called again. It is never called for a holder without
+	// when ctx ends, and with or without an error when the stream breaks; then
+	// it is called again. It is never called for a holder without
 	// Peer. Nil: there is none, and standbys poll.
 	Watch func(ctx context.Context, holder Holder) iter.Seq2[Announcement, error]
 
 	// Standby reports whether another process is known that would take the
-	// lease. A process that gave it back leaves it to others for two ttl then.
+	// lease. A process that gave the lease back then leaves it to standbys for
+	// two ttl.
 	// It must not block. Nil: none is ever known.
 	Standby func() bool
 
 	// Marks returns the highest epoch that any machine of the shard is marked
-	// with at its provider. It is asked when the lease is missing or new, and may
-	// take its time. Nil: only storage is searched.
+	// with at its provider. It is called when the lease is missing or new, and may
+	// be slow. Nil: only storage is searched.
 	Marks func(ctx context.Context) (uint64, error)
 
 	// TakeAtOnce takes the lease without waiting until its holder's term has
-	// ended. It is for where something else keeps other servers away, such as
+	// ended. It is for setups where something else keeps other servers away, such as
 	// the lock on the directory of nstance-server dev. The term ends, as any
 	// other, when another process writes the lease.
 	TakeAtOnce bool
 
-	// OnChange is told who holds the lease whenever that changes: one call at
-	// a time, in order. It must not block. Nil: nobody is told.
+	// OnChange is called whenever the holder of the lease changes: one call at a
+	// time, in order. It must not block. Nil: no calls.
 	OnChange func(Holder)
 
 	// Clock is for simulations. Nil: the system's, which counts suspend.
@@ -70,7 +71,7 @@ type Options struct {
 }
 
 // A Holder is who holds the lease, as last seen in storage. The zero Holder
-// means that nobody is known to.
+// means that no holder is known.
 type Holder struct {
 	ID      string // random, new with every process
 	Address string // as in its Options
@@ -78,7 +79,7 @@ type Holder struct {
 
 	Registration string // as in its Options
 	Epoch        uint64
-	Self         bool // this very process; that its term lasts only the Term knows
+	Self         bool // this process; whether its term lasts, only the Term knows
 	Released     bool // it was given back
 }
 
@@ -94,7 +95,7 @@ func (o *Options) validate() error {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	o.TTL = o.TTL.Truncate(time.Millisecond) // the object says no more
+	o.TTL = o.TTL.Truncate(time.Millisecond) // the precision of the object
 	if o.TTL < MinTTL || o.TTL > MaxTTL {
 		return nstance.FieldError("election.ttl", "use 1s to 60s", "%s is out of range", o.TTL)
 	}

@@ -203,7 +203,7 @@ func (w *history) calm(ctx context.Context) {
 	}
 	after(ctx, settle)
 	if w.leader() == nil {
-		w.fail("nobody leads although all is well")
+		w.fail("no server leads although there are no faults")
 	}
 	w.setQuiet(true)
 	after(ctx, 4*time.Second)

@@ -9,17 +9,16 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A Sighting is what stood in storage about a shard's lease when somebody
-// looked. It says who holds the lease, not that he leads: for that it must be
-// seen to change, within TTL.
+// A Sighting is a shard's lease as it was read once. It names the holder of the
+// lease and does not prove that the holder leads: for that the lease must be seen
+// to change within TTL.
 type Sighting struct {
 	Holder
-	TTL     time.Duration   // for so long after each change nobody else leads
+	TTL     time.Duration   // after each change no other process leads for so long
 	Version storage.Version // changes with each renewal; empty: there is no lease
 }
 
-// Look reads a shard's lease, for whoever wants to show it. It takes no part in
-// any election. No lease is the zero Sighting; one that cannot be read is
+// Look reads a shard's lease to show it. It takes no part in any election. No lease is the zero Sighting; one that cannot be read is
 // Invalid. Fails otherwise like the storage.
 func Look(ctx context.Context, s storage.Store, shard nstance.ShardID) (Sighting, error) {
 	if err := shard.Validate("shard"); err != nil {

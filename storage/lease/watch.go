@@ -5,26 +5,26 @@ import (
 	"sync"
 )
 
-// heard is what a watch says.
-type heard struct {
+// A watchMessage is an announcement of the holder, or the end of its stream.
+type watchMessage struct {
 	Announcement
 	broken bool
 }
 
 // A watch listens to the holder for as long as one campaign lasts.
 type watch struct {
-	lease *Lease
-	ctx   context.Context
-	heard chan heard // nil: nobody watches
-	to    Holder
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
+	lease    *Lease
+	ctx      context.Context
+	messages chan watchMessage // nil: there is no watch
+	holder   Holder
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
 }
 
 func (w *watch) begin(ctx context.Context, l *Lease) {
 	w.lease, w.ctx, w.stop = l, ctx, func() {}
 	if l.opts.Watch != nil {
-		w.heard = make(chan heard)
+		w.messages = make(chan watchMessage)
 	}
 }
 
@@ -35,14 +35,14 @@ func (w *watch) end() {
 
 // follow listens to h from now on.
 func (w *watch) follow(h Holder) {
-	if w.heard == nil || h.Self || h.Released || h.Peer == "" {
+	if w.messages == nil || h.Self || h.Released || h.Peer == "" {
 		h = Holder{}
 	}
-	if h == w.to {
+	if h == w.holder {
 		return
 	}
 	w.stop()
-	w.to, w.stop = h, func() {}
+	w.holder, w.stop = h, func() {}
 	if h == (Holder{}) {
 		return
 	}
@@ -54,19 +54,19 @@ func (w *watch) follow(h Holder) {
 func (w *watch) run(ctx context.Context, h Holder) {
 	for {
 		for a, err := range w.lease.opts.Watch(ctx, h) {
-			if err != nil || !w.tell(ctx, heard{Announcement: a}) {
+			if err != nil || !w.send(ctx, watchMessage{Announcement: a}) {
 				break
 			}
 		}
-		if !w.tell(ctx, heard{broken: true}) || !sleep(ctx, w.lease.clock, w.lease.opts.Poll) {
+		if !w.send(ctx, watchMessage{broken: true}) || !sleep(ctx, w.lease.clock, w.lease.opts.Poll) {
 			return
 		}
 	}
 }
 
-func (w *watch) tell(ctx context.Context, h heard) bool {
+func (w *watch) send(ctx context.Context, m watchMessage) bool {
 	select {
-	case w.heard <- h:
+	case w.messages <- m:
 		return true
 	case <-ctx.Done():
 		return false

@@ -83,7 +83,7 @@ func TestWatch(t *testing.T) {
 		w, _, granted := watched(t)
 		w.cut.Store(true)
 		began := time.Now()
-		require.NoError(t, w.from.Resign(t.Context())) // which nobody hears of
+		require.NoError(t, w.from.Resign(t.Context())) // no standby receives it
 		<-granted
 		require.Zero(t, time.Since(began))
 	})
@@ -181,7 +181,7 @@ func TestAnnouncements(t *testing.T) {
 		require.Len(t, got, 4)
 		require.Equal(t, last, got[2])
 		require.True(t, got[3].Released)
-		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "who comes late hears the end")
+		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "a late receiver gets the end")
 	})
 	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
 		l := candidate(t, prepared(t), lease.Options{})

@@ -8,18 +8,18 @@ import (
 
 // Announcements yields the latest write of this process's term, then each
 // further one that has reached storage, and at last that the lease was given
-// back. It is what Options.Watch of a standby wants to hear. Whoever is slow
-// misses what is between. It ends with ctx, when the term has been resigned,
-// and at once if there was none.
+// back. It is the source of a standby's Options.Watch. A slow receiver misses
+// the writes between. It ends with ctx, when the term has been resigned, and at
+// once if there was none.
 func (l *Lease) Announcements(ctx context.Context) iter.Seq[Announcement] {
 	return func(yield func(Announcement) bool) {
 		l.mu.Lock()
-		n := l.news
+		n := l.renewals
 		l.mu.Unlock()
-		for told := 0; n != nil && ctx.Err() == nil; {
+		for yielded := 0; n != nil && ctx.Err() == nil; {
 			last, count, more := n.latest()
-			if count > told {
-				told = count
+			if count > yielded {
+				yielded = count
 				if !yield(last) {
 					return
 				}
@@ -37,23 +37,23 @@ func (l *Lease) Announcements(ctx context.Context) iter.Seq[Announcement] {
 	}
 }
 
-// news are the announcements of one term. Only the latest is kept.
-type news struct {
+// renewals are the announcements of one term. Only the latest is kept.
+type renewals struct {
 	mu    sync.Mutex
 	last  Announcement
 	count int
-	more  chan struct{} // closed when there is more to say; nil: there never will be
+	more  chan struct{} // closed at the next announcement; nil: there will be none
 }
 
-func newNews() *news { return &news{more: make(chan struct{})} }
+func newRenewals() *renewals { return &renewals{more: make(chan struct{})} }
 
-func (n *news) latest() (last Announcement, count int, more <-chan struct{}) {
+func (n *renewals) latest() (last Announcement, count int, more <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.last, n.count, n.more
 }
 
-func (n *news) tell(a Announcement) {
+func (n *renewals) announce(a Announcement) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.last = a
@@ -62,7 +62,7 @@ func (n *news) tell(a Announcement) {
 	n.more = make(chan struct{})
 }
 
-func (n *news) close() {
+func (n *renewals) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.more != nil {
