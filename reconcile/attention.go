@@ -182,7 +182,7 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	if r.unread != nil {
 		out = append(out, Attention{Kind: AttentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.unread)})
 	}
-	if err := r.records.SnapshotTrouble(); err != nil {
+	if err := r.records.SnapshotProblem(); err != nil {
 		out = append(out, Attention{Kind: AttentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
 	}
 	return append(append(out, r.orphanAttention()...), r.balancerAttention()...)

@@ -8,15 +8,15 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Shared store sends all its calls over the same connections, as buckets do.
+// A Shared store uses the same connections for all its calls, as buckets do.
 type Shared interface {
 	// Separate returns a store over the same objects, with connections of its
 	// own.
 	Separate() Store
 }
 
-// Separate returns a store over the same objects whose calls have no connection
-// in common with those of s, where s is such a store and can do that; else s.
+// Separate returns a store over the same objects that shares no connection with s,
+// if s is Shared; else s.
 func Separate(s Store) Store {
 	if shared, ok := s.(Shared); ok {
 		return shared.Separate()
@@ -31,8 +31,7 @@ type Foldered interface {
 	Folders(ctx context.Context, prefix string) iter.Seq2[string, error]
 }
 
-// Folders yields what Foldered says. Where s lacks that, it asks for one key of
-// each folder, which is as good where a listing can begin anywhere.
+// Folders calls Foldered.Folders. Without that it lists one key of each folder.
 func Folders(ctx context.Context, s Store, prefix string) iter.Seq2[string, error] {
 	if foldered, ok := s.(Foldered); ok {
 		return foldered.Folders(ctx, prefix)

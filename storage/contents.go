@@ -10,8 +10,8 @@ import (
 )
 
 // contents remembers which definitions and fetched user data this term uses.
-// Their keys end in the digest of their bytes, so they never change, and only
-// this shard's leader writes and deletes them.
+// Their keys end in the digest of their bytes, so they never change. Only the
+// shard's leader writes and deletes them.
 type contents struct {
 	elapsed func() time.Duration // since some instant, also while the machine sleeps
 
@@ -24,7 +24,7 @@ type contents struct {
 
 type contentUse struct {
 	at     time.Duration
-	stands bool // it was written or read, and not deleted since
+	stored bool // it was written or read, and not deleted since
 }
 
 // maxUses bounds the uses that are remembered for longer than needed.
@@ -38,24 +38,24 @@ func newContents(elapsed func() time.Duration) *contents {
 	return &contents{elapsed: elapsed, uses: map[string]contentUse{}, deleting: map[string]time.Duration{}, unnamedSince: map[string]time.Duration{}}
 }
 
-// use keeps an object for an hour, and reports whether it is known to stand.
+// use keeps an object for an hour, and reports whether it is known to be stored.
 // Fails with Unavailable while it is being deleted.
-func (c *contents) use(key string) (stands bool, err error) {
+func (c *contents) use(key string) (stored bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if until, ok := c.deleting[key]; ok && c.elapsed() < until {
-		return false, nstance.Errorf(nstance.Unavailable, "%s is being deleted because nothing named it: try again in a minute", key)
+		return false, nstance.Errorf(nstance.Unavailable, "%s is being deleted because no document named it: try again in a minute", key)
 	}
 	delete(c.deleting, key)
 	if len(c.uses) >= maxUses {
 		c.forgetOld()
 	}
-	u := contentUse{at: c.elapsed(), stands: c.uses[key].stands}
+	u := contentUse{at: c.elapsed(), stored: c.uses[key].stored}
 	c.uses[key] = u
-	return u.stands, nil
+	return u.stored, nil
 }
 
-// confirm remembers that an object in use stands.
+// confirm remembers that an object in use is stored.
 func (c *contents) confirm(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,10 +89,10 @@ func (c *contents) endDelete(key string) {
 	delete(c.deleting, key)
 }
 
-// putContent makes sure that an object stands, for an hour at least.
+// putContent stores an object, unless it is stored, and keeps it for an hour.
 func (r *Records) putContent(ctx context.Context, key string, data []byte) error {
-	stands, err := r.contents.use(key)
-	if err != nil || stands {
+	stored, err := r.contents.use(key)
+	if err != nil || stored {
 		return err
 	}
 	if err := r.fence.allow(key, 0); err != nil {
@@ -116,13 +116,13 @@ func (r *Records) getContent(ctx context.Context, key, digest string) ([]byte, e
 	}
 	r.contents.confirm(key)
 	if digestOf(obj.Data) != digest {
-		return nil, unreadable(key, "its content does not have that digest")
+		return nil, unreadable(key, "its content has another digest")
 	}
 	return obj.Data, nil
 }
 
-// PutFetched stores fetched user data under its digest, which something durable
-// must name within the hour. It may be repeated after any error. Fails with
+// PutFetched stores fetched user data under its digest, which a document must name
+// within the hour. It may be repeated after any error. Fails with
 // Unavailable when the term is over or the object is being deleted, and
 // otherwise as storage says.
 func (r *Records) PutFetched(ctx context.Context, data []byte) (digest string, err error) {

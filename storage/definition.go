@@ -18,7 +18,7 @@ type definitions struct {
 	known map[string]nstance.Definition
 }
 
-const maxDefinitions = 1024 // held in memory; beyond that all are forgotten, and read again as needed
+const maxDefinitions = 1024 // in memory; beyond that all are forgotten, and read again as needed
 
 // definitionObject is the stored form of a definition. Its header has no epoch
 // and no write ID, because equal definitions must give equal bytes.
@@ -46,7 +46,7 @@ func DefinitionDigest(d nstance.Definition) (string, error) {
 }
 
 // PutDefinition stores a definition under its digest, unless it is there, and
-// returns the digest, which something durable must name within the hour. It may
+// returns the digest, which a document must name within the hour. It may
 // be repeated after any error. Fails with Invalid when its arguments are no JSON,
 // otherwise like PutFetched.
 func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (digest string, err error) {
@@ -62,7 +62,7 @@ func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (dige
 	if _, ok := r.defs.get(digest); ok {
 		return digest, nil
 	}
-	// Remember what a reader would get, not what the caller may still change.
+	// Remember the decoded copy, since the caller may still change its own.
 	d, err = parseDefinition(key, data)
 	if err == nil {
 		r.defs.put(digest, d)
@@ -71,7 +71,7 @@ func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (dige
 }
 
 // Definition returns the definition with this digest. Fails with NotFound when
-// there is none, Invalid when what stands there is damaged or of a newer major
+// there is none, Invalid when it is damaged or of a newer major
 // format, Unavailable while it is being deleted.
 func (r *Records) Definition(ctx context.Context, digest string) (nstance.Definition, error) {
 	if d, ok := r.defs.get(digest); ok {
@@ -90,22 +90,22 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	return d, nil
 }
 
-// KeepDefinitions keeps definitions that something durable names, or named until
-// a moment ago, for another hour: something else is about to name them.
+// KeepDefinitions keeps definitions that a document names, or has just named, for
+// another hour: another document is about to name them.
 func (r *Records) KeepDefinitions(digests ...string) {
 	for _, digest := range digests {
-		_, _ = r.contents.use(DefinitionKey(r.shard, digest)) // what is named is not being deleted
+		_, _ = r.contents.use(DefinitionKey(r.shard, digest)) // a named definition is not being deleted
 	}
 }
 
-// ensureDefinition makes sure that a definition that this term has put or read
-// still stands when a record is about to name it: that may be long after.
+// ensureDefinition makes sure that a definition that this term has put or read is
+// still stored when a record is about to name it, which may be much later.
 func (r *Records) ensureDefinition(ctx context.Context, digest string) error {
 	d, ok := r.defs.get(digest)
 	if !ok {
 		return nil
 	}
-	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program has written it
+	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program wrote it
 		_, err := r.getContent(ctx, DefinitionKey(r.shard, digest), digest)
 		return err
 	}

@@ -20,12 +20,12 @@ import (
 //
 // An object is a file at its key's path: one header line with a random token,
 // then the data, so that version and content change in one rename. The version
-// is the token and a digest of the content. A file that a person puts there
-// without the header is an object too; its version is its digest alone. Edits
-// in place are seen as changes, but they are not atomic.
+// is the token and a digest of the content. A file without the header, copied
+// there by hand, is an object too; its version is its digest alone. Edits in
+// place are detected as changes, but they are not atomic.
 //
 // A write goes to a temporary file, which is synced and then renamed under a
-// lock that all processes share; then the folder is synced. Whatever dies, the
+// lock that all processes share; then the folder is synced. After any crash the
 // key holds the old object or the new one. Get takes no lock. List takes it while
 // it reads the names in one folder: some file systems, tmpfs among them, show a
 // reader neither the old nor the new entry of a file that is being replaced.
@@ -36,9 +36,9 @@ import (
 // locks, renames and syncs promise less.
 type Dir struct {
 	root string
-	turn chan struct{}           // holds one token: one call of this process asks for the file lock at a time
-	step func(step string) error // seam of the crash tests; nil outside them
-	sync func(*os.File) error    // seam of the power cut tests; nil: (*os.File).Sync
+	turn chan struct{}           // holds one token: one call of this process waits for the file lock at a time
+	step func(step string) error // for crash tests; nil outside them
+	sync func(*os.File) error    // for power cut tests; nil: (*os.File).Sync
 }
 
 var _ Store = (*Dir)(nil)
@@ -89,7 +89,7 @@ func newDir(path string) (*Dir, error) {
 func (d *Dir) open(existing bool) error {
 	if existing {
 		if _, err := os.Stat(d.marker()); errors.Is(err, fs.ErrNotExist) {
-			return d.none()
+			return d.noStore()
 		}
 	}
 	if info, err := os.Stat(d.root); err == nil && !info.IsDir() {
@@ -105,30 +105,30 @@ func (d *Dir) open(existing bool) error {
 	if err := f.Close(); err != nil {
 		return dirError("open", d.root, err)
 	}
-	return d.mark()
+	return d.writeMarker()
 }
 
-func (d *Dir) none() error {
+func (d *Dir) noStore() error {
 	return nstance.Errorf(nstance.NotFound, "open %s: there is no store in this directory", d.root)
 }
 
-// inspect checks that a store is there, and changes nothing. A marker without
-// its text is of one that is being made.
+// inspect checks that there is a store, and changes nothing. A marker without text
+// belongs to a store that is being made.
 func (d *Dir) inspect() error {
 	text, err := os.ReadFile(d.marker())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return d.none()
+		return d.noStore()
 	case err != nil:
 		return dirError("open", d.root, err)
 	case len(text) == 0:
 		return nil
 	}
-	return d.known(text)
+	return d.checkMarker(text)
 }
 
-// known refuses a store of another format.
-func (d *Dir) known(text []byte) error {
+// checkMarker refuses a store of another format.
+func (d *Dir) checkMarker(text []byte) error {
 	if string(text) == markerText {
 		return nil
 	}
@@ -138,8 +138,8 @@ func (d *Dir) known(text []byte) error {
 	}
 }
 
-// mark writes the marker's text if nobody has, and checks it otherwise.
-func (d *Dir) mark() error {
+// writeMarker writes the marker's text if it is empty, and checks it otherwise.
+func (d *Dir) writeMarker() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	unlock, err := d.lock(ctx, toWrite)
@@ -157,11 +157,11 @@ func (d *Dir) mark() error {
 	if err != nil {
 		return dirError("open", d.root, err)
 	}
-	return d.known(text)
+	return d.checkMarker(text)
 }
 
-// clean proves that the directory can be written, and removes temporary files
-// that a dead writer left.
+// clean checks that the directory can be written, and removes the temporary files
+// of dead writers.
 func (d *Dir) clean(now time.Time) error {
 	probe, _, err := d.writeTemp(nil)
 	if err != nil {
@@ -201,8 +201,8 @@ func (d *Dir) Get(ctx context.Context, key string) (Object, error) {
 	return Object{Key: key, Data: data, Version: v}, nil
 }
 
-// read returns what key holds. It fails with fs.ErrNotExist only when that is
-// sure: not for a dangling link, nor when the whole store is gone.
+// read returns the object of key. It fails with fs.ErrNotExist only when absence is
+// certain: not for a dangling link, nor when the whole store is gone.
 func (d *Dir) read(key string) ([]byte, Version, error) {
 	path := d.path(key)
 	for range 3 {
@@ -211,17 +211,17 @@ func (d *Dir) read(key string) ([]byte, Version, error) {
 			return data, v, err
 		}
 		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
-			continue // made since, or a link to nowhere
+			continue // made since, or a dangling link
 		}
 		if err := d.alive(); err != nil {
 			return nil, "", err
 		}
 		return nil, "", fs.ErrNotExist
 	}
-	return nil, "", errors.New("it is a link to nothing")
+	return nil, "", errors.New("it is a dangling link")
 }
 
-// alive fails when the store itself is gone, as after an unmount.
+// alive fails when the store's directory is gone, as after an unmount.
 func (d *Dir) alive() error {
 	if _, err := os.Stat(d.marker()); err != nil {
 		return errGone
@@ -231,8 +231,8 @@ func (d *Dir) alive() error {
 
 var errGone = errors.New("the store's directory is gone or not mounted")
 
-// absent reports whether err says that no file is at that path. A folder is no
-// file, nor is anything below a file.
+// absent reports whether err means that there is no file at the path. A folder is
+// no file, and there is none below a file.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || isNotDir(err) || isDir(err)
 }
@@ -272,7 +272,7 @@ func versionOf(token string, data []byte) Version {
 
 func newToken() string { return rand.Text() }
 
-// dirError classifies what the file system said. Nothing was changed.
+// dirError classifies an error of the file system. Nothing was changed.
 func dirError(op, path string, err error) error {
 	if err == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 
 // List implements Store. It reads one folder at a time. Names that begin with
 // a dot are not objects; any other file is listed, even one whose name is no
-// valid key, so that nothing is silently passed over.
+// valid key, so that nothing is skipped silently.
 func (d *Dir) List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		w := walk{d: d, ctx: ctx, prefix: prefix, after: after, yield: yield}
@@ -27,7 +27,7 @@ func (d *Dir) List(ctx context.Context, prefix, after string) iter.Seq2[Entry, e
 	}
 }
 
-// errStopped says that whoever ranges over the list wants no more.
+// errStopped ends the walk after the caller has stopped ranging over the list.
 var errStopped = errors.New("stopped")
 
 type walk struct {
@@ -63,7 +63,7 @@ func (w *walk) entry(key string, isDir bool) error {
 	}
 	data, v, err := w.d.read(key)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed meanwhile
+		return nil // removed in the meantime
 	}
 	if err := w.d.alive(); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (w *walk) entry(key string, isDir bool) error {
 	return nil
 }
 
-// enters reports whether a wanted key can be below the folder.
+// enters reports whether a key to be listed can be below the folder.
 func (w *walk) enters(folder string) bool {
 	if !strings.HasPrefix(folder, w.prefix) && !strings.HasPrefix(w.prefix, folder) {
 		return false
@@ -88,7 +88,7 @@ type dirEntry struct {
 }
 
 func (d *Dir) entries(ctx context.Context, folder string) ([]dirEntry, error) {
-	unlock, err := d.lock(ctx, toList) // nothing is renamed meanwhile
+	unlock, err := d.lock(ctx, toList) // no rename happens during the read
 	if err != nil {
 		return nil, err
 	}

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes the file's lock, alone or beside others that share it, if it can
-// be had at once. The lock belongs to this open file, so it holds against other
-// goroutines too, and ends when the file is closed or its process dies (flock(2)).
-func tryLock(f *os.File, alone bool) (bool, error) {
+// tryLock takes the file's lock, exclusive or shared, if it is free. The lock
+// belongs to this open file, so it also excludes other goroutines, and ends when
+// the file is closed or its process dies (flock(2)).
+func tryLock(f *os.File, exclusive bool) (bool, error) {
 	how := unix.LOCK_SH
-	if alone {
+	if exclusive {
 		how = unix.LOCK_EX
 	}
 	for {

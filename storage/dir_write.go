@@ -29,11 +29,11 @@ func (d *Dir) put(ctx context.Context, key string, data []byte, may condition) (
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(temp) // fails after the rename, as it should
+	defer os.Remove(temp) // fails after the rename, as expected
 	if err := d.replace(ctx, key, temp, may); err != nil {
 		return "", err
 	}
-	return v, d.settle("put", key)
+	return v, d.makeDurable("put", key)
 }
 
 // replace renames temp to key's file, if may permits it.
@@ -67,7 +67,7 @@ func (d *Dir) DeleteIfMatch(ctx context.Context, key string, v Version) error {
 	if err := d.remove(ctx, key, v); err != nil {
 		return err
 	}
-	return d.settle("delete", key)
+	return d.makeDurable("delete", key)
 }
 
 func (d *Dir) remove(ctx context.Context, key string, v Version) error {
@@ -91,7 +91,7 @@ func (d *Dir) remove(ctx context.Context, key string, v Version) error {
 	return dirError("delete", d.path(key), os.Remove(d.path(key)))
 }
 
-// check applies a condition to what is there. The caller holds the lock.
+// check applies a condition to the stored object. The caller holds the lock.
 func (d *Dir) check(key string, may condition) error {
 	_, have, err := d.read(key)
 	gone := errors.Is(err, fs.ErrNotExist)
@@ -101,8 +101,8 @@ func (d *Dir) check(key string, may condition) error {
 	return may(key, have, !gone)
 }
 
-// settle makes a change that everybody sees already last through a power cut.
-func (d *Dir) settle(op, key string) error {
+// makeDurable syncs the folder of a visible change, so that it survives a power cut.
+func (d *Dir) makeDurable(op, key string) error {
 	err := d.at("settle")
 	if err == nil {
 		err = d.syncDir(filepath.Dir(d.path(key)))
@@ -113,7 +113,7 @@ func (d *Dir) settle(op, key string) error {
 	return nil
 }
 
-// writeTemp writes a whole object to a file of its own, durably.
+// writeTemp writes an object to a temporary file, durably.
 func (d *Dir) writeTemp(data []byte) (path string, v Version, err error) {
 	token := newToken()
 	path = filepath.Join(d.root, tempName, token)
@@ -123,7 +123,7 @@ func (d *Dir) writeTemp(data []byte) (path string, v Version, err error) {
 		err = d.at("temp")
 	}
 	if err != nil {
-		_ = os.Remove(path) // the write's own error counts
+		_ = os.Remove(path) // the error of the write counts
 		return "", "", dirError("write", path, err)
 	}
 	return path, versionOf(token, data), nil
@@ -159,7 +159,7 @@ func (d *Dir) makeDirs(path string) error {
 		err = os.Mkdir(path, 0o700)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return nil // or a file, at which the rename will fail
+		return nil // a file in the way makes the rename fail
 	}
 	if err != nil {
 		return err
@@ -189,9 +189,9 @@ const (
 	toList  = os.O_RDONLY // shared with other processes that list
 )
 
-// lock waits for the right to change the directory, or to see its names. It tries
-// again and again instead of waiting in the system, because a wait there cannot
-// be ended. The lock is never taken once ctx has ended.
+// lock waits for the lock to change the directory, or to list its names. It polls
+// instead of blocking in the system, because a wait there cannot be cancelled. The
+// lock is never taken once ctx has ended.
 func (d *Dir) lock(ctx context.Context, purpose int) (unlock func(), err error) {
 	select {
 	case d.turn <- struct{}{}:

@@ -12,7 +12,7 @@ import (
 //
 // A Doc is safe for concurrent use; one caller reads or writes at a time.
 // Values it returns share memory with it: do not change what they point to.
-type Doc[T Document] struct{ o *one[T] }
+type Doc[T Document] struct{ o *guarded[T] }
 
 // DocOptions adjust NewDoc. Nil means the defaults.
 type DocOptions struct {
@@ -25,8 +25,8 @@ func NewDoc[T Document](s Store, key string, o *DocOptions) *Doc[T] {
 	if o == nil {
 		o = &DocOptions{}
 	}
-	d := &Doc[T]{newOne[T](s, key, fence{o.Epoch, o.Check})}
-	d.o.doubt.Store(true)
+	d := &Doc[T]{newGuarded[T](s, key, fence{o.Epoch, o.Check})}
+	d.o.inDoubt.Store(true)
 	return d
 }
 
@@ -39,28 +39,28 @@ func (d *Doc[T]) Load(ctx context.Context) (T, error) {
 // Held returns what was last read or written, without asking storage, and
 // whether there was anything.
 func (d *Doc[T]) Held() (T, bool) {
-	h := d.o.now.Load()
+	h := d.o.current.Load()
 	return valueOf(h), h != nil
 }
 
 // Update applies fn to a copy of the document, a zero T if it is missing, and
-// writes the result under the condition that nobody else has changed it. It
+// writes the result under the condition that it was not changed since. It
 // reads first only if nothing was read before or the last write's outcome is
-// unknown. When others were faster, fn is applied again to what they wrote;
-// a lost answer is settled by reading back the write ID. An fn that changes
-// nothing causes no write; an error of fn ends it. Fails with Unavailable when
-// the term is over, Ambiguous when the write may have landed, Invalid when
-// what stands there cannot be read, Conflict when others always were faster.
+// unknown. When another writer was faster, fn is applied again to its document; a
+// lost answer is settled by reading back the write ID. An fn that changes nothing
+// causes no write; an error of fn ends the update. Fails with Unavailable when the
+// term is over, Ambiguous when the write may have landed, Invalid when the stored
+// document cannot be read, Conflict when other writers were faster each time.
 func (d *Doc[T]) Update(ctx context.Context, fn func(*T) error) (T, error) {
 	return d.with(ctx, func(ctx context.Context) (*held[T], error) { return d.o.update(ctx, true, fn) })
 }
 
 func (d *Doc[T]) with(ctx context.Context, do func(context.Context) (*held[T], error)) (T, error) {
 	var none T
-	if err := d.o.take(ctx); err != nil {
+	if err := d.o.acquire(ctx); err != nil {
 		return none, err
 	}
-	defer d.o.give()
+	defer d.o.release()
 	h, err := do(ctx)
 	if err != nil {
 		return none, err

@@ -28,7 +28,7 @@ const (
 )
 
 // CollectGarbage deletes the definitions and fetched user data of this shard
-// that nothing durable has named, and this term has not used, for an hour. It
+// that no document has named, and this term has not used, for an hour. It
 // returns how many it deleted, by the first part of their keys. Any error ends
 // the pass, and an object or record that cannot be read, or is of a newer
 // format, keeps everything. Only the shard's leader calls it, every few minutes
@@ -49,25 +49,25 @@ func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, e
 		}
 		kind, _, _ := strings.Cut(entry.Key, "/")
 		removed[kind+"/"]++
-		r.log.Debug("deleted what nothing names", "key", entry.Key)
+		r.log.Debug("unnamed object deleted", "key", entry.Key)
 	}
 	return removed, nil
 }
 
-// findUnnamed returns the objects that have been unnamed at each pass of the last
-// hour. They are listed before what may name them is read.
+// findUnnamed returns the objects that were unnamed at each pass of the last hour.
+// They are listed before the documents that may name them are read.
 func (r *Records) findUnnamed(ctx context.Context) (due []Entry, err error) {
 	began := r.contents.elapsed()
-	var standing []Entry
+	var stored []Entry
 	for _, prefix := range []string{DefinitionPrefix(r.shard), FetchedPrefix(r.shard)} {
 		for entry, err := range r.store.List(ctx, prefix, "") {
 			if err != nil {
 				return nil, err
 			}
-			standing = append(standing, entry)
+			stored = append(stored, entry)
 		}
 	}
-	if len(standing) == 0 {
+	if len(stored) == 0 {
 		return nil, nil
 	}
 	named, err := r.namedDigests(ctx)
@@ -75,7 +75,7 @@ func (r *Records) findUnnamed(ctx context.Context) (due []Entry, err error) {
 		return nil, err
 	}
 	since := map[string]time.Duration{}
-	for _, entry := range standing {
+	for _, entry := range stored {
 		digest := entry.Key[strings.LastIndexByte(entry.Key, '/')+1:]
 		if named[digest] || !digestPattern.MatchString(digest) {
 			continue
@@ -93,13 +93,12 @@ func (r *Records) findUnnamed(ctx context.Context) (due []Entry, err error) {
 	return due, nil
 }
 
-// digestPattern matches a digest, in whatever field it stands. So a field that
-// this version does not know names things too.
+// digestPattern matches a digest in any field, unknown ones included.
 var digestPattern = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// namedDigests reads what names definitions and fetched user data: the shard's
-// state, groups and resolved addresses, and its instance records as they are
-// stored, late writes of former leaders among them.
+// namedDigests reads the documents that name definitions and fetched user data:
+// the shard's state, groups and resolved addresses, and its instance records as
+// they are stored, including late writes of former leaders.
 func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 	named := map[string]bool{}
 	for _, key := range []string{StateKey(r.shard), GroupsKey(r.shard), ResolvedKey(r.shard)} {
@@ -117,8 +116,8 @@ func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 			named[string(digest)] = true
 		}
 	}
-	stored := NewRecords(r.store, r.shard, &RecordsOptions{Width: 8, Log: slog.New(slog.DiscardHandler)})
-	list, problems, err := stored.Load(ctx)
+	records := NewRecords(r.store, r.shard, &RecordsOptions{Width: 8, Log: slog.New(slog.DiscardHandler)})
+	list, problems, err := records.Load(ctx)
 	if err == nil && len(problems) > 0 {
 		err = problems[0].Err
 	}
@@ -129,8 +128,8 @@ func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 	return named, err
 }
 
-// checkDocument fails with Invalid when a document is damaged or may contain
-// what this version does not know.
+// checkDocument fails with Invalid when a document is damaged or of a newer format,
+// minor ones included.
 func checkDocument(key string, data []byte) error {
 	data, err := hujson.Standardize(bytes.Clone(data))
 	if err != nil {
@@ -146,7 +145,7 @@ func checkDocument(key string, data []byte) error {
 	return Understood(key, h.Format)
 }
 
-// deleteContent deletes one object. That it is gone already is success.
+// deleteContent deletes one object. A missing object is success.
 func (r *Records) deleteContent(ctx context.Context, entry Entry) error {
 	err := r.fence.allow(entry.Key, 0)
 	if err == nil {
@@ -154,7 +153,7 @@ func (r *Records) deleteContent(ctx context.Context, entry Entry) error {
 		defer cancel()
 		err = r.store.DeleteIfMatch(ctx, entry.Key, entry.Version)
 		if err != nil && !errors.Is(err, nstance.NotFound) && !definite(err) {
-			return err // it may land: the object stays blocked
+			return err // the deletion may land: the object stays blocked
 		}
 	}
 	r.contents.endDelete(entry.Key)

@@ -26,7 +26,7 @@ const formatMajor, formatMinor = 1, 0
 type Header struct {
 	Format  string `json:"format"`
 	Epoch   uint64 `json:"epoch,omitempty"`    // the term that wrote it; 0: no term
-	WriteID string `json:"write_id,omitempty"` // random, new with every write, so that a writer recognises its own; empty: named by its content
+	WriteID string `json:"write_id,omitempty"` // random, new with every write, so that a writer recognises its own write; empty: the key is the digest of the content
 }
 
 // A Document is a struct that embeds [Header]. It is stored as one JSON object.
@@ -47,9 +47,8 @@ func NextHeader(h Header, epoch uint64) Header {
 	return out
 }
 
-// ReadHeader returns the header of an object of any kind: a document, one that
-// people write too, a record, a shard's snapshot. Fails with Invalid when there
-// is none.
+// ReadHeader returns the header of a document of any kind, JSONC and compressed ones
+// included. Fails with Invalid when there is none.
 func ReadHeader(obj Object) (h Header, err error) {
 	data := io.Reader(bytes.NewReader(obj.Data))
 	switch {
@@ -105,9 +104,8 @@ func checkFormat(key, format string) error {
 	return nil
 }
 
-// Understood returns nil if this program knows all that an object of that format
-// may say, and else an Invalid error. Readers need less: they permit a newer
-// minor format.
+// Understood returns nil if this program knows all fields of a format, and else an
+// Invalid error. Readers permit a newer minor format.
 func Understood(key, format string) error {
 	if err := checkFormat(key, format); err != nil {
 		return err
@@ -115,14 +113,14 @@ func Understood(key, format string) error {
 	if _, minor, _ := parseFormat(format); minor > formatMinor {
 		return &nstance.Error{
 			Code: nstance.Invalid, Remedy: "upgrade this program",
-			Msg: fmt.Sprintf("%s: format %q is newer than %s: it may contain what this program does not know", key, format, Format),
+			Msg: fmt.Sprintf("%s: format %q is newer than %s: it may contain fields that this program does not know", key, format, Format),
 		}
 	}
 	return nil
 }
 
-// unreadable is the error of an object that exists and cannot be understood.
-// It is never absence.
+// unreadable is the error of an object that exists and cannot be decoded. It never
+// means absence.
 func unreadable(key, format string, args ...any) error {
 	return nstance.Errorf(nstance.Invalid, "%s cannot be read: %w", key, fmt.Errorf(format, args...))
 }

@@ -14,15 +14,15 @@ import (
 type Instance struct {
 	Header
 
-	// The intent. These never change, but for the shape and its token after a
+	// The intent. These never change, except the shape and its token after a
 	// definite refusal.
 	ID                  nstance.InstanceID `json:"id"`
 	Tenant              nstance.TenantID   `json:"tenant"`
 	Group               nstance.GroupID    `json:"group"`
 	OnDemand            bool               `json:"on_demand,omitempty"`      // asked for by itself, not a member by size
 	Reason              string             `json:"reason,omitempty"`         // why it was created
-	Request             string             `json:"request,omitempty"`        // on demand: digest of what was asked for, so that a repeat is known
-	LoadBalancers       []string           `json:"load_balancers,omitempty"` // on demand: that it joins in place of its group's; none: the group's
+	Request             string             `json:"request,omitempty"`        // on demand: digest of the request, to recognise a repeated one
+	LoadBalancers       []string           `json:"load_balancers,omitempty"` // on demand: these replace those of its group; none: the group's
 	CreatedAt           time.Time          `json:"created_at"`
 	CreatedEpoch        uint64             `json:"created_epoch"` // the only epoch that the machine is ever marked with
 	Definition          string             `json:"definition"`    // digest; see Records.Definition
@@ -43,7 +43,7 @@ type Instance struct {
 	Hostname     string       `json:"hostname,omitempty"`
 	RegisteredAt time.Time    `json:"registered_at,omitzero"`
 	Current      *KeyRecord   `json:"current,omitempty"`
-	Pending      *KeyRecord   `json:"pending,omitempty"` // renewed, not used yet: both are good
+	Pending      *KeyRecord   `json:"pending,omitempty"` // renewed, not used yet: both are valid
 
 	// The end.
 	Drain      *nstance.Drain   `json:"drain,omitempty"`
@@ -55,7 +55,7 @@ type Instance struct {
 	Preserve   *Preserve        `json:"preserve,omitempty"`
 }
 
-// A Shape is what is asked of the provider at this attempt.
+// A Shape is what this attempt requests from the provider.
 type Shape struct {
 	InstanceType string             `json:"instance_type,omitempty"`
 	Subnet       string             `json:"subnet,omitempty"`
@@ -74,7 +74,7 @@ type KeyRecord struct {
 	Certificate []byte    `json:"certificate"` // DER
 }
 
-// A Deletion marks an instance that is never wanted again.
+// A Deletion marks an instance that is to be deleted irrevocably.
 type Deletion struct {
 	At  time.Time     `json:"at"`
 	Why nstance.Cause `json:"why"`

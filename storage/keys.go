@@ -8,7 +8,7 @@ import (
 
 // Keys of the objects. The names in them must have been validated before.
 
-// ConfigKey is the shard's configuration, written by people.
+// ConfigKey is the shard's configuration, written by operators.
 func ConfigKey(shard nstance.ShardID) string { return "config/" + string(shard) + ".jsonc" }
 
 // GroupsKey holds the groups made through the API.
@@ -29,10 +29,10 @@ func ShardKeys(shard nstance.ShardID) []string {
 	return []string{StateKey(shard), GroupsKey(shard), AcceptedKey(shard), ResolvedKey(shard), SnapshotKey(shard)}
 }
 
-// LeaseKey holds who leads the shard.
+// LeaseKey holds the shard's lease.
 func LeaseKey(shard nstance.ShardID) string { return "lease/" + string(shard) + ".json" }
 
-// ClusterLeaseKey holds who may make and rotate the cluster's keys.
+// ClusterLeaseKey holds the catalogue of the cluster's keys.
 const ClusterLeaseKey = "lease/cluster.json"
 
 // DefinitionPrefix begins the keys of a shard's definitions.
@@ -43,8 +43,8 @@ func DefinitionKey(shard nstance.ShardID, digest string) string {
 	return DefinitionPrefix(shard) + digest
 }
 
-// ResolvedKey holds what the names and addresses in a shard's configuration
-// stood for when they were last looked up.
+// ResolvedKey holds the last results of looking up the names and addresses in a
+// shard's configuration.
 func ResolvedKey(shard nstance.ShardID) string { return "resolved/" + string(shard) + ".json" }
 
 // FetchedPrefix begins the keys of a shard's fetched user data.
@@ -89,8 +89,8 @@ type Ref struct {
 // Key returns the record's key.
 func (r Ref) Key() string { return InstanceKey(r.Shard, r.Tenant, r.Group, r.ID) }
 
-// ParseInstanceKey is the inverse of Ref.Key. With an Invalid error comes what
-// could be understood, so that a stray object can be laid at a group's door.
+// ParseInstanceKey is the inverse of Ref.Key. With an Invalid error it returns the
+// parts that could be parsed, so that a foreign object can be assigned to a group.
 func ParseInstanceKey(key string) (Ref, error) {
 	rest, ok := strings.CutPrefix(key, "instance/")
 	if !ok {

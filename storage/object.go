@@ -18,8 +18,8 @@ import (
 // anew after others have changed the object.
 const maxAttempts = 6
 
-// held is what is known of an object. It is never changed, only replaced, so
-// readers need no lock.
+// held is an object as it was last read or written. It is never changed, only
+// replaced, so readers need no lock.
 type held[T Document] struct {
 	value   T
 	version Version
@@ -28,51 +28,51 @@ type held[T Document] struct {
 
 func (h *held[T]) header() Header { return h.value.header() }
 
-// fence keeps a term that is over from writing.
+// fence prevents writes of a term that is over.
 type fence struct {
 	epoch uint64
 	check func() error
 }
 
-// allow fails with Unavailable when the term is over, or when what stands was
-// written by a later one.
-func (f fence) allow(key string, standing uint64) error {
+// allow fails with Unavailable when the term is over, or when a later term has
+// written the stored object.
+func (f fence) allow(key string, stored uint64) error {
 	if f.check != nil {
 		if err := f.check(); err != nil {
 			return nstance.Errorf(nstance.Unavailable, "write %s: this term is over: %w", key, err)
 		}
 	}
-	if f.epoch != 0 && standing > f.epoch {
-		return nstance.Errorf(nstance.Unavailable, "write %s: term %d is over: term %d has written it", key, f.epoch, standing)
+	if f.epoch != 0 && stored > f.epoch {
+		return nstance.Errorf(nstance.Unavailable, "write %s: term %d is over: term %d has written it", key, f.epoch, stored)
 	}
 	return nil
 }
 
-// one is a single conditionally written JSON object. Its methods that take a
-// context need the turn, which take gives; known does not.
-type one[T Document] struct {
+// guarded is one document, which is written under a condition. Its methods that
+// take a context need the lock.
+type guarded[T Document] struct {
 	store Store
 	key   string
 	fence fence
-	valid func(T) error // of what is read; nil: anything goes
-	turn  chan struct{} // holds a token while somebody reads or writes the object
+	valid func(T) error // checks what is read; nil: no check
+	lock  chan struct{} // holds a token during a read or write; a channel, so that waiting for it ends with ctx
 
-	now   atomic.Pointer[held[T]] // nil: absent, or not read yet
-	doubt atomic.Bool             // now may not be what is stored: read before the next write
+	current atomic.Pointer[held[T]] // nil: absent, or not read yet
+	inDoubt atomic.Bool             // current may differ from what is stored: read before the next write
 
-	unsettled   []string  // IDs of writes that may land still, oldest first; of the turn
+	unsettled   []string  // IDs of writes that may still land, oldest first; needs the lock
 	unsettledAt time.Time // when the last of them was sent
 }
 
 const (
-	// lateWrites is how long after it was sent a write without an answer may land.
+	// lateWrites is how long an unanswered write may still land after it was sent.
 	lateWrites = 10 * time.Minute
-	// maxUnsettled bounds how many such writes of one object are known.
+	// maxUnsettled bounds the unanswered writes that are remembered for one object.
 	maxUnsettled = 8
 )
 
-// unsettle remembers a write without an answer.
-func (o *one[T]) unsettle(id string) {
+// addUnsettled remembers an unanswered write.
+func (o *guarded[T]) addUnsettled(id string) {
 	o.unsettledAt = time.Now()
 	if !slices.Contains(o.unsettled, id) {
 		o.unsettled = append(o.unsettled, id)
@@ -82,13 +82,13 @@ func (o *one[T]) unsettle(id string) {
 	}
 }
 
-// mayLand reports whether a write without an answer may land still.
-func (o *one[T]) mayLand() bool {
+// mayLand reports whether an unanswered write may still land.
+func (o *guarded[T]) mayLand() bool {
 	return len(o.unsettled) > 0 && time.Since(o.unsettledAt) < lateWrites
 }
 
-// isOwn reports whether what stands is an own write of v, and settles it then.
-func (o *one[T]) isOwn(h *held[T], v T) bool {
+// isOwn reports whether the stored object is an own write of v, and settles it then.
+func (o *guarded[T]) isOwn(h *held[T], v T) bool {
 	if h == nil || !slices.Contains(o.unsettled, h.header().WriteID) || !equalBodies(h.value, v) {
 		return false
 	}
@@ -96,36 +96,35 @@ func (o *one[T]) isOwn(h *held[T], v T) bool {
 	return true
 }
 
-func newOne[T Document](s Store, key string, f fence) *one[T] {
-	return &one[T]{store: s, key: key, fence: f, turn: make(chan struct{}, 1)}
+func newGuarded[T Document](s Store, key string, f fence) *guarded[T] {
+	return &guarded[T]{store: s, key: key, fence: f, lock: make(chan struct{}, 1)}
 }
 
-// take waits for the turn. It is a channel, not a mutex, because it is held
-// while storage is asked, and waiting for it must end with ctx.
-func (o *one[T]) take(ctx context.Context) error {
+// acquire waits for the lock, which is held during calls of storage.
+func (o *guarded[T]) acquire(ctx context.Context) error {
 	select {
-	case o.turn <- struct{}{}:
+	case o.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return stopped(ctx, "wait for", o.key)
 	}
 }
 
-func (o *one[T]) give() { <-o.turn }
+func (o *guarded[T]) release() { <-o.lock }
 
-func (o *one[T]) know(h *held[T]) *held[T] {
-	o.now.Store(h)
-	o.doubt.Store(false)
+func (o *guarded[T]) setCurrent(h *held[T]) *held[T] {
+	o.current.Store(h)
+	o.inDoubt.Store(false)
 	return h
 }
 
-// read looks at storage. Nil without an error means absent. After an error
-// what is known stays in doubt.
-func (o *one[T]) read(ctx context.Context) (*held[T], error) {
-	o.doubt.Store(true)
+// read reads the stored object. Nil without an error means absent. After an error
+// the current object stays in doubt.
+func (o *guarded[T]) read(ctx context.Context) (*held[T], error) {
+	o.inDoubt.Store(true)
 	obj, err := o.store.Get(ctx, o.key)
 	if errors.Is(err, nstance.NotFound) {
-		return o.know(nil), nil
+		return o.setCurrent(nil), nil
 	}
 	if err != nil {
 		return nil, err
@@ -138,15 +137,15 @@ func (o *one[T]) read(ctx context.Context) (*held[T], error) {
 		return nil, err
 	}
 	h.version = obj.Version
-	return o.know(h), nil
+	return o.setCurrent(h), nil
 }
 
-// sure reads if what is known may be wrong.
-func (o *one[T]) sure(ctx context.Context) (*held[T], error) {
-	if o.doubt.Load() {
+// load returns the current object, and reads it first if it is in doubt.
+func (o *guarded[T]) load(ctx context.Context) (*held[T], error) {
+	if o.inDoubt.Load() {
 		return o.read(ctx)
 	}
-	return o.now.Load(), nil
+	return o.current.Load(), nil
 }
 
 func parse[T Document](key string, data []byte) (*held[T], error) {
@@ -157,10 +156,10 @@ func parse[T Document](key string, data []byte) (*held[T], error) {
 	return &held[T]{value: v, unknown: unknown}, nil
 }
 
-// create writes the object where there is none. After an earlier create whose
-// answer was lost, finding that one, with the same content, is success.
-func (o *one[T]) create(ctx context.Context, v T) (*held[T], error) {
-	base, err := o.sure(ctx)
+// create writes the object if it is absent. The object of an earlier create whose
+// answer was lost is success if it has the same content.
+func (o *guarded[T]) create(ctx context.Context, v T) (*held[T], error) {
+	base, err := o.load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +178,11 @@ func equalBodies[T Document](a, b T) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// update applies fn to a copy and writes it, unless fn changed nothing. What
-// others wrote meanwhile is read, and fn applied to that.
-func (o *one[T]) update(ctx context.Context, create bool, fn func(*T) error) (*held[T], error) {
+// update applies fn to a copy and writes it, unless fn changed nothing. After a
+// write of another process it reads that, and applies fn to it.
+func (o *guarded[T]) update(ctx context.Context, create bool, fn func(*T) error) (*held[T], error) {
 	for range maxAttempts {
-		base, err := o.sure(ctx)
+		base, err := o.load(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -199,10 +198,10 @@ func (o *one[T]) update(ctx context.Context, create bool, fn func(*T) error) (*h
 			return h, err
 		}
 	}
-	return nil, nstance.Errorf(nstance.Conflict, "update %s: others have changed it %d times meanwhile", o.key, maxAttempts)
+	return nil, nstance.Errorf(nstance.Conflict, "update %s: other writers changed it %d times in the meantime", o.key, maxAttempts)
 }
 
-// apply returns what fn makes of a copy of base, and whether that is different.
+// apply returns a copy of base after fn, and whether fn changed it.
 func apply[T Document](base *held[T], fn func(*T) error) (next T, changed bool, err error) {
 	if base == nil {
 		return next, true, fn(&next)
@@ -224,11 +223,11 @@ func apply[T Document](base *held[T], fn func(*T) error) (next T, changed bool, 
 	return next, !bytes.Equal(before, after), err
 }
 
-// write replaces base, or creates the object if base is nil. When the answer
-// is no or missing it looks what stands there: its own write ID means success,
-// base unchanged means that the write may be repeated, anything else is
-// Conflict, and is known from then on.
-func (o *one[T]) write(ctx context.Context, base *held[T], next T) (*held[T], error) {
+// write replaces base, or creates the object if base is nil. After a refusal or
+// without an answer it reads back: its own write ID means success, base unchanged
+// means that the write may be repeated, anything else is Conflict, and becomes the
+// current object.
+func (o *guarded[T]) write(ctx context.Context, base *held[T], next T) (*held[T], error) {
 	want, data, err := o.prepare(base, next)
 	if err != nil {
 		return nil, err
@@ -239,30 +238,30 @@ func (o *one[T]) write(ctx context.Context, base *held[T], next T) (*held[T], er
 		}
 		if want.version, err = o.put(ctx, base, data); err == nil {
 			o.unsettled = nil
-			return o.know(want), nil
+			return o.setCurrent(want), nil
 		}
 		if definite(err) {
 			return nil, err
 		}
-		o.unsettle(want.header().WriteID)
-		now, rerr := o.lookBack(ctx, err)
+		o.addUnsettled(want.header().WriteID)
+		now, rerr := o.readBack(ctx, err)
 		switch {
 		case rerr != nil:
 			return nil, rerr
 		case now != nil && now.header().WriteID == want.header().WriteID:
 			o.unsettled = nil
 			return now, nil
-		case base == nil && o.isOwn(now, next): // an earlier call's
+		case base == nil && o.isOwn(now, next): // the write of an earlier call
 			return now, nil
 		case !same(now, base):
 			return nil, changedError("write", o.key, base == nil)
 		}
 	}
-	return nil, givenUp("write", o.key, err)
+	return nil, gaveUp("write", o.key, err)
 }
 
-// prepare returns the object to be written, as a reader will see it.
-func (o *one[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
+// prepare returns the object to be written, as a reader will decode it.
+func (o *guarded[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
 	var unknown Unknown
 	if base != nil {
 		unknown = base.unknown
@@ -275,8 +274,8 @@ func (o *one[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
 	return want, data, err
 }
 
-// mayWrite waits before a repeated attempt, and checks that the term lasts.
-func (o *one[T]) mayWrite(ctx context.Context, base *held[T], attempt int, last error) error {
+// mayWrite waits before a retry, and checks that the term lasts.
+func (o *guarded[T]) mayWrite(ctx context.Context, base *held[T], attempt int, last error) error {
 	if attempt > 0 {
 		if !sleep.For(ctx, backoff(attempt)) {
 			return fmt.Errorf("write %s: gave up waiting: %w", o.key, last)
@@ -297,31 +296,31 @@ func backoff(attempt int) time.Duration {
 	return sleep.Jitter(d)
 }
 
-func (o *one[T]) put(ctx context.Context, base *held[T], data []byte) (Version, error) {
+func (o *guarded[T]) put(ctx context.Context, base *held[T], data []byte) (Version, error) {
 	if base == nil {
 		return o.store.PutIfAbsent(ctx, o.key, data)
 	}
 	return o.store.PutIfMatch(ctx, o.key, data, base.version)
 }
 
-// lookBack reads after a write whose outcome is unknown. Without an answer the
+// readBack reads after a write whose outcome is unknown. Without an answer the
 // outcome stays Ambiguous, and the next write reads first.
-func (o *one[T]) lookBack(ctx context.Context, cause error) (*held[T], error) {
+func (o *guarded[T]) readBack(ctx context.Context, cause error) (*held[T], error) {
 	now, err := o.read(ctx)
 	switch {
 	case err == nil:
 		return now, nil
 	case errors.Is(err, nstance.Invalid):
-		return nil, err // something unreadable stands there: it is not our write
+		return nil, err // the stored object is unreadable: it is not this write
 	}
-	return nil, nstance.Errorf(nstance.Ambiguous, "write %s: %v; and it cannot be read back: %w", o.key, cause, err)
+	return nil, nstance.Errorf(nstance.Ambiguous, "write %s: %v; reading back: %w", o.key, cause, err)
 }
 
-// remove deletes the object. That it is gone already is success.
-func (o *one[T]) remove(ctx context.Context) error {
+// remove deletes the object. A missing object is success.
+func (o *guarded[T]) remove(ctx context.Context) error {
 	var last error
 	for attempt := range maxAttempts {
-		base, err := o.sure(ctx)
+		base, err := o.load(ctx)
 		if err != nil || base == nil {
 			return err
 		}
@@ -330,13 +329,13 @@ func (o *one[T]) remove(ctx context.Context) error {
 		}
 		last = o.store.DeleteIfMatch(ctx, o.key, base.version)
 		if last == nil || errors.Is(last, nstance.NotFound) {
-			o.know(nil)
+			o.setCurrent(nil)
 			return nil
 		}
 		if definite(last) {
 			return last
 		}
-		now, err := o.lookBack(ctx, last)
+		now, err := o.readBack(ctx, last)
 		switch {
 		case err != nil:
 			return err
@@ -344,12 +343,12 @@ func (o *one[T]) remove(ctx context.Context) error {
 			return changedError("delete", o.key, false)
 		}
 	}
-	return givenUp("delete", o.key, last)
+	return gaveUp("delete", o.key, last)
 }
 
-// givenUp is the end of several attempts that changed nothing. A conflict
-// where nothing has changed is the store's trouble, not the caller's.
-func givenUp(op, key string, err error) error {
+// gaveUp is the error after the last attempt. A conflict although nothing has
+// changed is a failure of the store, and so Unavailable.
+func gaveUp(op, key string, err error) error {
 	if errors.Is(err, nstance.Conflict) {
 		return nstance.Errorf(nstance.Unavailable, "%s %s: refused %d times although nothing has changed: %v", op, key, maxAttempts, err)
 	}
@@ -363,7 +362,7 @@ func same[T Document](a, b *held[T]) bool {
 	return a.version == b.version
 }
 
-// definite reports whether a failed write is sure not to land, now or later.
+// definite reports whether a failed write will never land.
 func definite(err error) bool {
 	switch nstance.CodeOf(err) {
 	case nstance.Invalid, nstance.Denied, nstance.Quota, nstance.Throttled:
@@ -376,5 +375,5 @@ func changedError(op, key string, exists bool) error {
 	if exists {
 		return nstance.Errorf(nstance.Conflict, "%s %s: it exists already", op, key)
 	}
-	return nstance.Errorf(nstance.Conflict, "%s %s: somebody else has changed it", op, key)
+	return nstance.Errorf(nstance.Conflict, "%s %s: another writer has changed it", op, key)
 }

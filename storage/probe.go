@@ -14,14 +14,13 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Probe writes a few small objects under probe/ to learn whether s really
-// honours the conditions of its writes, in sequence and in a race. A back end
-// that accepts them and overwrites all the same would let two servers lead one
-// shard: it fails with Invalid. Any other error says that the probe could not
+// Probe writes a few small objects under probe/ to check that s honours the
+// conditions of its writes, in sequence and in a race. A back end that ignores
+// them would let two servers lead one shard: it fails with Invalid. Any other error says that the probe could not
 // finish, not that the back end is bad. Deletions need no condition.
 //
-// Probe removes what it has written, also when it fails, and what a probe has
-// left that was cut off more than an hour ago.
+// Probe removes what it has written, also when it fails, and the objects of probes
+// that were interrupted more than an hour ago.
 func Probe(ctx context.Context, s Store) error {
 	now := time.Now()
 	p := probe{s: s, key: probeKey(now)}
@@ -30,7 +29,7 @@ func Probe(ctx context.Context, s Store) error {
 	if err == nil {
 		err = p.race(ctx, race)
 	}
-	p.tidy(ctx, now, p.key, race)
+	p.cleanUp(ctx, now, p.key, race)
 	if err != nil && nstance.CodeOf(err) != nstance.Invalid {
 		return nstance.Errorf(nstance.CodeOf(err), "probe the storage: %w", err)
 	}
@@ -38,13 +37,13 @@ func Probe(ctx context.Context, s Store) error {
 }
 
 const (
-	probePrefix   = "probe/"
-	probeLeftover = time.Hour // an older object belongs to no probe that runs
-	tidyTime      = 10 * time.Second
-	maxTidied     = 1000
+	probePrefix    = "probe/"
+	probeLeftover  = time.Hour // an older object belongs to no running probe
+	cleanUpTimeout = 10 * time.Second
+	maxCleanedUp   = 1000
 )
 
-// probeKey returns a key that says when it was made.
+// probeKey returns a key that contains the time.
 func probeKey(now time.Time) string {
 	return probePrefix + strconv.FormatInt(now.Unix(), 10) + "-" + rand.Text()
 }
@@ -54,23 +53,23 @@ type probe struct {
 	key string
 }
 
-// tidy removes the probe's own objects and old ones of others. What it cannot
-// remove the next probe will.
-func (p probe) tidy(ctx context.Context, now time.Time, own ...string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+// cleanUp removes the probe's own objects and old ones of others. The next probe
+// removes the rest.
+func (p probe) cleanUp(ctx context.Context, now time.Time, own ...string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	page, _, err := ListPage(ctx, p.s, probePrefix, "", maxTidied)
+	page, _, err := ListPage(ctx, p.s, probePrefix, "", maxCleanedUp)
 	if err != nil {
 		return
 	}
 	for _, entry := range page {
 		if slices.Contains(own, entry.Key) || isLeftover(entry.Key, now) {
-			_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // as said above
+			_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // the next probe retries
 		}
 	}
 }
 
-// isLeftover reports whether a key is that of a probe which was cut off.
+// isLeftover reports whether a key is that of an interrupted probe.
 func isLeftover(key string, now time.Time) bool {
 	made, _, _ := strings.Cut(strings.TrimPrefix(key, probePrefix), "-")
 	sec, err := strconv.ParseInt(made, 10, 64)
@@ -105,8 +104,8 @@ func (p probe) run(ctx context.Context) error {
 	return nil
 }
 
-// race lets a few writers create one object: some back ends keep the condition
-// only as long as nobody hurries.
+// race lets a few writers create one object: some back ends honour the condition
+// only without concurrency.
 func (p probe) race(ctx context.Context, key string) error {
 	const writers = 8
 	var (
@@ -137,8 +136,7 @@ func (p probe) race(ctx context.Context, key string) error {
 
 func refused(err error) bool { return errors.Is(err, nstance.Conflict) }
 
-// flaw is a finding about the back end, unless the call failed for a reason of
-// its own.
+// flaw reports a defect of the back end, unless the call failed for another reason.
 func flaw(err error, what string) error {
 	if err != nil && !refused(err) {
 		return err

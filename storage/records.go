@@ -34,10 +34,10 @@ type Records struct {
 
 	contents *contents
 
-	mu          sync.RWMutex // guards what follows, never held over I/O
-	byID        map[nstance.InstanceID]*record
-	strays      []Problem // objects under the prefix that are no record of their own
-	snapTrouble error     // what was wrong with the snapshot
+	mu              sync.RWMutex // guards what follows, never held over I/O
+	byID            map[nstance.InstanceID]*record
+	foreign         []Problem // objects under the prefix that are no records
+	snapshotProblem error     // why the snapshot was not used
 }
 
 // RecordsOptions adjust NewRecords. Nil and zero mean the defaults.
@@ -62,13 +62,13 @@ type Problem struct {
 	Err    error
 }
 
-// A record is one instance's object and what is wrong with it.
+// A record is one instance's object and its problem, if any.
 type record struct {
-	*one[Instance]
-	ref     Ref
-	problem atomic.Pointer[Problem]
-	reads   atomic.Uint64 // asked for so far
-	done    uint64        // of which the last one that succeeded; guarded by the turn
+	*guarded[Instance]
+	ref            Ref
+	problem        atomic.Pointer[Problem]
+	readsRequested atomic.Uint64
+	lastRead       uint64 // number of the last read that succeeded; needs the lock
 }
 
 // NewRecords returns the records of a shard. Nothing is read before Load.
@@ -85,7 +85,7 @@ func NewRecords(s Store, shard nstance.ShardID, o *RecordsOptions) *Records {
 	}
 	return &Records{
 		store: s, shard: shard, fence: fence{opts.Epoch, opts.Check}, width: opts.Width, log: opts.Log,
-		byID: map[nstance.InstanceID]*record{}, snap: snapshots{turn: make(chan struct{}, 1)},
+		byID: map[nstance.InstanceID]*record{}, snap: snapshots{lock: make(chan struct{}, 1)},
 		contents: newContents(opts.Elapsed),
 	}
 }
@@ -100,11 +100,11 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 	if _, err := ParseInstanceKey(ref.Key()); err != nil {
 		return Instance{}, err
 	}
-	e, err := r.hold(ctx, rec.ID, &ref)
+	e, err := r.acquire(ctx, rec.ID, &ref)
 	if err != nil {
 		return Instance{}, err
 	}
-	defer r.drop(e)
+	defer r.release(e)
 	if e.ref != ref || e.problem.Load() != nil {
 		return Instance{}, changedError("write", e.key, true)
 	}
@@ -112,7 +112,7 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 		return Instance{}, err
 	}
 	h, err := e.create(ctx, rec)
-	if err := r.noted(e, err); err != nil {
+	if err := r.trackProblem(e, err); err != nil {
 		return Instance{}, err
 	}
 	return h.value, nil
@@ -121,7 +121,7 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 // Get returns a record from memory.
 func (r *Records) Get(id nstance.InstanceID) (Instance, bool) {
 	if e := r.lookup(id); e != nil {
-		h := e.now.Load()
+		h := e.current.Load()
 		return valueOf(h), h != nil
 	}
 	return Instance{}, false
@@ -131,7 +131,7 @@ func (r *Records) Get(id nstance.InstanceID) (Instance, bool) {
 func (r *Records) All() []Instance {
 	var all []Instance
 	for _, e := range r.entries() {
-		if h := e.now.Load(); h != nil {
+		if h := e.current.Load(); h != nil {
 			all = append(all, h.value)
 		}
 	}
@@ -143,7 +143,7 @@ func (r *Records) All() []Instance {
 // tried, in the order of their keys.
 func (r *Records) Problems() []Problem {
 	r.mu.RLock()
-	all := slices.Clone(r.strays)
+	all := slices.Clone(r.foreign)
 	r.mu.RUnlock()
 	for _, e := range r.entries() {
 		if p := e.problem.Load(); p != nil {
@@ -155,24 +155,24 @@ func (r *Records) Problems() []Problem {
 }
 
 // Update applies fn to a copy of the record and writes it under the condition
-// that nobody else has changed it. On the healthy path nothing is read. When
-// somebody else was faster (a late write of a former leader), fn is applied
-// again, to what stands there; fn may therefore meet its own effect. A lost
+// that it was not changed since. On the healthy path nothing is read. When
+// another writer was faster (a late write of a former leader), fn is applied
+// again, to the stored record; fn may therefore see its own effect. A lost
 // answer is settled by reading back the write ID. An fn that changes nothing
 // causes no write; an error of fn ends the call and is returned as it is.
 //
 // Fails with NotFound when there is no such record, Unavailable when the term
 // is over or storage did not take the write, Ambiguous when it may have
-// landed, Invalid when what stands there cannot be read, Conflict when others
-// always were faster, Denied and Throttled as storage says. After any of them
+// landed, Invalid when the stored record cannot be read, Conflict when other
+// writers were faster each time, Denied and Throttled as storage says. After any of them
 // memory holds what is known to be durable, and the next call reads first if
 // that is in doubt.
 func (r *Records) Update(ctx context.Context, id nstance.InstanceID, fn func(*Instance) error) (Instance, error) {
-	e, err := r.hold(ctx, id, nil)
+	e, err := r.acquire(ctx, id, nil)
 	if err != nil {
 		return Instance{}, err
 	}
-	defer r.drop(e)
+	defer r.release(e)
 	h, err := e.update(ctx, false, func(rec *Instance) error {
 		if err := fn(rec); err != nil {
 			return err
@@ -182,25 +182,25 @@ func (r *Records) Update(ctx context.Context, id nstance.InstanceID, fn func(*In
 		}
 		return nil
 	})
-	if err := r.noted(e, err); err != nil {
+	if err := r.trackProblem(e, err); err != nil {
 		return Instance{}, err
 	}
 	return h.value, nil
 }
 
-// Delete removes the record. That it is gone already is success. Fails with
-// Conflict when somebody else has changed it: what stands there is then in
-// memory, to decide again. Otherwise like Update.
+// Delete removes the record. A missing record is success. Fails with Conflict
+// when another writer has changed it: the stored record is then in memory, so
+// that the caller can decide again. Otherwise like Update.
 func (r *Records) Delete(ctx context.Context, id nstance.InstanceID) error {
-	e, err := r.hold(ctx, id, nil)
+	e, err := r.acquire(ctx, id, nil)
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer r.drop(e)
-	return r.noted(e, e.remove(ctx))
+	defer r.release(e)
+	return r.trackProblem(e, e.remove(ctx))
 }
 
 // Refresh reads the record again: a late write of a former leader may have
@@ -225,22 +225,22 @@ func (r *Records) Refresh(ctx context.Context, id nstance.InstanceID) (Instance,
 func (r *Records) refresh(ctx context.Context, ref Ref) (*held[Instance], error) {
 	asked := uint64(0)
 	if e := r.lookup(ref.ID); e != nil {
-		asked = e.reads.Add(1)
+		asked = e.readsRequested.Add(1)
 	}
-	e, err := r.hold(ctx, ref.ID, &ref)
+	e, err := r.acquire(ctx, ref.ID, &ref)
 	if err != nil {
 		return nil, err
 	}
-	defer r.drop(e)
-	if asked != 0 && e.done >= asked && !e.doubt.Load() {
-		return e.now.Load(), nil // somebody began to read after this call did
+	defer r.release(e)
+	if asked != 0 && e.lastRead >= asked && !e.inDoubt.Load() {
+		return e.current.Load(), nil // another read began after this call did
 	}
-	began := e.reads.Load()
+	began := e.readsRequested.Load()
 	h, err := e.read(ctx)
-	if err := r.noted(e, err); err != nil {
+	if err := r.trackProblem(e, err); err != nil {
 		return nil, err
 	}
-	e.done = began
+	e.lastRead = began
 	return h, nil
 }
 
@@ -275,9 +275,9 @@ func (r *Records) entries() []*record {
 	return slices.Collect(maps.Values(r.byID))
 }
 
-// hold takes the turn of a record; drop gives it back. Without ref the record
-// must be known, with ref it is made known.
-func (r *Records) hold(ctx context.Context, id nstance.InstanceID, ref *Ref) (*record, error) {
+// acquire takes the lock of a record; release frees it. Without ref the record
+// must be known, with ref an unknown one is added.
+func (r *Records) acquire(ctx context.Context, id nstance.InstanceID, ref *Ref) (*record, error) {
 	for {
 		e := r.lookup(id)
 		if e == nil && ref == nil {
@@ -286,13 +286,13 @@ func (r *Records) hold(ctx context.Context, id nstance.InstanceID, ref *Ref) (*r
 		if e == nil {
 			e = r.add(*ref)
 		}
-		if err := e.take(ctx); err != nil {
+		if err := e.acquire(ctx); err != nil {
 			return nil, err
 		}
 		if r.lookup(id) == e {
 			return e, nil
 		}
-		e.give() // it was deleted while this call waited
+		e.release() // it was deleted while this call waited
 	}
 }
 
@@ -301,37 +301,37 @@ func (r *Records) add(ref Ref) *record {
 	defer r.mu.Unlock()
 	e := r.byID[ref.ID]
 	if e == nil {
-		e = &record{one: newOne[Instance](r.store, ref.Key(), r.fence), ref: ref}
+		e = &record{guarded: newGuarded[Instance](r.store, ref.Key(), r.fence), ref: ref}
 		e.valid = ref.matches
 		r.byID[ref.ID] = e
 	}
 	return e
 }
 
-// drop forgets a record of which nothing is known, then gives back the turn.
-func (r *Records) drop(e *record) {
-	if e.now.Load() == nil && !e.doubt.Load() && e.problem.Load() == nil && !e.mayLand() {
+// release forgets a record that is known to be absent, and frees its lock.
+func (r *Records) release(e *record) {
+	if e.current.Load() == nil && !e.inDoubt.Load() && e.problem.Load() == nil && !e.mayLand() {
 		r.mu.Lock()
 		delete(r.byID, e.ref.ID)
 		r.mu.Unlock()
 	}
-	e.give()
+	e.release()
 }
 
-// noted remembers that the record is unreadable, if that is what err says, and
-// forgets it once the record has been read or written.
-func (r *Records) noted(e *record, err error) error {
+// trackProblem records that the record is unreadable if err is Invalid, and clears
+// that once the record has been read or written.
+func (r *Records) trackProblem(e *record, err error) error {
 	switch {
-	case !e.doubt.Load():
+	case !e.inDoubt.Load():
 		e.problem.Store(nil)
 	case errors.Is(err, nstance.Invalid):
-		r.blame(e, err)
+		r.recordProblem(e, err)
 	}
 	return err
 }
 
-func (r *Records) blame(e *record, err error) {
+func (r *Records) recordProblem(e *record, err error) {
 	r.log.Error("record cannot be read", "key", e.key, "code", nstance.CodeOf(err), "err", err)
-	e.doubt.Store(true) // so that the next call reads it
+	e.inDoubt.Store(true) // so that the next call reads it
 	e.problem.Store(&Problem{Key: e.key, Tenant: e.ref.Tenant, Group: e.ref.Group, ID: e.ref.ID, Err: err})
 }

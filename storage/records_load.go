@@ -10,28 +10,28 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// Load brings memory up to date: it lists the shard's keys and reads what has
-// changed, many at a time, without a limit on its duration. The first time it
-// takes from the shard's snapshot what has not changed since that was written.
-// It returns every record, and a Problem for each that exists and cannot be
-// read. An error means that the whole is not known; nothing may be decided
-// then. Load may be repeated at any time, beside all other calls.
+// Load brings memory up to date: it lists the shard's keys and reads the records
+// that have changed, many at a time, without a limit on its duration. The first
+// Load uses the shard's snapshot for records that have not changed since. It
+// returns every record, and a Problem for each that exists and cannot be read.
+// An error means that the records are not completely known; nothing may be
+// decided then. Load may be repeated at any time, beside all other calls.
 func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 	known := r.entries()
-	listed, strays, snap, err := r.survey(ctx, len(known) == 0)
+	listed, foreign, snap, err := r.listWithSnapshot(ctx, len(known) == 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the records of shard %s: %w", r.shard, err)
 	}
 	for _, e := range known {
 		if _, ok := listed[e.ref]; !ok {
-			listed[e.ref] = "" // gone, which its own read must confirm
+			listed[e.ref] = "" // gone: a read must confirm that
 		}
 	}
-	strays = append(strays, r.twice(listed)...)
+	foreign = append(foreign, r.rejectDuplicates(listed)...)
 	r.mu.Lock()
-	r.strays = strays
+	r.foreign = foreign
 	r.mu.Unlock()
-	for _, p := range strays {
+	for _, p := range foreign {
 		r.log.Error("object is no instance record", "key", p.Key, "err", p.Err)
 	}
 	r.restore(ctx, snap, listed)
@@ -41,41 +41,42 @@ func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 	return r.All(), r.Problems(), nil
 }
 
-// survey lists the shard's keys, and reads its snapshot meanwhile if asked to.
-func (r *Records) survey(ctx context.Context, fresh bool) (listed map[Ref]Version, strays []Problem, snap snapshot, err error) {
+// listWithSnapshot lists the shard's keys, and reads its snapshot at the same time
+// if fresh.
+func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[Ref]Version, foreign []Problem, snap snapshot, err error) {
 	aside, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	if fresh {
 		wg.Go(func() { snap = r.findSnapshot(aside) })
 	}
-	if listed, strays, err = r.list(ctx); err != nil {
-		stop() // nobody wants the snapshot any more
+	if listed, foreign, err = r.list(ctx); err != nil {
+		stop() // the snapshot is not needed any more
 	}
 	wg.Wait()
 	stop()
-	return listed, strays, snap, err
+	return listed, foreign, snap, err
 }
 
 func (r *Records) list(ctx context.Context) (map[Ref]Version, []Problem, error) {
 	listed := map[Ref]Version{}
-	var strays []Problem
+	var foreign []Problem
 	for entry, err := range r.store.List(ctx, InstancePrefix(r.shard), "") {
 		if err != nil {
 			return nil, nil, err
 		}
 		ref, err := ParseInstanceKey(entry.Key)
 		if err != nil {
-			strays = append(strays, Problem{Key: entry.Key, Tenant: ref.Tenant, Group: ref.Group, ID: ref.ID, Err: err})
+			foreign = append(foreign, Problem{Key: entry.Key, Tenant: ref.Tenant, Group: ref.Group, ID: ref.ID, Err: err})
 			continue
 		}
 		listed[ref] = entry.Version
 	}
-	return listed, strays, nil
+	return listed, foreign, nil
 }
 
-// twice finds IDs that stand in several groups, keeps the one that is known or
-// comes first, and returns the others as problems.
-func (r *Records) twice(listed map[Ref]Version) []Problem {
+// rejectDuplicates finds IDs with records in several groups, keeps the one that is
+// known or comes first, and returns the others as problems.
+func (r *Records) rejectDuplicates(listed map[Ref]Version) []Problem {
 	home := map[nstance.InstanceID]Ref{}
 	for ref := range listed {
 		if other, ok := home[ref.ID]; !ok || ref.Key() < other.Key() {
@@ -99,7 +100,7 @@ func (r *Records) twice(listed map[Ref]Version) []Problem {
 	return problems
 }
 
-// readAll reads what is listed with another version than is held.
+// readAll reads the records whose listed version is not the one in memory.
 func (r *Records) readAll(ctx context.Context, listed map[Ref]Version) error {
 	work := make(chan Ref)
 	var wg sync.WaitGroup
@@ -122,38 +123,37 @@ func (r *Records) readAll(ctx context.Context, listed map[Ref]Version) error {
 
 func (r *Records) holds(ref Ref, v Version) bool {
 	e := r.lookup(ref.ID)
-	if e == nil || e.doubt.Load() {
+	if e == nil || e.inDoubt.Load() {
 		return false
 	}
-	h := e.now.Load()
+	h := e.current.Load()
 	return h != nil && v != "" && h.version == v
 }
 
-// loadOne reads one record, again and again if storage stumbles, and turns
-// what remains into its Problem.
+// loadOne reads one record, with retries, and turns the last error into its Problem.
 func (r *Records) loadOne(ctx context.Context, ref Ref) {
 	for attempt := 1; ; attempt++ {
 		_, err := r.refresh(ctx, ref)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if attempt < maxAttempts && passing(err) && sleep.For(ctx, backoff(attempt)) {
+		if attempt < maxAttempts && transient(err) && sleep.For(ctx, backoff(attempt)) {
 			continue
 		}
 		if errors.Is(err, nstance.Invalid) {
-			return // which refresh has noted
+			return // refresh has recorded it
 		}
-		if e, herr := r.hold(ctx, ref.ID, &ref); herr == nil {
-			if e.doubt.Load() { // nobody has read it meanwhile
-				r.blame(e, err)
+		if e, herr := r.acquire(ctx, ref.ID, &ref); herr == nil {
+			if e.inDoubt.Load() { // it was not read in the meantime
+				r.recordProblem(e, err)
 			}
-			r.drop(e)
+			r.release(e)
 		}
 		return
 	}
 }
 
-// passing reports whether the same read may succeed in a moment.
-func passing(err error) bool {
+// transient reports whether a retry of a read may succeed.
+func transient(err error) bool {
 	return errors.Is(err, nstance.Unavailable) || errors.Is(err, nstance.Throttled) || errors.Is(err, nstance.Ambiguous)
 }

@@ -504,7 +504,7 @@ func TestDelete(t *testing.T) {
 			require.False(t, ok)
 		})
 	}
-	bubble(t, "spares what somebody else has changed, and shows it", func(t *testing.T) {
+	bubble(t, "spares a record that another writer has changed, and shows it", func(t *testing.T) {
 		b, rec := with(t)
 		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.RegisteredAt = born })
 		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Conflict)
@@ -668,7 +668,7 @@ func TestOneWriterPerRecord(t *testing.T) {
 		wg.Wait()
 		got, _ := b.recs.Get(one.ID)
 		require.Equal(t, 10, got.Reclaims)
-		require.Zero(t, b.Count(storagetest.Get), "and nobody had to read")
+		require.Zero(t, b.Count(storagetest.Get), "without a read")
 	})
 	for name, wait := range map[string]func(*testing.T, bed, storage.Instance){
 		"an update that waited for a deletion finds nothing": func(t *testing.T, b bed, rec storage.Instance) {

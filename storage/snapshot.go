@@ -18,10 +18,10 @@ import (
 
 // A shard's snapshot is what a new leader starts from: all records as of one
 // moment in one object, so that it reads that and what has changed since, and
-// not every record by itself. It is a cache. Nothing in it is believed unless
-// the listing shows the same key with the same version; a snapshot that is
-// damaged, of another shard or newer than its reader is worth nothing, and a
-// missing one costs time only.
+// not each record. It is a cache. A record in it is used only if the listing
+// shows the same key with the same version. A snapshot that is damaged, of
+// another shard or newer than its reader is ignored, and a missing one costs
+// time only.
 //
 // The object is gzip over lines of JSON: a snapshotHead, then a snapshotLine
 // for each record.
@@ -44,42 +44,42 @@ type snapshotLine struct {
 	Record  json.RawMessage `json:"record"`
 }
 
-// snapshots is what is known of the object. Its fields need the turn.
+// snapshots is what is known of the snapshot object. Its fields need the lock.
 type snapshots struct {
-	turn     chan struct{}
-	known    bool // whether the rest is what stands there
+	lock     chan struct{}
+	known    bool // the other fields are those of the stored object
 	version  Version
 	epoch    uint64
 	contents string
 }
 
-func (s *snapshots) take(ctx context.Context) error {
+func (s *snapshots) acquire(ctx context.Context) error {
 	select {
-	case s.turn <- struct{}{}:
+	case s.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return nstance.Errorf(nstance.Unavailable, "wait for the snapshot: %w", ctx.Err())
 	}
 }
 
-func (s *snapshots) give() { <-s.turn }
+func (s *snapshots) release() { <-s.lock }
 
 // SaveSnapshot stores what memory holds as the shard's snapshot, so that the
-// next leader need not read every record, and reports whether it did: where
-// nothing has changed since the last one, nothing is written. Records that are
-// in doubt are left out. Fails with Unavailable when the term is over, Conflict
+// next leader need not read every record, and reports whether it did: without a
+// change since the last one, nothing is written. Records that are in doubt are
+// left out. Fails with Unavailable when the term is over, Conflict
 // when another writer was faster, Invalid when the shard is too large for one
 // object, and otherwise as storage says; after any of them it may be repeated.
 func (r *Records) SaveSnapshot(ctx context.Context) (saved bool, err error) {
 	s := &r.snap
-	if err := s.take(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return false, err
 	}
-	defer s.give()
-	all := r.certain()
+	defer s.release()
+	all := r.confirmedRecords()
 	contents := contentsOf(all)
 	if !s.known {
-		if err := r.lookAtSnapshot(ctx); err != nil {
+		if err := r.readSnapshotHead(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -90,58 +90,57 @@ func (r *Records) SaveSnapshot(ctx context.Context) (saved bool, err error) {
 		s.known = false // read before the next attempt: it may have landed
 		return false, err
 	}
-	r.blameSnapshot(nil)
+	r.recordSnapshotProblem(nil)
 	return true, nil
 }
 
-// SnapshotTrouble returns what was wrong with the snapshot that Load found, nil
-// once there is a good one. It slows the next takeover down and endangers
-// nothing.
-func (r *Records) SnapshotTrouble() error {
+// SnapshotProblem returns why Load did not use the snapshot, nil once there is a
+// good one. It only slows the next takeover down.
+func (r *Records) SnapshotProblem() error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.snapTrouble
+	return r.snapshotProblem
 }
 
-func (r *Records) blameSnapshot(err error) {
+func (r *Records) recordSnapshotProblem(err error) {
 	if err != nil {
 		r.log.Warn("snapshot not used, records are read one by one", "shard", r.shard, "code", nstance.CodeOf(err), "err", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.snapTrouble = err
+	r.snapshotProblem = err
 }
 
-// pinned is a record with its key.
-type pinned struct {
+// A keyedRecord is a record with its key.
+type keyedRecord struct {
 	key string
 	*held[Instance]
 }
 
-// certain returns the records that are known to be as memory has them, in the
+// confirmedRecords returns the records in memory that are not in doubt, in the
 // order of their keys.
-func (r *Records) certain() []pinned {
-	var all []pinned
+func (r *Records) confirmedRecords() []keyedRecord {
+	var all []keyedRecord
 	for _, e := range r.entries() {
-		if h := e.now.Load(); h != nil && !e.doubt.Load() {
-			all = append(all, pinned{e.key, h})
+		if h := e.current.Load(); h != nil && !e.inDoubt.Load() {
+			all = append(all, keyedRecord{e.key, h})
 		}
 	}
-	slices.SortFunc(all, func(a, b pinned) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(all, func(a, b keyedRecord) int { return cmp.Compare(a.key, b.key) })
 	return all
 }
 
-func contentsOf(all []pinned) string {
+func contentsOf(all []keyedRecord) string {
 	sum := sha256.New()
 	for _, p := range all {
-		_, _ = io.WriteString(sum, p.key+" "+string(p.version)+"\n") // a hash takes everything
+		_, _ = io.WriteString(sum, p.key+" "+string(p.version)+"\n") // a hash never fails
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// lookAtSnapshot learns what stands there. What cannot be understood may be
-// replaced: it is a cache.
-func (r *Records) lookAtSnapshot(ctx context.Context) error {
+// readSnapshotHead reads the head of the stored snapshot. One that cannot be read
+// may be replaced: it is a cache.
+func (r *Records) readSnapshotHead(ctx context.Context) error {
 	obj, err := r.store.Get(ctx, SnapshotKey(r.shard))
 	if errors.Is(err, nstance.NotFound) {
 		obj, err = Object{}, nil
@@ -149,18 +148,18 @@ func (r *Records) lookAtSnapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.snap.saw(obj.Version, snapshotHead{})
+	r.snap.setKnown(obj.Version, snapshotHead{})
 	if pages, err := openSnapshot(r.shard, obj.Data); err == nil {
-		r.snap.saw(obj.Version, pages.head)
+		r.snap.setKnown(obj.Version, pages.head)
 	}
 	return nil
 }
 
-func (s *snapshots) saw(v Version, head snapshotHead) {
+func (s *snapshots) setKnown(v Version, head snapshotHead) {
 	s.known, s.version, s.epoch, s.contents = true, v, head.Epoch, head.Contents
 }
 
-func (r *Records) writeSnapshot(ctx context.Context, all []pinned, contents string) error {
+func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents string) error {
 	s, key := &r.snap, SnapshotKey(r.shard)
 	if err := r.fence.allow(key, s.epoch); err != nil {
 		return err
@@ -177,12 +176,12 @@ func (r *Records) writeSnapshot(ctx context.Context, all []pinned, contents stri
 		v, err = r.store.PutIfMatch(ctx, key, data, s.version)
 	}
 	if err == nil {
-		s.saw(v, head)
+		s.setKnown(v, head)
 	}
 	return err
 }
 
-func packSnapshot(head snapshotHead, all []pinned) ([]byte, error) {
+func packSnapshot(head snapshotHead, all []keyedRecord) ([]byte, error) {
 	var out bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
 	if err != nil {
@@ -212,7 +211,7 @@ type snapshot struct {
 	lines [][]byte
 }
 
-// openSnapshot unpacks data as far as its head says what it is.
+// openSnapshot unpacks data and decodes the head.
 func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
 	var s snapshot
 	key := SnapshotKey(shard)
@@ -222,7 +221,7 @@ func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
 	}
 	text, err := io.ReadAll(bufio.NewReader(io.LimitReader(zip, maxSnapshot+1)))
 	if err == nil && len(text) > maxSnapshot {
-		err = errors.New("it unpacks to too much")
+		err = errors.New("it is too large when unpacked")
 	}
 	if err != nil {
 		return s, unreadable(key, "%w", err)
@@ -232,11 +231,11 @@ func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
 		return s, err
 	}
 	if s.head.Shard != shard {
-		return s, unreadable(key, "it is of shard %q", s.head.Shard)
+		return s, unreadable(key, "it belongs to shard %q", s.head.Shard)
 	}
 	s.lines = slices.Collect(bytes.Lines(rest))
 	if len(s.lines) != s.head.Records {
-		return s, unreadable(key, "it has %d records, and %d are promised", len(s.lines), s.head.Records)
+		return s, unreadable(key, "it has %d records, its head says %d", len(s.lines), s.head.Records)
 	}
 	return s, nil
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// snapshotPatience bounds how long Load waits for the snapshot: what takes
-// longer than this saves nothing.
-const snapshotPatience = 10 * time.Second
+// snapshotTimeout bounds how long Load waits for the snapshot: a slower one saves
+// no time.
+const snapshotTimeout = 10 * time.Second
 
-// findSnapshot reads the shard's snapshot. One that cannot be had or used is
-// reported, and empty.
+// findSnapshot reads the shard's snapshot. One that cannot be read or used is
+// reported, and returned empty.
 func (r *Records) findSnapshot(ctx context.Context) snapshot {
-	limited, cancel := context.WithTimeout(ctx, snapshotPatience)
+	limited, cancel := context.WithTimeout(ctx, snapshotTimeout)
 	defer cancel()
-	if r.snap.take(limited) != nil {
-		return snapshot{} // somebody is writing it: then it is of no use now
+	if r.snap.acquire(limited) != nil {
+		return snapshot{} // it is being written
 	}
-	defer r.snap.give()
+	defer r.snap.release()
 	obj, err := r.getSnapshot(limited)
 	if errors.Is(err, nstance.NotFound) {
-		r.snap.saw("", snapshotHead{})
+		r.snap.setKnown("", snapshotHead{})
 		return snapshot{}
 	}
 	if err == nil {
@@ -38,39 +38,39 @@ func (r *Records) findSnapshot(ctx context.Context) snapshot {
 		}
 	}
 	if ctx.Err() == nil {
-		r.blameSnapshot(err)
+		r.recordSnapshotProblem(err)
 	}
 	return snapshot{}
 }
 
-// usableSnapshot opens what stands there, and takes down what it is, so that
-// the next one can replace it.
+// usableSnapshot opens the stored snapshot, and records its version, so that the
+// next one can replace it.
 func (r *Records) usableSnapshot(obj Object) (snapshot, error) {
 	found, err := openSnapshot(r.shard, obj.Data)
 	if err != nil {
-		r.snap.saw(obj.Version, snapshotHead{})
+		r.snap.setKnown(obj.Version, snapshotHead{})
 		return snapshot{}, err
 	}
-	r.snap.saw(obj.Version, found.head)
+	r.snap.setKnown(obj.Version, found.head)
 	if own := r.fence.epoch; own != 0 && found.head.Epoch > own {
 		return snapshot{}, nstance.Errorf(nstance.Conflict, "%s was written by term %d, later than this one, %d", obj.Key, found.head.Epoch, own)
 	}
 	return found, nil
 }
 
-// getSnapshot reads the object, again a few times if storage stumbles.
+// getSnapshot reads the object, with a few retries.
 func (r *Records) getSnapshot(ctx context.Context) (Object, error) {
 	for attempt := 1; ; attempt++ {
 		obj, err := r.store.Get(ctx, SnapshotKey(r.shard))
-		if err == nil || !passing(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
+		if err == nil || !transient(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
 			return obj, err
 		}
 	}
 }
 
-// restore takes from the snapshot every record that is listed with the same
-// version, several at a time since that is work for the processor. What is
-// damaged is left to be read like everything else that is listed.
+// restore uses every record of the snapshot that is listed with the same version,
+// several at a time since decoding is CPU work. Damaged ones are read like all
+// other listed records.
 func (r *Records) restore(ctx context.Context, s snapshot, listed map[Ref]Version) {
 	var next, damaged atomic.Int64
 	var wg sync.WaitGroup
@@ -85,11 +85,11 @@ func (r *Records) restore(ctx context.Context, s snapshot, listed map[Ref]Versio
 	}
 	wg.Wait()
 	if n := damaged.Load(); n > 0 {
-		r.blameSnapshot(unreadable(SnapshotKey(r.shard), "%d of its %d records are damaged", n, len(s.lines)))
+		r.recordSnapshotProblem(unreadable(SnapshotKey(r.shard), "%d of its %d records are damaged", n, len(s.lines)))
 	}
 }
 
-// restoreOne fails when the line cannot be understood.
+// restoreOne fails when the line cannot be decoded.
 func (r *Records) restoreOne(ctx context.Context, data []byte, listed map[Ref]Version) error {
 	var line snapshotLine
 	if err := json.Unmarshal(data, &line); err != nil {
@@ -100,7 +100,7 @@ func (r *Records) restoreOne(ctx context.Context, data []byte, listed map[Ref]Ve
 		return err
 	}
 	if v := listed[ref]; v == "" || v != line.Version {
-		return nil // it has changed since, or is gone
+		return nil // changed since, or gone
 	}
 	h, err := parse[Instance](line.Key, line.Record)
 	if err == nil {
@@ -110,14 +110,14 @@ func (r *Records) restoreOne(ctx context.Context, data []byte, listed map[Ref]Ve
 		return err
 	}
 	h.version = line.Version
-	e, err := r.hold(ctx, ref.ID, &ref)
+	e, err := r.acquire(ctx, ref.ID, &ref)
 	if err != nil {
 		return nil // ctx has ended, which the caller sees
 	}
-	defer r.drop(e)
-	untouched := e.now.Load() == nil && !e.doubt.Load() && e.problem.Load() == nil
-	if e.ref == ref && untouched { // else somebody in this process knows better
-		e.know(h)
+	defer r.release(e)
+	untouched := e.current.Load() == nil && !e.inDoubt.Load() && e.problem.Load() == nil
+	if e.ref == ref && untouched { // else this process has newer knowledge of it
+		e.setCurrent(h)
 	}
 	return nil
 }

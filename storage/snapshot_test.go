@@ -94,7 +94,7 @@ func TestSnapshot(t *testing.T) {
 		recs, reads := b.load(t)
 		require.Len(t, recs, 100)
 		require.Zero(t, reads)
-		require.NoError(t, b.recs.SnapshotTrouble())
+		require.NoError(t, b.recs.SnapshotProblem())
 		plain := b.next(8)
 		plain.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: -1})
 		want, _ := plain.load(t)
@@ -169,18 +169,18 @@ func TestSnapshot(t *testing.T) {
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
 			require.Equal(t, 1, reads)
-			require.ErrorContains(t, b.recs.SnapshotTrouble(), "1 of its 3 records are damaged")
+			require.ErrorContains(t, b.recs.SnapshotProblem(), "1 of its 3 records are damaged")
 		})
 	}
 	for name, tc := range map[string]struct {
 		change func(string) string
 		says   string
 	}{
-		"of another shard":        {func(s string) string { return strings.Replace(s, `"shard":"z1"`, `"shard":"z2"`, 1) }, `it is of shard "z2"`},
+		"of another shard":        {func(s string) string { return strings.Replace(s, `"shard":"z1"`, `"shard":"z2"`, 1) }, `it belongs to shard "z2"`},
 		"of a newer major format": {func(s string) string { return strings.Replace(s, `"format":"1.0"`, `"format":"2.0"`, 1) }, "newer than 1.0"},
 		"without a format":        {func(s string) string { return strings.Replace(s, `"format":"1.0",`, ``, 1) }, "no format field"},
 		"of a later term":         {func(s string) string { return strings.Replace(s, `"epoch":7`, `"epoch":9`, 1) }, "written by term 9"},
-		"short of a record":       {func(s string) string { return s[:strings.LastIndex(s[:len(s)-1], "\n")+1] }, "2 records, and 3 are promised"},
+		"short of a record":       {func(s string) string { return s[:strings.LastIndex(s[:len(s)-1], "\n")+1] }, "2 records, its head says 3"},
 		"empty":                   {func(string) string { return "" }, "cannot be read"},
 	} {
 		bubble(t, "one that is "+name+" is reported and not used", func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestSnapshot(t *testing.T) {
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
 			require.Equal(t, 3, reads)
-			require.ErrorContains(t, b.recs.SnapshotTrouble(), tc.says)
+			require.ErrorContains(t, b.recs.SnapshotProblem(), tc.says)
 		})
 	}
 	bubble(t, "one that is damaged is reported, not used, and replaced by the next", func(t *testing.T) {
@@ -199,12 +199,12 @@ func TestSnapshot(t *testing.T) {
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
 			require.Equal(t, 3, reads)
-			require.ErrorIs(t, b.recs.SnapshotTrouble(), nstance.Invalid)
+			require.ErrorIs(t, b.recs.SnapshotProblem(), nstance.Invalid)
 
 			saved, err := b.recs.SaveSnapshot(t.Context())
 			require.NoError(t, err)
 			require.True(t, saved)
-			require.NoError(t, b.recs.SnapshotTrouble())
+			require.NoError(t, b.recs.SnapshotProblem())
 			_, reads = b.next(9).load(t)
 			require.Zero(t, reads)
 		}
@@ -214,7 +214,7 @@ func TestSnapshot(t *testing.T) {
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: -1})
 		recs, _ := b.load(t)
 		require.Len(t, recs, 3)
-		require.ErrorIs(t, b.recs.SnapshotTrouble(), nstance.Unavailable)
+		require.ErrorIs(t, b.recs.SnapshotProblem(), nstance.Unavailable)
 	})
 	bubble(t, "one that never comes is not waited for", func(t *testing.T) {
 		b := snapped(t, 3)
@@ -223,14 +223,14 @@ func TestSnapshot(t *testing.T) {
 		recs, _, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		require.Len(t, recs, 3)
-		require.Error(t, b.recs.SnapshotTrouble())
+		require.Error(t, b.recs.SnapshotProblem())
 		require.LessOrEqual(t, time.Since(began), 10*time.Second)
 	})
 	bubble(t, "a missing one is no trouble", func(t *testing.T) {
 		b := filled(t, 3)
 		_, reads := b.load(t)
 		require.Equal(t, 3, reads)
-		require.NoError(t, b.recs.SnapshotTrouble())
+		require.NoError(t, b.recs.SnapshotProblem())
 	})
 }
 

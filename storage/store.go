@@ -1,6 +1,6 @@
 // Package storage keeps the truth of a shard: small objects under string keys,
-// each written under a condition, so that two writers never overwrite one
-// another unseen.
+// each written under a condition, so that two writers never overwrite each
+// other unnoticed.
 //
 // [Store] is the port. This package brings two drivers, [Dir] over a directory
 // and [Memory]; adapters for object stores live beside it. storagetest checks
@@ -8,9 +8,9 @@
 // conditions and ignores them.
 //
 // Above the port, [Records] keeps the instances of a shard and [Doc] single
-// documents such as a shard's state. Both hold what they know in memory, write
-// without reading first, and settle an answer that got lost by reading back
-// the write ID that every conditionally written object carries.
+// documents such as a shard's state. Both keep what they read and wrote in
+// memory, write without reading first, and settle a lost answer by reading back
+// the write ID that every document carries.
 package storage
 
 import (
@@ -24,9 +24,9 @@ import (
 // A Version names what a key holds. It is opaque: compare it, do not order it.
 //
 // Different bytes never have the same version. Equal bytes may: an object
-// store may derive versions from content. Whoever must tell his own write from
-// an equal one puts a random write ID into the object, as [Header] does. [Dir]
-// and [Memory] give every write a version of its own.
+// store may derive versions from content. A writer that must recognise its own
+// write puts a random write ID into the object, as [Header] does. [Dir] and
+// [Memory] give every write a version of its own.
 type Version string
 
 // An Object is what a key holds.
@@ -70,7 +70,7 @@ type Store interface {
 	// DeleteIfMatch removes what has version v. It fails with Conflict when
 	// the key has changed, NotFound when it is gone. On back ends without
 	// conditional deletion a write that comes between look and deletion may be
-	// lost: delete only what nobody else writes any more.
+	// lost: delete only objects without other writers.
 	DeleteIfMatch(ctx context.Context, key string, v Version) error
 
 	// List yields the entries whose key begins with prefix and sorts after
@@ -112,7 +112,7 @@ func ValidateKey(key string) error {
 
 const keyChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
-// begin is how every call of a driver starts: nothing has happened yet.
+// begin checks the key and ctx at the start of each call of a driver.
 func begin(ctx context.Context, op, key string) error {
 	if err := ValidateKey(key); err != nil {
 		return err
