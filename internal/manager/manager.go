@@ -1,5 +1,5 @@
 // Package manager is what the clouds' secret managers have in common: a name
-// with a prefix, a bounded question, and an answer whose meaning is told by its
+// with a prefix, a request with a timeout, and an answer that is classified by its
 // status, never by its text.
 package manager
 
@@ -15,30 +15,29 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// DefaultTimeout bounds one question, with all that the client repeats.
+// DefaultTimeout bounds one Get, retries of the client included.
 const DefaultTimeout = 10 * time.Second
 
-// Attempts is how often clients send a request. Callers have longer timeouts of their own.
+// Attempts is how often clients send a request. Callers use longer timeouts.
 const Attempts = 3
 
-// A Driver asks one service.
+// A Driver calls one service.
 type Driver interface {
-	// Get returns the present version of the secret of that whole name.
+	// Get returns the current version of the secret with that full name.
 	Get(ctx context.Context, name string) ([]byte, error)
 
-	// Fault says what the service has answered, if err is an answer of it.
+	// Fault returns the service's answer, if err is one.
 	Fault(err error) (Fault, bool)
 }
 
-// A Fault is an answer that brought no secret.
+// A Fault is an answer without a secret.
 type Fault struct {
 	Status int          // HTTP
-	Word   string       // the service's own word for it, such as AccessDeniedException; may be empty
-	Means  nstance.Code // where the status alone does not say it; empty: it does
+	Word   string       // the service's own error code, such as AccessDeniedException; may be empty
+	Means  nstance.Code // where the status alone is ambiguous; empty: by the status
 }
 
-// code is what a fault means. That something does not exist is for drivers to
-// say: 404 may be a wrong address.
+// code classifies a fault. Only drivers return NotFound: 404 may be a wrong address.
 func (f Fault) code() nstance.Code {
 	switch {
 	case f.Means != "":
@@ -63,7 +62,7 @@ type Options struct {
 
 type source struct {
 	driver  Driver
-	service string // as people call it
+	service string // its common name
 	opts    Options
 }
 
@@ -98,7 +97,7 @@ func (s *source) failed(ctx context.Context, name string, err error) error {
 		if f.Word != "" {
 			text += " " + f.Word[:min(len(f.Word), 64)]
 		}
-		return nstance.Errorf(f.code(), "secret %s: %s answers %s to %s", name, s.service, text, s.opts.Prefix+name)
+		return nstance.Errorf(f.code(), "secret %s: %s answered %s for %s", name, s.service, text, s.opts.Prefix+name)
 	}
 	if broken, ok := errors.AsType[*url.Error](err); ok {
 		err = broken.Err // the URL may hold a signature

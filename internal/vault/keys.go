@@ -7,7 +7,7 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// KeyVariable holds the secret key where nothing else is said.
+// KeyVariable is the default variable of the secret key.
 const KeyVariable = "NSTANCE_SECRET_KEY"
 
 // The providers of secret keys, as command lines name them.
@@ -17,14 +17,14 @@ const (
 	NoKeys     = "none" // private keys are readable for every reader of the store
 )
 
-// A KeySource says where the secret keys are that seal a vault: what the flags
-// --key-provider and --key-source say.
+// A KeySource names the secret keys that seal a vault, as the flags --key-provider
+// and --key-source do.
 type KeySource struct {
 	Provider string // KeysInEnv, KeysInFile or NoKeys
 	Source   string // name of the variable, empty for KeyVariable; or path of the file
 }
 
-// Box returns what seals with the first key of the source and opens with any;
+// Box returns a box that seals with the first key of the source and opens with any;
 // nil means that nothing is sealed. It fails with Invalid, which names the flag,
 // when the source is not there or holds no key, Denied when the file may not be
 // read, and never quotes a key.
@@ -55,7 +55,7 @@ func (k KeySource) fromEnv(getenv func(string) string) ([]secret.Key, error) {
 	text := getenv(name)
 	if text == "" {
 		return nil, nstance.FieldError("--key-source",
-			"set it to what openssl rand -base64 32 prints, or say --key-provider none where storage is not sealed", "variable %.64s is not set", name)
+			"set it to what openssl rand -base64 32 prints, or use --key-provider none where storage is not sealed", "variable %.64s is not set", name)
 	}
 	keys, err := secret.ParseKeys(text)
 	if e, ok := errors.AsType[*nstance.Error](err); ok {

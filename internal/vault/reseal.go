@@ -11,25 +11,25 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// resealTries bounds how often one object is sealed again because another process
-// has written it meanwhile.
-const resealTries = 5
+// maxResealAttempts bounds the attempts for one object that other processes write
+// in the meantime.
+const maxResealAttempts = 5
 
-// A Sealing is what became of one secret object.
+// A Sealing is the result for one secret object.
 type Sealing struct {
 	Name  string // of the secret, without the folder that all of them are in
-	Stale bool   // it was, or would be, sealed again with the first key
-	Err   error  // why it was left as it is
+	Stale bool   // it was sealed again with the first key, or would be
+	Err   error  // why it was not changed
 }
 
-// Reseal seals every secret in store that was sealed with another key than the
-// first one of box with that, and tells of each. It changes nothing else: what
-// cannot be opened is left alone and told, as is what is not sealed at all. A dry
-// run writes nothing. The error is that of listing.
+// Reseal seals every secret in store again that was sealed with another key than the
+// first one of box, and reports each secret. Secrets that cannot be opened or are
+// not sealed are reported and not changed. A dry run writes nothing. The error is
+// that of listing.
 //
 // It may be repeated, and run beside servers and itself: each object is replaced
 // only if it has not been written since it was read.
-func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bool, tell func(Sealing)) error {
+func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bool, report func(Sealing)) error {
 	for entry, err := range store.List(ctx, storage.SecretKey(""), "") {
 		if err != nil {
 			return err
@@ -40,9 +40,9 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 		}
 		stale, err := reseal(ctx, store, box, name, dryRun)
 		if errors.Is(err, nstance.NotFound) {
-			continue // gone meanwhile
+			continue // deleted in the meantime
 		}
-		tell(Sealing{Name: name, Stale: stale, Err: err})
+		report(Sealing{Name: name, Stale: stale, Err: err})
 		if ctx.Err() != nil {
 			return nstance.Errorf(nstance.Unavailable, "interrupted: %w", ctx.Err())
 		}
@@ -51,7 +51,7 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 }
 
 func reseal(ctx context.Context, store storage.Store, box *secret.Box, name string, dryRun bool) (stale bool, err error) {
-	for range resealTries {
+	for range maxResealAttempts {
 		var obj storage.Object
 		if obj, err = store.Get(ctx, storage.SecretKey(name)); err != nil {
 			return false, err
@@ -72,5 +72,5 @@ func reseal(ctx context.Context, store storage.Store, box *secret.Box, name stri
 		}
 		stale = true // read again: another process wrote it, or the answer was lost
 	}
-	return stale, nstance.Errorf(nstance.Conflict, "others have written it %d times meanwhile", resealTries)
+	return stale, nstance.Errorf(nstance.Conflict, "other processes wrote it %d times in the meantime", maxResealAttempts)
 }

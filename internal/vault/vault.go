@@ -51,8 +51,8 @@ func (v *Vault) open(name string, data []byte) ([]byte, error) {
 	case v.box != nil:
 		return v.box.Open(name, data)
 	}
-	// Without a box nothing can be opened, but what is sealed can be told from
-	// a bare key, and is called by its name instead of "no PEM".
+	// Without a box nothing can be opened, but a sealed object can be told from
+	// a bare key, for a better error than "no PEM".
 	if _, err := secret.Plain().Open(name, data); errors.Is(err, nstance.Denied) {
 		return nil, err
 	}
@@ -79,38 +79,38 @@ func (v *Vault) seal(name string, data []byte) ([]byte, error) {
 	return v.box.Seal(name, data)
 }
 
-// tombstone stands where a private key has been destroyed. It is no key, so that
-// it is not taken for a key, and it exists, so that no other is created.
-const tombstone = "destroyed\n"
+// destroyedMarker replaces a destroyed private key. It cannot be parsed as a key, and
+// it exists, so that no other key is created under the name.
+const destroyedMarker = "destroyed\n"
 
-// Destroy replaces an object by a tombstone. Backups, and older versions that a
-// bucket keeps, are out of its reach.
+// Destroy replaces an object by a marker. It does not reach backups and older
+// versions that a bucket keeps.
 func (v *Vault) Destroy(ctx context.Context, name string) error {
 	obj, err := v.store.Get(ctx, Key(name))
 	if errors.Is(err, nstance.NotFound) {
-		return v.settled(ctx, name, v.PutIfAbsent(ctx, name, []byte(tombstone)))
+		return v.checkDestroyed(ctx, name, v.PutIfAbsent(ctx, name, []byte(destroyedMarker)))
 	}
 	if err != nil {
 		return err
 	}
-	if data, err := v.open(name, obj.Data); err == nil && string(data) == tombstone {
+	if data, err := v.open(name, obj.Data); err == nil && string(data) == destroyedMarker {
 		return nil
 	}
-	data, err := v.seal(name, []byte(tombstone))
+	data, err := v.seal(name, []byte(destroyedMarker))
 	if err != nil {
 		return err
 	}
 	_, err = v.store.PutIfMatch(ctx, Key(name), data, obj.Version)
-	return v.settled(ctx, name, err)
+	return v.checkDestroyed(ctx, name, err)
 }
 
-// settled looks what stands there after a write that was refused or got no
-// answer: another process may have destroyed the same key at the same time.
-func (v *Vault) settled(ctx context.Context, name string, err error) error {
+// checkDestroyed reads back after a write that was refused or got no answer: another
+// process may have destroyed the same key at the same time.
+func (v *Vault) checkDestroyed(ctx context.Context, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if data, gerr := v.Get(ctx, name); gerr == nil && string(data) == tombstone {
+	if data, gerr := v.Get(ctx, name); gerr == nil && string(data) == destroyedMarker {
 		return nil
 	}
 	return err

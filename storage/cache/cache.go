@@ -1,11 +1,11 @@
-// Package cache remembers, on the machine itself, what a server would like to
-// show but can do without: the journal of events. It is a SQLite file that may
-// be deleted at any time. Nothing is ever decided by what it says.
+// Package cache keeps, on the machine itself, what a server shows but can do
+// without: the journal of events. It is a SQLite file that may be deleted at any
+// time. No decision depends on it.
 //
-// Writers never wait: what they hand over is queued, bounded, and written in
-// batches by [Cache.Run]. While the disk is full it is kept, and when there are
-// too many, dropped and counted. A file that is found damaged, or deleted, is
-// replaced by an empty one, open or not. [Cache.Problems] tells of all that.
+// Writers never wait: events are queued, bounded, and written in batches by
+// [Cache.Run]. While the disk is full they stay queued; events beyond the bound
+// are dropped and counted. A file that is damaged or deleted is replaced by an
+// empty one, open or not. [Cache.Problems] reports all that.
 package cache
 
 import (
@@ -22,44 +22,44 @@ type Cache struct {
 	opts    Options
 	rebuilt string
 
-	mu      sync.Mutex // guards what follows, never held over I/O
-	file    *file      // nil: there is none at present, Run goes on trying
-	unsound error      // why file must be replaced; nil: no reason is known
-	events  []nstance.Event
-	dropped uint64 // since the beginning
-	told    uint64 // those of them that remarks speak of
-	failure error  // why nothing can be written; nil: it can
-	since   time.Time
-	remarks []remark
+	mu              sync.Mutex // guards what follows, never held over I/O
+	file            *file      // nil: none at present, Run retries
+	replaceReason   error      // why file must be replaced; nil: it need not be
+	events          []nstance.Event
+	dropped         uint64 // since the beginning
+	droppedReported uint64 // dropped events that notes report
+	failure         error  // why writes fail; nil: they succeed
+	since           time.Time
+	notes           []note
 
-	running  bool            // Run writes
-	flushing bool            // at this moment
-	readers  []chan struct{} // closed by the next flush that began after they came
+	running  bool            // Run is active
+	flushing bool            // a flush is active
+	waiting  []chan struct{} // of readers; closed by the next flush that begins after they were added
 
 	wake chan struct{} // something is queued
 	full chan struct{} // a whole batch is
 
-	pause time.Duration // of Run only: until the next attempt, after one that failed; 0: none did
-	last  int64         // of Run only: number of the newest event
+	retryDelay time.Duration // of Run only: after a failed write; 0: the last one succeeded
+	last       int64         // of Run only: number of the newest event
 
 	counts map[share]int // of Run only: events in the file; nil: not counted yet
 }
 
 // Options adjust Open. Nil and zero mean the defaults.
 type Options struct {
-	MaxEvents int           // events kept, without alarms; 100,000. Older ones go, in batches, so that there may be a tenth more for a while: first those of the tenants that have most
+	MaxEvents int           // events kept, without alarms; 100,000. Older ones are deleted in batches, so that there may be a tenth more for a while: first those of the tenants with the most events
 	MaxAlarms int           // alarms kept; 10,000. Likewise
-	Queue     int           // events waiting to be written; 8,192. What comes beyond costs the tenant that has most, and is counted
-	Interval  time.Duration // longest wait before a batch is written; 250ms. The file is looked after at twenty times that
+	Queue     int           // events waiting to be written; 8,192. Beyond that, events of the tenant with the most are dropped and counted
+	Interval  time.Duration // longest wait before a batch is written; 250ms. The file is checked at twenty times that
 	Log       *slog.Logger  // nil: discard
 }
 
 const (
-	batch    = 512              // events after which a batch is written at once
-	chunk    = 1000             // rows deleted in one transaction
-	patience = 10 * time.Second // for one batch, also for the last one after Run's context has ended
-	busy     = 10 * time.Second // wait for a lock that another process holds
-	slowest  = 5 * time.Second  // between two attempts to write
+	batch         = 512              // events after which a batch is written at once
+	deleteChunk   = 1000             // rows deleted in one transaction
+	flushTimeout  = 10 * time.Second // for one batch, also for the last one after Run's context has ended
+	busyTimeout   = 10 * time.Second // wait for a lock that another process holds
+	maxRetryDelay = 5 * time.Second  // between two attempts to write
 )
 
 func (o *Options) orDefaults() Options {
@@ -105,7 +105,7 @@ func (c *Cache) Dropped() uint64 {
 	return c.dropped
 }
 
-// Rebuilt returns where the file is that Open could not use and set aside, or
+// Rebuilt returns the new path of a file that Open could not use and set aside, or
 // "" if there was none.
 func (c *Cache) Rebuilt() string { return c.rebuilt }
 

@@ -15,23 +15,22 @@ import (
 type file struct {
 	write *sql.DB // one connection: SQLite has one writer anyway
 	read  *sql.DB
-	was   fs.FileInfo    // of the file when it was looked at last
+	was   fs.FileInfo    // at the last check
 	users sync.WaitGroup // readers
 }
 
 func (f *file) close() error { return errors.Join(f.read.Close(), f.write.Close()) }
 
-// Reasons why a file must be replaced, beside those of Open.
+// Reasons to replace a file, beside those of Open.
 var (
 	errDeleted  = errors.New("the file was deleted")
 	errReplaced = errors.New("the file was replaced by another")
 	errCut      = errors.New("the file was cut off")
 )
 
-// look reports whether the file at path is still the one that is open, and can
-// be read. What is written to a file that was deleted goes nowhere, and SQLite
-// does not say so.
-func (f *file) look(ctx context.Context, path string) error {
+// check reports whether the file at path is still the one that is open, and can
+// be read. Writes to a deleted file are lost, and SQLite does not report that.
+func (f *file) check(ctx context.Context, path string) error {
 	now, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -52,7 +51,7 @@ func (f *file) look(ctx context.Context, path string) error {
 	return classify(err)
 }
 
-// events returns how many events are in the file, -1 if that cannot be told.
+// events returns the number of events in the file, -1 if it is unknown.
 func (f *file) events(ctx context.Context) (n int) {
 	if err := f.write.QueryRowContext(ctx, "SELECT count(*) FROM events").Scan(&n); err != nil {
 		return -1
@@ -60,8 +59,8 @@ func (f *file) events(ctx context.Context) (n int) {
 	return n
 }
 
-// reading calls do with the file's readers. An error that is the file's fault
-// has Run replace it.
+// reading calls do with the file's readers. After an error that the file caused,
+// Run replaces the file.
 func (c *Cache) reading(do func(*sql.DB) error) error {
 	c.mu.Lock()
 	f := c.file
@@ -74,17 +73,17 @@ func (c *Cache) reading(do func(*sql.DB) error) error {
 	defer f.users.Done()
 	err := do(f.read)
 	if unusable(err) {
-		c.suspect(f, err)
+		c.requestReplacement(f, err)
 	}
 	return err
 }
 
-// suspect has Run replace f, unless it has done so already.
-func (c *Cache) suspect(f *file, why error) {
+// requestReplacement has Run replace f, unless it has done so already.
+func (c *Cache) requestReplacement(f *file, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.file == f && c.unsound == nil {
-		c.unsound = why
+	if c.file == f && c.replaceReason == nil {
+		c.replaceReason = why
 		signal(c.wake)
 	}
 }

@@ -46,23 +46,23 @@ func Open(path string, o *Options) (*Cache, error) {
 		return nil, pathError(path, err)
 	}
 	if c.file, c.rebuilt, err = openAny(c.path, c.opts); err != nil {
-		if !noRoom(err) {
+		if !storageFull(err) {
 			return nil, err
 		}
-		c.outcome(err)
+		c.recordOutcome(err)
 		signal(c.wake)
 	}
 	if c.rebuilt != "" {
-		c.remark("the journal's file could not be used, and was kept as %s", c.rebuilt)
+		c.addNote("the journal's file could not be used, and was kept as %s", c.rebuilt)
 	}
 	return c, nil
 }
 
-// aside is added to the name of a file that cannot be used.
-const aside = ".corrupt"
+// corruptSuffix is appended to the name of a file that cannot be used.
+const corruptSuffix = ".corrupt"
 
-// openAny opens what is at path. If that cannot be used, it is set aside under
-// the name that is returned, and an empty file takes its place.
+// openAny opens the file at path. A file that cannot be used is renamed to the path
+// that is returned, and an empty one is made.
 func openAny(path string, opts Options) (f *file, rebuilt string, err error) {
 	if err := touch(path); err != nil {
 		return nil, "", pathError(path, err)
@@ -70,7 +70,7 @@ func openAny(path string, opts Options) (f *file, rebuilt string, err error) {
 	if f, err = openFile(path); err == nil || !unusable(err) {
 		return f, "", err
 	}
-	rebuilt = path + aside
+	rebuilt = path + corruptSuffix
 	opts.Log.Warn("cache set aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
 	if err := setAside(path, rebuilt); err != nil {
 		return nil, rebuilt, pathError(path, err)
@@ -123,17 +123,17 @@ func openFile(path string) (_ *file, err error) {
 	return f, nil
 }
 
-// readerLife is how long a connection for reading is used: it remembers what
-// it has read, and would not notice that the file is damaged since.
+// readerLife is how long a connection for reading is used: it caches pages, and
+// would not detect later damage of the file.
 const readerLife = 5 * time.Second
 
-// dsn sets what every connection needs: a write-ahead log, so that readers and
-// the writer do not wait for one another, and no sync per transaction, since a
-// power cut may cost the last events but never the file.
+// dsn sets the options of every connection: a write-ahead log, so that readers and
+// the writer do not wait for each other, and no sync per transaction, since a
+// power cut may lose the last events but never the file.
 // See https://www.sqlite.org/wal.html and https://www.sqlite.org/pragma.html#pragma_synchronous.
 func dsn(path, more string) string {
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
-	u.RawQuery = fmt.Sprintf("_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&%s", busy.Milliseconds(), more)
+	u.RawQuery = fmt.Sprintf("_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&%s", busyTimeout.Milliseconds(), more)
 	return u.String()
 }
 
@@ -178,7 +178,7 @@ const (
 	codeShortRead = 522 // extends codeIO: the file ends before what it should contain
 )
 
-// unusable reports whether the file's content is at fault.
+// unusable reports whether the file's content is the cause.
 func unusable(err error) bool {
 	if errors.Is(err, errOtherVersion) || errors.Is(err, errDamaged) {
 		return true
@@ -187,9 +187,9 @@ func unusable(err error) bool {
 	return code == codeCorrupt || code == codeNotADB || resultCode(err) == codeShortRead
 }
 
-// noRoom reports whether nothing can be written at present: the disk is full,
+// storageFull reports whether nothing can be written at present: the disk is full,
 // or a quota, or it fails.
-func noRoom(err error) bool {
+func storageFull(err error) bool {
 	code := primaryCode(err)
 	return code == codeFull || code == codeIO && resultCode(err) != codeShortRead || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
@@ -213,11 +213,11 @@ func classify(err error) error {
 	return nstance.Errorf(nstance.Unavailable, "cache: %w", err)
 }
 
-func setAside(path, aside string) error {
+func setAside(path, renamed string) error {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
-		err := os.Rename(path+suffix, aside+suffix)
+		err := os.Rename(path+suffix, renamed+suffix)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = os.Remove(aside + suffix)
+			err = os.Remove(renamed + suffix)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -93,9 +93,9 @@ func (f Filter) where() (string, []any) {
 }
 
 // Events returns the matching events, oldest first, with the journal's
-// numbers. What Append took before is among them, unless it cannot be written.
+// numbers. Events appended before are included, unless they cannot be written.
 func (c *Cache) Events(ctx context.Context, f Filter) (events []nstance.Event, err error) {
-	c.settle(ctx)
+	c.waitForFlush(ctx)
 	err = c.reading(func(db *sql.DB) error {
 		events, err = f.events(ctx, db)
 		return err

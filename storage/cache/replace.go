@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// sound makes sure that there is a file that can be used, and replaces it if
-// not: what was in it is lost then, what is queued is not.
-func (c *Cache) sound(ctx context.Context) error {
+// ensureFile makes sure that there is a usable file, and replaces one that is not:
+// its events are lost then, queued ones are not.
+func (c *Cache) ensureFile(ctx context.Context) error {
 	c.mu.Lock()
-	f, why := c.file, c.unsound
+	f, why := c.file, c.replaceReason
 	c.mu.Unlock()
 	switch {
 	case f == nil:
@@ -21,47 +21,47 @@ func (c *Cache) sound(ctx context.Context) error {
 	case why != nil:
 		return c.replace(ctx, f, why)
 	}
-	if why = f.look(ctx, c.path); hopeless(why) {
+	if why = f.check(ctx, c.path); mustReplace(why) {
 		return c.replace(ctx, f, why)
 	}
 	return why
 }
 
-// hopeless reports whether an error means that the file must be replaced.
-func hopeless(err error) bool {
+// mustReplace reports whether an error means that the file must be replaced.
+func mustReplace(err error) bool {
 	return unusable(err) || errors.Is(err, errDeleted) || errors.Is(err, errReplaced) || errors.Is(err, errCut)
 }
 
-// replace lets go of the file, once nobody reads it any more, and opens another
-// in its place. Readers meanwhile get Unavailable.
+// replace closes the file after its last reader has finished, and opens another one
+// in its place. Until then readers get Unavailable.
 func (c *Cache) replace(ctx context.Context, old *file, why error) error {
 	c.mu.Lock()
-	c.file, c.unsound = nil, nil
+	c.file, c.replaceReason = nil, nil
 	c.mu.Unlock()
-	old.users.Wait() // a reader that closed after the next file was opened could remove its log
+	old.users.Wait() // a reader that closes after the next file is opened could remove its log
 	lost := "its events are lost"
 	if n := old.events(ctx); n >= 0 {
 		lost = fmt.Sprintf("its %d events are lost", n)
 	}
 	if err := old.close(); err != nil {
-		c.opts.Log.Warn("cache not closed well", "path", c.path, "err", err)
+		c.opts.Log.Warn("cache not closed", "path", c.path, "err", err)
 	}
 	where := ""
 	if unusable(why) || errors.Is(why, errCut) {
-		if err := setAside(c.path, c.path+aside); err != nil {
+		if err := setAside(c.path, c.path+corruptSuffix); err != nil {
 			return pathError(c.path, err)
 		}
-		where = ", kept as " + c.path + aside
+		where = ", kept as " + c.path + corruptSuffix
 	} else if err := removeLogs(c.path); err != nil {
 		return pathError(c.path, err)
 	}
 	c.opts.Log.Warn("cache replaced", "path", c.path, "lost", lost, "err", why)
-	c.remark("the journal's file was replaced%s, and %s: %v", where, lost, why)
+	c.addNote("the journal's file was replaced%s, and %s: %v", where, lost, why)
 	return c.reopen()
 }
 
-// removeLogs removes what belongs to a database that is not there any more. A
-// file that has come into its place keeps nothing of it.
+// removeLogs removes the logs of a database that is gone. The file in its place must
+// not use them.
 func removeLogs(path string) error {
 	for _, suffix := range []string{"-wal", "-shm"} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +71,7 @@ func removeLogs(path string) error {
 	return nil
 }
 
-// reopen opens what is at the path, or makes it. Numbers of events go on.
+// reopen opens the file at the path, or makes it. Event numbers continue.
 func (c *Cache) reopen() error {
 	f, rebuilt, err := openAny(c.path, c.opts)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Cache) reopen() error {
 		return errors.Join(classify(err), f.close())
 	}
 	if rebuilt != "" {
-		c.remark("the journal's file could not be used, and was kept as %s", rebuilt)
+		c.addNote("the journal's file could not be used, and was kept as %s", rebuilt)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,7 +89,7 @@ func (c *Cache) reopen() error {
 	return nil
 }
 
-// numberFrom has the next event numbered later than last.
+// numberFrom makes the next event's number greater than last.
 func (f *file) numberFrom(last int64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -10,33 +10,34 @@ import (
 )
 
 // Run writes what is queued, in batches, until ctx ends; then it writes the
-// rest and returns nil. A batch that cannot be written is tried again, and a
-// file that cannot be used any more is replaced: trouble with the cache never
-// ends a server. Problems and the log tell of it. It is called once.
+// rest and returns nil. A batch that cannot be written is retried, and a file that
+// cannot be used any more is replaced: a failure of the cache never ends a server.
+// Problems and the log report it. It is called once.
 func (c *Cache) Run(ctx context.Context) error {
 	c.setRunning(true)
 	defer c.setRunning(false)
-	look := time.NewTicker(20 * c.opts.Interval)
-	defer look.Stop()
+	check := time.NewTicker(20 * c.opts.Interval)
+	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			c.flush(ctx)
 			return nil
-		case <-look.C:
+		case <-check.C:
 		case <-c.wake:
 		}
-		if c.gather(ctx) && !c.flush(ctx) {
+		if c.waitForBatch(ctx) && !c.flush(ctx) {
 			signal(c.wake)
 		}
 	}
 }
 
-// gather waits until a batch is worth writing, or returns false when ctx ends.
-func (c *Cache) gather(ctx context.Context) bool {
+// waitForBatch waits for a full batch or the interval, and returns false when ctx
+// ends.
+func (c *Cache) waitForBatch(ctx context.Context) bool {
 	full, wait := c.full, c.opts.Interval
-	if c.pause > 0 {
-		full, wait = nil, c.pause // the queue may be full and stay so: do not spin
+	if c.retryDelay > 0 {
+		full, wait = nil, c.retryDelay // the queue may stay full: do not spin
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -49,21 +50,21 @@ func (c *Cache) gather(ctx context.Context) bool {
 	return true
 }
 
-// flush writes everything that is queued and reports whether that succeeded.
-// It finishes its batch even when ctx ends.
+// flush writes all queued events and reports whether that succeeded. It finishes its
+// batch even when ctx ends.
 func (c *Cache) flush(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	defer c.release(c.readersOf(true))
+	defer c.release(c.takeWaiting(true))
 	err := c.write(ctx)
-	if hopeless(err) { // the next file has room for what this one did not take
+	if mustReplace(err) { // retry with the new file
 		err = c.write(ctx)
 	}
-	c.outcome(err)
+	c.recordOutcome(err)
 	if err == nil {
-		c.pause = 0
+		c.retryDelay = 0
 	} else {
-		c.pause = min(max(2*c.pause, c.opts.Interval), slowest)
+		c.retryDelay = min(max(2*c.retryDelay, c.opts.Interval), maxRetryDelay)
 	}
 	return err == nil
 }
@@ -73,17 +74,16 @@ func (c *Cache) setRunning(running bool) {
 	c.running = running
 	c.mu.Unlock()
 	if !running {
-		c.release(c.readersOf(false))
+		c.release(c.takeWaiting(false))
 	}
 }
 
-// readersOf returns the readers that wait for the flush that begins now, if one
-// does.
-func (c *Cache) readersOf(flush bool) []chan struct{} {
+// takeWaiting returns the waiting readers, and sets whether a flush begins now.
+func (c *Cache) takeWaiting(flush bool) []chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := c.readers
-	c.readers, c.flushing = nil, flush
+	out := c.waiting
+	c.waiting, c.flushing = nil, flush
 	return out
 }
 
@@ -96,16 +96,16 @@ func (c *Cache) release(readers []chan struct{}) {
 	}
 }
 
-// settle waits until everything that is queued now has been written, or could
-// not be. It does not wait while nothing can be written.
-func (c *Cache) settle(ctx context.Context) {
+// waitForFlush waits until the events that are queued now were written, or failed to
+// be. It does not wait while writes fail.
+func (c *Cache) waitForFlush(ctx context.Context) {
 	c.mu.Lock()
 	if !c.running || c.failure != nil || len(c.events) == 0 && !c.flushing {
 		c.mu.Unlock()
 		return
 	}
 	done := make(chan struct{})
-	c.readers = append(c.readers, done)
+	c.waiting = append(c.waiting, done)
 	c.mu.Unlock()
 	signal(c.wake)
 	signal(c.full)
@@ -115,26 +115,26 @@ func (c *Cache) settle(ctx context.Context) {
 	}
 }
 
-// write writes everything that is queued to a sound file.
+// write writes all queued events to a usable file.
 func (c *Cache) write(ctx context.Context) error {
-	if err := c.sound(ctx); err != nil {
+	if err := c.ensureFile(ctx); err != nil {
 		return err
 	}
-	events := c.take()
+	events := c.takeQueue()
 	err := c.store(ctx, events)
 	if err != nil {
-		c.counts = nil // what has landed is not known
+		c.counts = nil // it is unknown which events landed
 		c.putBack(events)
 	} else {
 		err = c.trimEvents(ctx, events)
 	}
 	if unusable(err) {
-		c.suspect(c.file, err)
+		c.requestReplacement(c.file, err)
 	}
 	return err
 }
 
-func (c *Cache) take() []nstance.Event {
+func (c *Cache) takeQueue() []nstance.Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	events := c.events
@@ -142,8 +142,8 @@ func (c *Cache) take() []nstance.Event {
 	return events
 }
 
-// putBack queues again what could not be written, before what came since. The
-// newest events are dropped if that is too much.
+// putBack queues events again that could not be written, before newer ones. If the
+// queue is full, the newest events are dropped.
 func (c *Cache) putBack(events []nstance.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

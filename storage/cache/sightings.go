@@ -7,16 +7,15 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Sighting is the first that the journal knows of a notice.
+// A Sighting is the first event of a notice in the journal.
 type Sighting struct {
-	Seq      nstance.Seq // of the event that tells of it
+	Seq      nstance.Seq // of that event
 	Instance nstance.InstanceID
 	EventID  string
 }
 
-// Sightings returns the notices that matching events tell of, each once, those
-// first heard of last first: as many as f.Limit says, whatever else happened
-// since. f.Newest is ignored. What is still queued is not among them.
+// Sightings returns the notices of the matching events, each once, the newest first,
+// at most f.Limit of them. f.Newest is ignored. Queued events are not included.
 func (c *Cache) Sightings(ctx context.Context, f Filter) (all []Sighting, err error) {
 	err = c.reading(func(db *sql.DB) error {
 		all, err = f.sightings(ctx, db)

@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A share is what is kept apart: the events of one tenant, and its alarms.
+// A share is counted and trimmed by itself: the events of one tenant, or its alarms.
 type share struct {
 	tenant nstance.TenantID
 	alarm  bool
@@ -18,8 +18,8 @@ type share struct {
 func shareOf(e nstance.Event) share { return share{e.Tenant, e.Type == nstance.EventAlarm} }
 
 // trimEvents deletes the oldest events once there are a tenth too many, and the
-// oldest alarms likewise: those of the tenants that have most, so that one that
-// makes much costs the others nothing.
+// oldest alarms likewise: those of the tenants with the most, so that a noisy tenant
+// costs the others nothing.
 func (c *Cache) trimEvents(ctx context.Context, written []nstance.Event) error {
 	if err := c.count(ctx, written); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (c *Cache) count(ctx context.Context, written []nstance.Event) error {
 	return nil
 }
 
-// surplus returns how many events of each share must go so that keep of them are
-// left: none, until there are a tenth too many. The smaller shares stay whole.
+// surplus returns how many events of each share to delete so that keep of them are
+// left: none, until there are a tenth too many. Smaller shares stay complete.
 func (c *Cache) surplus(alarm bool, keep int) map[share]int {
 	var all []share
 	total := 0
@@ -98,19 +98,19 @@ func (c *Cache) surplus(alarm bool, keep int) map[share]int {
 	return surplus
 }
 
-// trimShare deletes the oldest events of one share, a chunk at a time so that
+// trimShare deletes the oldest events of one share in small transactions, so that
 // readers and the queue never wait long.
 func (c *Cache) trimShare(ctx context.Context, s share, surplus int) error {
-	const of = "tenant = ? AND (json_extract(body, '$.event') = '" + string(nstance.EventAlarm) + "') = ?"
+	const ofShare = "tenant = ? AND (json_extract(body, '$.event') = '" + string(nstance.EventAlarm) + "') = ?"
 	var first, last int64
-	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM (SELECT seq FROM events WHERE "+of+" ORDER BY seq LIMIT ?)",
+	row := c.file.write.QueryRowContext(ctx, "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0) FROM (SELECT seq FROM events WHERE "+ofShare+" ORDER BY seq LIMIT ?)",
 		string(s.tenant), s.alarm, surplus)
 	if err := row.Scan(&first, &last); err != nil {
 		return classify(err)
 	}
-	for ; first <= last; first += chunk {
-		end := min(first+chunk-1, last)
-		done, err := c.file.write.ExecContext(ctx, "DELETE FROM events WHERE seq BETWEEN ? AND ? AND "+of, first, end, string(s.tenant), s.alarm)
+	for ; first <= last; first += deleteChunk {
+		end := min(first+deleteChunk-1, last)
+		done, err := c.file.write.ExecContext(ctx, "DELETE FROM events WHERE seq BETWEEN ? AND ? AND "+ofShare, first, end, string(s.tenant), s.alarm)
 		if err != nil {
 			c.counts = nil // to be counted again
 			return classify(fmt.Errorf("delete old events: %w", err))
@@ -121,8 +121,8 @@ func (c *Cache) trimShare(ctx context.Context, s share, surplus int) error {
 	return nil
 }
 
-// queueEvent adds an event to those that wait, as long as there is room, and
-// else drops the latest one of the tenant that has most. It needs c.mu.
+// queueEvent queues an event. If the queue is full, it drops the latest event of the
+// tenant with the most. It needs c.mu.
 func (c *Cache) queueEvent(e nstance.Event) {
 	if len(c.events) < c.opts.Queue {
 		c.events = append(c.events, e)

@@ -1,10 +1,9 @@
-// Package secret seals what must not be readable in object storage: the keys of
-// the certificate authorities, the nonce key, secret files.
+// Package secret seals objects that must not be readable in object storage: the
+// keys of the certificate authorities, the nonce key, secret files.
 //
-// A [Box] encrypts with AES-256-GCM. What it seals names the key by an ID, so
+// A [Box] encrypts with AES-256-GCM. A sealed object names the key by an ID, so
 // that keys can be replaced one by one, and is bound to the object's name, so
-// that an attacker who can write to storage cannot pass one secret off as
-// another.
+// that an attacker who can write to storage cannot swap two secrets.
 package secret
 
 import (
@@ -32,10 +31,10 @@ const (
 
 // A Box seals and opens secrets. It is safe for concurrent use.
 type Box struct {
-	keys []lock // none: a plain box
+	keys []cipherKey // none: a plain box
 }
 
-type lock struct {
+type cipherKey struct {
 	key  Key
 	aead func() cipher.AEAD // a function for the same reason as in Key
 }
@@ -54,19 +53,18 @@ func NewBox(keys ...Key) (*Box, error) {
 			return nil, invalid("use NewKey, ParseKey, FromEnv or FromFile", "a secret key is not set")
 		}
 		if box.find(key.id[:]) != nil {
-			return nil, invalid("name each key once", "%s is there twice", key)
+			return nil, invalid("name each key once", "%s is given twice", key)
 		}
 		aead, err := newAEAD(key)
 		if err != nil {
 			return nil, err
 		}
-		box.keys = append(box.keys, lock{key, func() cipher.AEAD { return aead }})
+		box.keys = append(box.keys, cipherKey{key, func() cipher.AEAD { return aead }})
 	}
 	return box, nil
 }
 
-// Plain returns a Box that encrypts nothing, for development and where storage
-// itself is trusted. It opens nothing that was encrypted, and no other Box
+// Plain returns a Box that encrypts nothing, for development and trusted storage. It opens nothing that was encrypted, and no other Box
 // opens what it sealed, so that encryption never ends by accident.
 func Plain() *Box { return &Box{} }
 
@@ -104,8 +102,8 @@ func (b *Box) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, b.String())
 // MarshalText returns String, for logs and JSON.
 func (b *Box) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// Seal returns plain in a form that only Open with the same name gives back.
-// Each call returns other bytes. It fails with Invalid when name is empty.
+// Seal returns plain in a form that only Open with the same name opens. Each call
+// returns different bytes. It fails with Invalid when name is empty.
 func (b *Box) Seal(name string, plain []byte) ([]byte, error) {
 	if name == "" {
 		return nil, invalid("name the object that it is for", "secret has no name")
@@ -150,7 +148,7 @@ func (b *Box) openSealed(name string, head, body []byte) ([]byte, error) {
 	id := head[len(magic)+1:]
 	found := b.find(id)
 	if found == nil {
-		return nil, fault(nstance.Denied, name, "pass that key, too", "is encrypted with key %s, which is not among those given", hex.EncodeToString(id))
+		return nil, fault(nstance.Denied, name, "pass that key too", "is encrypted with key %s, which is not among those given", hex.EncodeToString(id))
 	}
 	plain, err := found.aead().Open(nil, nil, body, associated(head, name))
 	if err != nil {
@@ -169,7 +167,7 @@ func (b *Box) Stale(data []byte) bool {
 }
 
 // SealedWith returns the ID of the key that data was encrypted with; false: it
-// was not. It needs no key, and says nothing about whether data is whole.
+// was not. It needs no key, and does not check data.
 func SealedWith(data []byte) (keyID string, sealed bool) {
 	if len(data) < headerSize || !bytes.HasPrefix(data, []byte(magic)) || data[len(magic)] != modeSealed {
 		return "", false
@@ -177,8 +175,8 @@ func SealedWith(data []byte) (keyID string, sealed bool) {
 	return hex.EncodeToString(data[len(magic)+1 : headerSize]), true
 }
 
-func (b *Box) find(id []byte) *lock {
-	i := slices.IndexFunc(b.keys, func(l lock) bool { return bytes.Equal(l.key.id[:], id) })
+func (b *Box) find(id []byte) *cipherKey {
+	i := slices.IndexFunc(b.keys, func(l cipherKey) bool { return bytes.Equal(l.key.id[:], id) })
 	if i < 0 {
 		return nil
 	}

@@ -22,11 +22,11 @@ const (
 	maxSource = 4 << 10 // bytes of a file or variable that holds a key
 )
 
-// A Key encrypts what a Box seals. Its zero value is not a key. Printing one, or
-// what holds one, shows only its ID.
+// A Key encrypts what a Box seals. Its zero value is not a key. Printing one, or a
+// value that contains one, shows only its ID.
 type Key struct {
 	id    [idSize]byte
-	bytes func() [keySize]byte // a function, since fmt prints all else that a structure holds; nil: not a key
+	bytes func() [keySize]byte // a function, since fmt prints all other fields of a struct; nil: not a key
 }
 
 // NewKey returns a fresh random key.
@@ -64,7 +64,7 @@ func ParseKey(text string) (Key, error) {
 
 // ParseKeys returns the keys that text holds, each as ParseKey reads it, apart
 // by white space or commas: for NewBox, so the first one seals. It fails with
-// Invalid, also when a key is there twice.
+// Invalid, also when a key is given twice.
 func ParseKeys(text string) ([]Key, error) {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	if len(fields) == 0 {
@@ -94,7 +94,7 @@ func KeysFromFile(path string) ([]Key, error) {
 		return nil, err
 	}
 	keys, err := ParseKeys(text)
-	return keys, at(path, err)
+	return keys, withPlace(path, err)
 }
 
 // FromEnv returns the key in an environment variable, as ParseKey reads it. It
@@ -108,7 +108,7 @@ func FromEnv(name string) (Key, error) {
 		}
 	}
 	key, err := ParseKey(text)
-	return key, at(name, err)
+	return key, withPlace(name, err)
 }
 
 // FromFile returns the key in a file, as ParseKey reads it. It fails with
@@ -119,7 +119,7 @@ func FromFile(path string) (Key, error) {
 		return Key{}, err
 	}
 	key, err := ParseKey(text)
-	return key, at(path, err)
+	return key, withPlace(path, err)
 }
 
 func read(path string) (string, error) {
@@ -133,7 +133,7 @@ func read(path string) (string, error) {
 		return "", nstance.Errorf(codeOf(err), "secret key: %w", err)
 	}
 	if len(data) > maxSource {
-		return "", at(path, invalid("name the file that holds the key only", "is more than %d bytes long", maxSource))
+		return "", withPlace(path, invalid("name the file that holds the key only", "is more than %d bytes long", maxSource))
 	}
 	return string(data), nil
 }
@@ -173,8 +173,8 @@ func invalid(remedy, format string, args ...any) error {
 	return nstance.FieldError("", remedy, format, args...)
 }
 
-// at names where a key came from.
-func at(place string, err error) error {
+// withPlace adds to an error where a key came from.
+func withPlace(place string, err error) error {
 	if e, ok := errors.AsType[*nstance.Error](err); ok {
 		e.Field = place
 	}

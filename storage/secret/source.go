@@ -11,17 +11,17 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// MaxSize is how long a secret may be that does not come from the cluster's own
-// storage, in bytes: 64 KiB, which no secret manager exceeds.
+// MaxSize is the limit, in bytes, of a secret that is not in the cluster's own
+// storage: 64 KiB, which no secret manager exceeds.
 const MaxSize = 64 << 10
 
-// A Source is where the secrets come from that become files on machines. It is
-// safe for concurrent use.
+// A Source returns the secrets that become files on machines. It is safe for
+// concurrent use.
 type Source interface {
 	// Get returns the secret of that name as it is now. It fails with Invalid
 	// when the name is none or the secret is empty or longer than MaxSize,
 	// NotFound when the source has definitely no such secret, Denied when it
-	// may not be read, Throttled or Unavailable when asking again may help.
+	// may not be read, Throttled or Unavailable when a retry may help.
 	// Errors never quote a secret.
 	Get(ctx context.Context, name string) ([]byte, error)
 }
