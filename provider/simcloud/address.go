@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Host is the cloud as one of the machines sees it that servers run on. Its
-// addresses are its own; everything else is the cloud's.
+// A Host is the view of the cloud from one machine on which a server runs. It has
+// its own addresses; everything else is the cloud's.
 type Host struct {
 	*Cloud
 	name string
@@ -20,14 +20,14 @@ var (
 	_ nstance.AddressMover = (*Cloud)(nil)
 )
 
-// At returns the cloud as the machine with that name sees it. Faults choose its
-// address calls by that name, as Fault.ID.
+// At returns the view of the machine with that name. Faults match its address
+// calls by that name, as Fault.ID.
 func (c *Cloud) At(name string) *Host { return &Host{c, name} }
 
 // TakeAddress implements [nstance.AddressMover].
 func (h *Host) TakeAddress(ctx context.Context, address string) error {
 	return h.call(ctx, OpTakeAddress, nstance.InstanceID(h.name), func() error {
-		if err := h.movable(address); err != nil {
+		if err := h.checkAddress(address); err != nil {
 			return err
 		}
 		h.addresses[address] = h.name
@@ -40,7 +40,7 @@ func (h *Host) HoldsAddress(ctx context.Context, address string) (holds bool, er
 	err = h.call(ctx, OpHoldsAddress, nstance.InstanceID(h.name), func() error {
 		at, taken := h.addresses[address]
 		holds = taken && at == h.name
-		return h.movable(address)
+		return h.checkAddress(address)
 	})
 	return holds && err == nil, err
 }
@@ -73,8 +73,8 @@ func (c *Cloud) LoseAddress(address string) {
 	delete(c.addresses, address)
 }
 
-// movable needs c.mu.
-func (c *Cloud) movable(address string) error {
+// checkAddress needs c.mu.
+func (c *Cloud) checkAddress(address string) error {
 	switch {
 	case address == "":
 		return nstance.FieldError("address", "name one", "is empty")

@@ -48,8 +48,8 @@ func (c *Cloud) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, mach
 	})
 }
 
-// balance takes a call about lb through. Faults choose it by the load
-// balancer's ID, as Fault.ID.
+// balance makes a call about lb. Faults match it by the load balancer's ID, as
+// Fault.ID.
 func (c *Cloud) balance(ctx context.Context, op Op, lb nstance.LoadBalancer, do func(in map[string]bool) error) error {
 	return c.call(ctx, op, nstance.InstanceID(lb.ID), func() error {
 		if err := provider.DecodeArgs(lb.Args, &struct{}{}); err != nil {
@@ -63,8 +63,8 @@ func (c *Cloud) balance(ctx context.Context, op Op, lb nstance.LoadBalancer, do 
 	})
 }
 
-// SetBalancer makes a load balancer exist, without members if it did not, or
-// removes it.
+// SetBalancer adds a load balancer without members, unless it exists, or removes
+// it.
 func (c *Cloud) SetBalancer(id string, exists bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +94,8 @@ func (c *Cloud) Balanced(id string) []string {
 	return slices.Sorted(maps.Keys(c.balancers[id]))
 }
 
-// Severed returns the machines that were told to go by Delete while a load
-// balancer still sent traffic to them, oldest first, the last thousand.
+// Severed returns the machines that Delete ended while a load balancer still sent
+// traffic to them, oldest first, the last thousand.
 func (c *Cloud) Severed() []nstance.InstanceID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +104,9 @@ func (c *Cloud) Severed() []nstance.InstanceID {
 
 const maxSevered = 1000
 
-// sever notes a machine that goes although it is a member. It needs c.mu.
-func (c *Cloud) sever(m *machine) {
+// recordSevered records a machine that is deleted while it is a member. It needs
+// c.mu.
+func (c *Cloud) recordSevered(m *machine) {
 	for _, in := range c.balancers {
 		if in[m.view.ProviderID] {
 			c.severed = append(c.severed[max(0, len(c.severed)-maxSevered+1):], m.view.ID)
@@ -114,7 +115,7 @@ func (c *Cloud) sever(m *machine) {
 	}
 }
 
-// detach lets every load balancer drop a machine that is gone. It needs c.mu.
+// detach removes a machine that is gone from every load balancer. It needs c.mu.
 func (c *Cloud) detach(m *machine) {
 	for _, in := range c.balancers {
 		delete(in, m.view.ProviderID)

@@ -7,12 +7,12 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// call takes one call through everything that lies between a client and the
-// cloud's books, and logs it. effect runs under the cloud's lock.
+// call applies slots, latency, throttling and faults to one call, and logs it.
+// effect runs under the cloud's lock.
 func (c *Cloud) call(ctx context.Context, op Op, id nstance.InstanceID, effect func() error) error {
 	start := time.Now()
 	err := c.serve(ctx, op, id, effect)
-	c.note(op, id, start, err)
+	c.logCall(op, id, start, err)
 	return err
 }
 
@@ -21,8 +21,8 @@ func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect 
 		return err
 	}
 	defer c.leave()
-	there, back := c.ways()
-	if err := c.travel(ctx, op, there); err != nil {
+	requestDelay, answerDelay := c.latencies()
+	if err := c.wait(ctx, op, requestDelay); err != nil {
 		return err
 	}
 	fault, err := c.admit(op, id)
@@ -33,11 +33,11 @@ func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect 
 		return fault.err()
 	}
 	if fault.at(Late) {
-		c.later(fault.Delay, effect)
+		c.applyLater(fault.Delay, effect)
 		return fault.err()
 	}
 	err = c.locked(effect)
-	if err := c.travel(ctx, op, back); err != nil {
+	if err := c.wait(ctx, op, answerDelay); err != nil {
 		return err
 	}
 	if fault.at(After) {
@@ -78,17 +78,17 @@ func (c *Cloud) leave() {
 
 func errClosed() error { return nstance.Errorf(nstance.Unavailable, "the cloud is closed") }
 
-// ways draws a call's latency and halves it.
-func (c *Cloud) ways() (there, back time.Duration) {
+// latencies splits the latency of a call into the times before and after its effect.
+func (c *Cloud) latencies() (requestDelay, answerDelay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := c.draw(c.o.Latency)
+	d := c.sample(c.o.Latency)
 	return d / 2, d - d/2
 }
 
-// travel takes d. A caller that does not wait that long cannot know the result
-// of its create or address move.
-func (c *Cloud) travel(ctx context.Context, op Op, d time.Duration) error {
+// wait waits for d. A caller that gives up before does not know the result of its
+// create or address move.
+func (c *Cloud) wait(ctx context.Context, op Op, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
@@ -108,7 +108,7 @@ func (c *Cloud) travel(ctx context.Context, op Op, d time.Duration) error {
 	return nstance.Errorf(nstance.Unavailable, "no answer: %w", ctx.Err())
 }
 
-// admit throttles the call, or returns the fault that strikes it, if any.
+// admit throttles the call, or returns the fault that it meets, if any.
 func (c *Cloud) admit(op Op, id nstance.InstanceID) (*Fault, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,16 +118,15 @@ func (c *Cloud) admit(op Op, id nstance.InstanceID) (*Fault, error) {
 	if c.throttled(op) {
 		return nil, nstance.Errorf(nstance.Throttled, "too many %s calls", op)
 	}
-	return c.strike(op, id), nil
+	return c.matchFault(op, id), nil
 }
 
-// later lets the effect happen on its own, as when a call has been delayed on
-// its way and its caller has given up.
-func (c *Cloud) later(d time.Duration, effect func() error) {
+// applyLater schedules the effect of a delayed call whose caller has given up.
+func (c *Cloud) applyLater(d time.Duration, effect func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.after(d, &event{do: func() func() {
-		_ = effect() // the caller has gone
+		_ = effect() // the caller has given up
 		return nil
 	}})
 }

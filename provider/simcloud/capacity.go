@@ -13,8 +13,8 @@ type Pool struct {
 	Market       nstance.MarketType
 }
 
-// A Limit is how many machines a pool has room for, all owners together. Where
-// several limits fit a machine, all must have room.
+// A Limit is the capacity of a pool, for all owners together. Of several limits
+// that match a machine, each must have capacity.
 type Limit struct {
 	Pool     Pool
 	Machines int
@@ -42,9 +42,9 @@ func (p Pool) covers(q Pool) bool {
 		(p.Zone == "" || p.Zone == q.Zone) && (p.Market == "" || p.Market == q.Market)
 }
 
-// room fails with Capacity or Quota when a machine in p is one too many. It
-// needs c.mu.
-func (c *Cloud) room(p Pool) error {
+// checkCapacity fails with Capacity or Quota when p has none for one more machine.
+// It needs c.mu.
+func (c *Cloud) checkCapacity(p Pool) error {
 	if c.o.Quota > 0 && c.count(Pool{}) >= c.o.Quota {
 		return nstance.Errorf(nstance.Quota, "the account's %d machines are used up", c.o.Quota)
 	}
@@ -81,8 +81,8 @@ func (c *Cloud) poolOf(s nstance.MachineSpec) Pool {
 	return p
 }
 
-// A Bucket admits Burst calls at once and PerSecond in the long run; the rest
-// are answered Throttled.
+// A Bucket admits Burst calls at once and PerSecond in the long run; the others
+// fail with Throttled.
 type Bucket struct {
 	PerSecond float64
 	Burst     int

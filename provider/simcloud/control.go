@@ -8,7 +8,7 @@ import (
 )
 
 // Machines returns every machine of every owner as it is at this moment, oldest
-// first: the truth, without latency, faults or lag.
+// first, without latency, faults or lag.
 func (c *Cloud) Machines() []nstance.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,14 +31,14 @@ func (c *Cloud) Spec(id nstance.InstanceID) (nstance.MachineSpec, bool) {
 	return nstance.MachineSpec{}, false
 }
 
-// Reclaim announces that spot machine id is taken back, and takes it when
-// notice has passed; a notice of zero takes it unannounced. Announcing again
-// sets a new time. Fails with NotFound when there is no such machine, Conflict
+// Reclaim announces that spot machine id is reclaimed, and deletes it when notice
+// has passed; a notice of zero deletes it unannounced. Announcing again sets a new
+// time. Fails with NotFound when there is no such machine, Conflict
 // when it does not run any more, Invalid when it is not spot.
 func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m, err := c.living(id)
+	m, err := c.alive(id)
 	if err != nil {
 		return err
 	}
@@ -48,9 +48,9 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	if notice > 0 {
 		m.announce(nstance.Notice{Deadline: c.o.Now().Add(notice).UTC()})
 	}
-	told := len(m.notices)
+	announced := len(m.notices)
 	c.after(max(notice, 0), &event{do: func() func() {
-		if len(m.notices) == told && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
+		if len(m.notices) == announced && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
 			c.lose(m, nstance.LossReclaimed)
 		}
 		return nil
@@ -58,25 +58,25 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	return nil
 }
 
-// Withdraw takes the announced reclaim of id back: the machine stays. Fails
-// with NotFound when there is no such machine or nothing announced, Conflict
-// when the machine is already being taken.
+// Withdraw cancels the announced reclaim of id: the machine stays. Fails with
+// NotFound when there is no such machine or no announced reclaim, Conflict when
+// the machine is already being deleted.
 func (c *Cloud) Withdraw(id nstance.InstanceID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m, err := c.living(id)
+	m, err := c.alive(id)
 	if err != nil {
 		return err
 	}
 	if n := len(m.notices); n == 0 || m.notices[n-1].Cancelled {
-		return nstance.Errorf(nstance.NotFound, "nothing is announced for machine %s", id)
+		return nstance.Errorf(nstance.NotFound, "no reclaim is announced for machine %s", id)
 	}
 	m.announce(nstance.Notice{Deadline: m.notices[len(m.notices)-1].Deadline, Cancelled: true})
 	return nil
 }
 
-// Kill removes machine id at once, as when its host burns: no notice, no
-// shutdown, and every call answers NotFound from now on. Fails with NotFound
+// Kill removes machine id at once, as when its host fails: no notice, no shutdown,
+// and every later call fails with NotFound. Fails with NotFound
 // when there is no such machine.
 func (c *Cloud) Kill(id nstance.InstanceID) error {
 	c.mu.Lock()
@@ -90,7 +90,7 @@ func (c *Cloud) Kill(id nstance.InstanceID) error {
 	return nil
 }
 
-// Stop leaves machine id behind in a status in which it does not run, such as
+// Stop ends machine id with a status in which it does not run, such as
 // StatusStopped or StatusFailed. Fails with NotFound when there is no such
 // machine, Conflict when it did not run, Invalid for a status of one that does.
 func (c *Cloud) Stop(id nstance.InstanceID, s nstance.MachineStatus) error {
@@ -99,7 +99,7 @@ func (c *Cloud) Stop(id nstance.InstanceID, s nstance.MachineStatus) error {
 	if !s.Dead() {
 		return nstance.FieldError("status", "use stopping, stopped, deleting or failed", "%q is no status of a machine that does not run", s)
 	}
-	m, err := c.living(id)
+	m, err := c.alive(id)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func (c *Cloud) Stop(id nstance.InstanceID, s nstance.MachineStatus) error {
 	return nil
 }
 
-// living returns the machine if it runs or will. It needs c.mu.
-func (c *Cloud) living(id nstance.InstanceID) (*machine, error) {
+// alive returns the machine if it runs or boots. It needs c.mu.
+func (c *Cloud) alive(id nstance.InstanceID) (*machine, error) {
 	m := c.machines[id]
 	switch {
 	case m == nil:

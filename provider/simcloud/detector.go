@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Detector returns what an agent on machine id sees of the cloud's intentions.
-// The machine need not exist yet. A detector may be used concurrently.
+// Detector returns the spot detector of an agent on machine id. The machine need
+// not exist yet. A detector may be used concurrently.
 func (c *Cloud) Detector(id nstance.InstanceID) nstance.SpotDetector {
 	return detector{c: c, id: id}
 }
@@ -18,8 +18,8 @@ type detector struct {
 	id nstance.InstanceID
 }
 
-// Interruptible implements [nstance.SpotDetector]. Fails with Unavailable where
-// there is no machine to ask from.
+// Interruptible implements [nstance.SpotDetector]. Fails with Unavailable while
+// the machine does not exist.
 func (d detector) Interruptible(ctx context.Context) (bool, error) {
 	if ctx.Err() != nil {
 		return false, nstance.Errorf(nstance.Unavailable, "no answer: %w", ctx.Err())
@@ -46,7 +46,7 @@ func (d detector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 			return
 		}
 		for seen := 0; ctx.Err() == nil; {
-			fresh, total, news := d.look(m, seen)
+			fresh, total, news := d.newNotices(m, seen)
 			for _, n := range fresh {
 				n.DetectedAt = d.c.o.Now().UTC()
 				if !yield(n, nil) {
@@ -68,9 +68,9 @@ func (d detector) find() *machine {
 	return d.c.machines[d.id]
 }
 
-// look returns the notices after the first seen ones, or, at the very first
-// look, only the last if that still stands.
-func (d detector) look(m *machine, seen int) (fresh []nstance.Notice, total int, news <-chan struct{}) {
+// newNotices returns the notices after the first seen ones; in the first call only
+// the last one, unless it was cancelled.
+func (d detector) newNotices(m *machine, seen int) (fresh []nstance.Notice, total int, news <-chan struct{}) {
 	d.c.mu.Lock()
 	defer d.c.mu.Unlock()
 	total = len(m.notices)

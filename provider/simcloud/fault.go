@@ -31,33 +31,33 @@ const (
 	OpConsole       Op = "console_output"
 )
 
-// When says where in a call a fault strikes.
+// When is the moment in a call at which a fault strikes.
 type When int
 
-// The places.
+// The moments.
 const (
 	Before When = iota // nothing happened
 	After              // it happened, the answer was lost
-	Late               // the caller gets the answer at once, and it happens Fault.Delay later
+	Late               // the caller gets the answer at once, the effect follows Fault.Delay later
 )
 
-// A Fault strikes calls. The zero fields fit every call.
+// A Fault makes calls fail. Zero fields match every call.
 type Fault struct {
 	Op    Op
-	ID    nstance.InstanceID // of the machine the call is about; lists are about none, address calls about the name given to At
-	Nth   int                // first call to strike, counted from now among those that fit; 0 means 1
+	ID    nstance.InstanceID // of the call's machine; lists have none, address calls the name given to At
+	Nth   int                // first call to fail, counted from now among the matching ones; 0 means 1
 	Times int                // how many in a row; 0 means 1, negative all
 	When  When
 	Code  nstance.Code  // the answer; "" means Unavailable before the effect and Ambiguous otherwise
 	Delay time.Duration // for Late
 
-	// Do, if set, is called when the fault strikes, without any lock held: the
-	// place to crash a server in a simulation. With Keep the call then goes on
+	// Do, if set, is called when the fault strikes, without any lock held, for
+	// example to crash a server in a simulation. With Keep the call then continues
 	// as if there were no fault.
 	Do   func()
 	Keep bool
 
-	fits int // calls that fitted so far
+	matched int // calls so far
 }
 
 // Fail makes the nth call of op from now on, counted from 1, fail with code
@@ -66,8 +66,8 @@ func (c *Cloud) Fail(op Op, nth int, code nstance.Code, when When) {
 	c.Inject(Fault{Op: op, Nth: nth, Code: code, When: when})
 }
 
-// Inject adds a fault. Where several fit a call, the oldest strikes. Faults
-// that are used up are forgotten.
+// Inject adds a fault. Of several that match a call, the oldest strikes. Faults
+// that are used up are removed.
 func (c *Cloud) Inject(f Fault) {
 	f.Nth, f.Times = max(f.Nth, 1), cmp.Or(f.Times, 1)
 	if f.Code == "" {
@@ -88,25 +88,25 @@ func (c *Cloud) Heal() {
 	c.faults = nil
 }
 
-// strike counts a call and returns the fault that it meets, or nil. It needs
+// matchFault counts a call and returns the fault that it meets, or nil. It needs
 // c.mu.
-func (c *Cloud) strike(op Op, id nstance.InstanceID) (hit *Fault) {
+func (c *Cloud) matchFault(op Op, id nstance.InstanceID) (hit *Fault) {
 	for _, f := range c.faults {
 		if (f.Op != OpAny && f.Op != op) || (f.ID != "" && f.ID != id) {
 			continue
 		}
-		if f.fits++; f.fits >= f.Nth && hit == nil {
+		if f.matched++; f.matched >= f.Nth && hit == nil {
 			hit = f
 		}
 	}
 	c.faults = slices.DeleteFunc(c.faults, func(f *Fault) bool {
-		return f.Times > 0 && f.fits >= f.Nth+f.Times-1
+		return f.Times > 0 && f.matched >= f.Nth+f.Times-1
 	})
 	return hit
 }
 
-// at reports whether the fault ends the call at w, after doing what it does
-// there. A nil fault does nothing.
+// at reports whether the fault ends the call at w, after calling Do. A nil fault
+// does nothing.
 func (f *Fault) at(w When) bool {
 	if f == nil || f.When != w {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// An Image is what machines can be made from.
+// An Image is an image for machines.
 type Image struct {
 	ID      string
 	Owner   string
@@ -20,8 +20,7 @@ type Image struct {
 
 var _ nstance.ImageResolver = (*Cloud)(nil)
 
-// SetImages replaces the images. One that is missing from now on makes no more
-// machines.
+// SetImages replaces the images. Creates with a removed one fail.
 func (c *Cloud) SetImages(images ...Image) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,7 +28,7 @@ func (c *Cloud) SetImages(images ...Image) {
 }
 
 // ResolveImage implements [nstance.ImageResolver]. Of equally new images it
-// takes the one that was named last.
+// returns the last one of the list.
 func (c *Cloud) ResolveImage(ctx context.Context, q nstance.ImageQuery) (id string, err error) {
 	err = c.call(ctx, OpResolveImage, "", func() error {
 		var newest *Image
@@ -70,8 +69,8 @@ func like(pattern, name string) bool {
 	return false
 }
 
-// imaged fails when a machine's image is none of the cloud's. It needs c.mu.
-func (c *Cloud) imaged(id string) error {
+// checkImage fails when the cloud does not have the image. It needs c.mu.
+func (c *Cloud) checkImage(id string) error {
 	known := func(m Image) bool { return m.ID == id }
 	if id == "" || len(c.images) == 0 || slices.ContainsFunc(c.images, known) {
 		return nil

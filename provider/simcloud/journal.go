@@ -34,7 +34,7 @@ func (c *Cloud) Count(op Op) int {
 type journal struct {
 	max    int
 	ring   []Call
-	next   int // where the next one goes once the ring is full
+	next   int // index of the next one once the ring is full
 	counts map[Op]int
 }
 
@@ -57,8 +57,8 @@ func (j *journal) all() []Call {
 	return append(append(out, j.ring[j.next:]...), j.ring[:j.next]...)
 }
 
-// note writes a call that has ended into the log.
-func (c *Cloud) note(op Op, id nstance.InstanceID, start time.Time, err error) {
+// logCall adds a call that has ended to the log.
+func (c *Cloud) logCall(op Op, id nstance.InstanceID, start time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	took := time.Since(start)

@@ -16,10 +16,10 @@ const maxUserData = 16 << 10
 type kindOptions struct {
 	Seed      uint64                    `json:"seed" doc:"of every random choice" default:"0"`
 	Boot      provider.Duration         `json:"boot" doc:"how long a machine takes to start" default:"0s"`
-	Images    []kindImage               `json:"images" doc:"images that can be looked for; of those that fit the last is the newest"`
+	Images    []kindImage               `json:"images" doc:"images that can be looked up; the last match is the newest"`
 	Types     map[string][]nstance.Arch `json:"types" doc:"machine types and the architectures that each runs" default:"any type runs everything"`
-	Subnets   map[string]int            `json:"subnets" doc:"numbers of addresses by subnet" default:"endless"`
-	Balancers []string                  `json:"load_balancers" doc:"IDs of the load balancers there are"`
+	Subnets   map[string]int            `json:"subnets" doc:"numbers of addresses by subnet" default:"unlimited"`
+	Balancers []string                  `json:"load_balancers" doc:"IDs of the load balancers"`
 }
 
 // kindImage is one image of kind sim.
@@ -59,7 +59,7 @@ func open(_ context.Context, s provider.Settings) (nstance.Provider, func() erro
 	return cloud, func() error { cloud.Close(); return nil }, nil
 }
 
-// checkSpec refuses what Create refuses whatever the cloud's state is, and
+// checkSpec makes the checks of Create that do not depend on the cloud's state, and
 // returns the arguments.
 func checkSpec(spec nstance.MachineSpec) (a args, err error) {
 	if err := provider.ValidateSpec(spec, 0); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A startFailure is what happens to the next machines of a pool.
+// A startFailure is why the next machines of a pool do not start.
 type startFailure struct {
 	pool  Pool
 	cause nstance.LossCause
@@ -14,7 +14,7 @@ type startFailure struct {
 }
 
 // FailStarts accepts the creates of the next n machines that p covers, and ends
-// each for cause when it would begin to run, as clouds do that look for capacity
+// each for cause when it would begin to run, like clouds that allocate capacity
 // only then. With n 0 machines of p start again.
 func (c *Cloud) FailStarts(p Pool, cause nstance.LossCause, n int) {
 	c.mu.Lock()
@@ -37,13 +37,13 @@ func (c *Cloud) startFailure(p Pool) nstance.LossCause {
 }
 
 // Lose ends machine id for cause, whether it runs or still boots. One that is
-// powered off from inside stays, stopped; any other is deleted. Get tells the
+// powered off from inside stays, stopped; any other is deleted. Get returns the
 // cause, also when the machine is gone. Fails with NotFound when there is no such
 // machine, Conflict when it does not run any more.
 func (c *Cloud) Lose(id nstance.InstanceID, cause nstance.LossCause) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m, err := c.living(id)
+	m, err := c.alive(id)
 	if err != nil {
 		return err
 	}

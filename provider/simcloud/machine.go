@@ -11,22 +11,22 @@ import (
 
 // A machine is one machine. Everything in it is guarded by the cloud's lock.
 type machine struct {
-	c        *Cloud
-	seq      uint64
-	view     nstance.Machine
-	spec     nstance.MachineSpec
-	print    string    // of spec
-	pool     Pool      // where it takes up capacity
-	visible  time.Time // from when on Get and List know it
-	ran      bool      // began to run: OnStop is owed
-	over     bool      // takes up no capacity any more
-	gone     bool      // no call finds it any more
-	notices  []nstance.Notice
-	console  []byte
-	news     chan struct{} // closed and replaced when notices grows
-	reclaims int           // withdrawn so far
+	c             *Cloud
+	seq           uint64
+	view          nstance.Machine
+	spec          nstance.MachineSpec
+	fingerprint   string    // of spec
+	pool          Pool      // whose capacity it uses
+	visible       time.Time // Get and List show it from then on
+	ran           bool      // began to run: OnStop is pending
+	capacityFreed bool
+	gone          bool // no call finds it any more
+	notices       []nstance.Notice
+	console       []byte
+	news          chan struct{} // closed and replaced when notices grows
+	reclaims      int           // withdrawn so far
 
-	failsWith nstance.LossCause // it never starts, for this; empty: it does
+	failsWith nstance.LossCause // why it never starts; empty: it starts
 }
 
 // args are what a simcloud spec may carry in Args.
@@ -38,8 +38,8 @@ type args struct {
 func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	c.seq++
 	m := &machine{
-		c: c, seq: c.seq, spec: s, print: mark, pool: c.poolOf(s),
-		visible: time.Now().Add(c.draw(c.o.Lag)),
+		c: c, seq: c.seq, spec: s, fingerprint: mark, pool: c.poolOf(s),
+		visible: time.Now().Add(c.sample(c.o.Lag)),
 		news:    make(chan struct{}),
 	}
 	m.view = nstance.Machine{
@@ -53,7 +53,7 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	c.counts[m.pool]++
 	c.taken[s.Subnet]++
 	m.failsWith = c.startFailure(m.pool)
-	boot := c.draw(c.o.Boot)
+	boot := c.sample(c.o.Boot)
 	if a.BootDelay != nil {
 		boot = time.Duration(*a.BootDelay)
 	}
@@ -64,7 +64,7 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 	return m
 }
 
-// start is the event of a machine beginning to run.
+// start is the event that a machine begins to run.
 func (m *machine) start() func() {
 	if m.view.Status.Dead() || m.gone {
 		return nil
@@ -82,7 +82,7 @@ func (m *machine) start() func() {
 	return func() { m.c.o.OnStart(view, spec) }
 }
 
-// end stops a machine: from now on its status is s. It needs the cloud's lock.
+// end stops a machine and sets its status. It needs the cloud's lock.
 func (m *machine) end(s nstance.MachineStatus) {
 	m.view.Status = s
 	if m.ran && m.c.o.OnStop != nil {
@@ -92,14 +92,14 @@ func (m *machine) end(s nstance.MachineStatus) {
 		}})
 	}
 	m.ran = false
-	if !m.over {
-		m.over = true
+	if !m.capacityFreed {
+		m.capacityFreed = true
 		m.c.counts[m.pool]--
 		m.c.taken[m.spec.Subnet]--
 	}
 }
 
-// forget makes the machine unknown to every call. It needs c.mu.
+// forget removes the machine. It needs c.mu.
 func (c *Cloud) forget(m *machine) {
 	if m.gone {
 		return
@@ -108,8 +108,8 @@ func (c *Cloud) forget(m *machine) {
 	delete(c.machines, m.view.ID)
 	delete(c.handles, m.view.ProviderID)
 	c.detach(m)
-	c.usedIDs.add(m.view.ID, m.view.Cause, m.print, time.Now())
-	if c.dead++; c.dead > len(c.order)/2 {
+	c.usedIDs.add(m.view.ID, m.view.Cause, m.fingerprint, time.Now())
+	if c.goneInOrder++; c.goneInOrder > len(c.order)/2 {
 		c.compact()
 	}
 }
@@ -122,5 +122,5 @@ func (c *Cloud) compact() {
 		}
 	}
 	clear(c.order[len(kept):])
-	c.order, c.dead = kept, 0
+	c.order, c.goneInOrder = kept, 0
 }

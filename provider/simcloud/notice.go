@@ -12,26 +12,26 @@ var (
 	_ nstance.ConsoleReader = (*Cloud)(nil)
 )
 
-// maxTold is how many notices the cloud remembers for watches that begin later.
-const maxTold = 1000
+// maxNotices is how many notices the cloud keeps for watches that begin later.
+const maxNotices = 1000
 
-// Tell has the cloud say something about a machine that the machine itself cannot
-// learn, such as the maintenance of its host. The latest form of each event is
-// told again to every watch that begins later.
+// Tell publishes a notice about a machine that the machine itself cannot detect,
+// such as the maintenance of its host. Every watch that begins later gets the kept
+// notices again.
 func (c *Cloud) Tell(n nstance.MachineNotice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told = append(c.told[max(0, len(c.told)-maxTold+1):len(c.told):len(c.told)], n)
-	c.toldCount++
+	c.notices = append(c.notices[max(0, len(c.notices)-maxNotices+1):len(c.notices):len(c.notices)], n)
+	c.noticeCount++
 	close(c.news)
 	c.news = make(chan struct{})
 }
 
-// WatchNotices implements [nstance.NoticeWatcher] with what Tell was told.
+// WatchNotices implements [nstance.NoticeWatcher] with the notices of Tell.
 func (c *Cloud) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.MachineNotice, error] {
 	return func(yield func(nstance.MachineNotice, error) bool) {
 		for seen := 0; ; {
-			fresh, total, news := c.toldSince(seen, owner)
+			fresh, total, news := c.noticesSince(seen, owner)
 			for _, n := range fresh {
 				if !yield(n, nil) {
 					return
@@ -49,20 +49,20 @@ func (c *Cloud) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2
 	}
 }
 
-// toldSince returns the notices about the owner's machines after the first seen
+// noticesSince returns the notices about the owner's machines after the first seen
 // ones, how many there are altogether, and what is closed with the next.
-func (c *Cloud) toldSince(seen int, owner nstance.Owner) (fresh []nstance.MachineNotice, total int, news <-chan struct{}) {
+func (c *Cloud) noticesSince(seen int, owner nstance.Owner) (fresh []nstance.MachineNotice, total int, news <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.told[max(0, len(c.told)-(c.toldCount-seen)):] {
+	for _, n := range c.notices[max(0, len(c.notices)-(c.noticeCount-seen)):] {
 		if m := c.machines[n.ID]; m != nil && owner.Owns(m.view.Owner) {
 			fresh = append(fresh, n)
 		}
 	}
-	return fresh, c.toldCount, c.news
+	return fresh, c.noticeCount, c.news
 }
 
-// SetConsole sets what machine id has printed to its console. Fails with NotFound
+// SetConsole sets the console output of machine id. Fails with NotFound
 // when there is no such machine.
 func (c *Cloud) SetConsole(id nstance.InstanceID, output []byte) error {
 	c.mu.Lock()

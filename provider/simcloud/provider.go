@@ -35,8 +35,8 @@ func (c *Cloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine
 	return answer(&m, err)
 }
 
-// answer drops what the cloud did when the caller does not get to know. It may
-// be doing it just now, so m is not even looked at then.
+// answer returns no machine after an error. The effect of the call may still be
+// running then, so m is not read.
 func answer(m *nstance.Machine, err error) (nstance.Machine, error) {
 	if err != nil {
 		return nstance.Machine{}, err
@@ -70,7 +70,7 @@ func (c *Cloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 }
 
 // Delete implements [nstance.Provider]. Without a handle in m, the machine is
-// looked for by its ID.
+// found by its ID.
 func (c *Cloud) Delete(ctx context.Context, m nstance.Machine) error {
 	return c.call(ctx, OpDelete, m.ID, func() error { return c.delete(m) })
 }
@@ -86,21 +86,21 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 	}
 	mark := provider.Fingerprint(s)
 	if m := c.machines[s.ID]; m != nil {
-		if m.print != mark {
+		if m.fingerprint != mark {
 			return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists with other parameters", s.ID)
 		}
 		return m.view, nil
 	}
-	if c.usedIDs.has(s.ID, time.Now()) && !c.usedIDs.of[s.ID].free(mark) {
+	if c.usedIDs.has(s.ID, time.Now()) && !c.usedIDs.of[s.ID].reusableBy(mark) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s existed and was terminated", s.ID)
 	}
-	if err := c.imaged(s.Image); err != nil {
+	if err := c.checkImage(s.Image); err != nil {
 		return nstance.Machine{}, err
 	}
-	if err := c.shaped(s); err != nil {
+	if err := c.checkShape(s); err != nil {
 		return nstance.Machine{}, err
 	}
-	if err := c.room(c.poolOf(s)); err != nil {
+	if err := c.checkCapacity(c.poolOf(s)); err != nil {
 		return nstance.Machine{}, err
 	}
 	return c.launch(s, mark, a).view, nil
@@ -118,7 +118,7 @@ func (c *Cloud) delete(want nstance.Machine) error {
 	case m.view.ID != want.ID || m.view.Owner != want.Owner:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	case m.view.Status != nstance.StatusDeleting:
-		c.sever(m)
+		c.recordSevered(m)
 		c.lose(m, nstance.LossRequested)
 	}
 	return nil
@@ -127,7 +127,7 @@ func (c *Cloud) delete(want nstance.Machine) error {
 // terminate ends a machine, which is gone once it has shut down. It needs c.mu.
 func (c *Cloud) terminate(m *machine) {
 	m.end(nstance.StatusDeleting)
-	d := c.draw(c.o.Shutdown)
+	d := c.sample(c.o.Shutdown)
 	if d == 0 {
 		c.forget(m)
 		return
@@ -138,7 +138,7 @@ func (c *Cloud) terminate(m *machine) {
 // A page is one answer of a list.
 type page struct {
 	machines []nstance.Machine
-	last     uint64 // seq of the last machine looked at
+	last     uint64 // seq of the last machine
 	more     bool
 }
 

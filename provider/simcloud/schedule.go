@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// An event is something that the cloud does by itself at a set time: booting a
-// machine, taking it back, calling OnStop.
+// An event is a step of the cloud at a set time: booting a machine, reclaiming it,
+// calling OnStop.
 type event struct {
 	at   time.Time
 	seq  uint64        // of the cloud: equal times keep their order
-	last bool          // happens even if the cloud closes first
+	last bool          // runs even if the cloud closes first
 	do   func() func() // called under the cloud's lock; returns what to call after it, or nil
 }
 
-// An agenda is a heap of events, the earliest first.
-type agenda []*event
+// An eventQueue is a heap of events, the earliest first.
+type eventQueue []*event
 
-func (a agenda) Len() int      { return len(a) }
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a agenda) Less(i, j int) bool {
+func (a eventQueue) Len() int      { return len(a) }
+func (a eventQueue) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a eventQueue) Less(i, j int) bool {
 	if a[i].at.Equal(a[j].at) {
 		return a[i].seq < a[j].seq
 	}
 	return a[i].at.Before(a[j].at)
 }
-func (a *agenda) Push(x any) { *a = append(*a, x.(*event)) }
-func (a *agenda) Pop() any {
+func (a *eventQueue) Push(x any) { *a = append(*a, x.(*event)) }
+func (a *eventQueue) Pop() any {
 	old := *a
 	last := old[len(old)-1]
 	old[len(old)-1] = nil
@@ -34,14 +34,14 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// after plans e for d from now. It needs c.mu. One dispatcher runs while there
+// after schedules e for d from now. It needs c.mu. One dispatcher runs while there
 // are events and ends with the last, so an idle cloud owns no goroutine.
 func (c *Cloud) after(d time.Duration, e *event) {
 	c.seq++
 	e.at, e.seq = time.Now().Add(d), c.seq
 	heap.Push(&c.events, e)
 	switch {
-	case c.closed: // Close sees to it
+	case c.closed: // Close handles it
 	case !c.running:
 		c.running = true
 		c.wg.Go(c.dispatch)
@@ -61,14 +61,14 @@ func (c *Cloud) dispatch() {
 		case !more:
 			return
 		case wait > 0:
-			c.rest(wait)
+			c.sleep(wait)
 		case call != nil:
 			call()
 		}
 	}
 }
 
-// next does the first event if it is due, or says how long until then.
+// next runs the first event if it is due, or returns how long until then.
 func (c *Cloud) next() (call func(), wait time.Duration, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *Cloud) next() (call func(), wait time.Duration, more bool) {
 	return heap.Pop(&c.events).(*event).do(), 0, true
 }
 
-func (c *Cloud) rest(d time.Duration) {
+func (c *Cloud) sleep(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

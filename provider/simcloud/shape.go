@@ -49,9 +49,9 @@ func (c *Cloud) TypeArchs(ctx context.Context, names []string) (archs map[string
 	return archs, nil
 }
 
-// shaped fails when there is no such machine type, it does not run the spec's
+// checkShape fails when the machine type is unknown or does not run the spec's
 // architecture, or the subnet is full. It needs c.mu.
-func (c *Cloud) shaped(s nstance.MachineSpec) error {
+func (c *Cloud) checkShape(s nstance.MachineSpec) error {
 	if archs, ok := c.o.Types[s.InstanceType]; c.o.Types != nil {
 		if !ok {
 			return nstance.FieldError("instance_type", "use one of Options.Types", "no instance type %.64q", s.InstanceType)

@@ -1,9 +1,9 @@
-// Package simcloud is a cloud in memory, with the manners of real ones: calls
-// take time and are throttled, capacity sells out, a fresh machine is not
-// listed at once, machines boot, are reclaimed with notice and die without,
-// and answers get lost after the deed was done. It is meant for users' own
-// tests and for simulations; it runs inside testing/synctest bubbles, where
-// hours pass in milliseconds.
+// Package simcloud is a cloud in memory that behaves like real ones: calls take
+// time and are throttled, capacity sells out, a new machine is not listed at
+// once, machines boot, are reclaimed with notice and fail without, and answers
+// are lost after their effect. It is meant for users' own tests and for
+// simulations; it runs inside testing/synctest bubbles, where hours pass in
+// milliseconds.
 //
 // A simulation attaches its agents with Options.OnStart and OnStop, and gives
 // each one its machine's [Cloud.Detector]. Faults are chosen by call:
@@ -30,14 +30,14 @@ type Options struct {
 	Latency  Delay // of one call, or of one page of a list; half passes before the effect, half after
 	Boot     Delay // from create until the machine runs
 	Shutdown Delay // from delete until the machine is gone
-	Lag      Delay // after a create, how long Get and List do not know the machine
+	Lag      Delay // after a create, how long Get and List do not show the machine
 
 	Width    int // calls served at once; others wait. 0: any number
 	PageSize int // machines a page of a list; 1000
 
-	Limits   []Limit       // capacity; nil: endless. SetCapacity changes it
+	Limits   []Limit       // capacity; nil: unlimited. SetCapacity changes it
 	Quota    int           // machines of the account at most; 0: any number
-	Throttle map[Op]Bucket // by kind of call; OpAny is a bucket that all share
+	Throttle map[Op]Bucket // by kind of call; OpAny is a bucket that all calls share
 
 	// Zones maps subnets to zones, and refuses subnets that it does not name.
 	// Nil: every subnet is permitted, all are in zone sim-a.
@@ -47,20 +47,20 @@ type Options struct {
 	// on. Nil: any can.
 	Addresses []string
 
-	// Subnets are the numbers of addresses in subnets; one that it does not
-	// name has endless ones, and FreeAddresses tells nothing of it.
+	// Subnets are the numbers of addresses in subnets. Other subnets have
+	// unlimited addresses, and FreeAddresses does not return them.
 	Subnets map[string]int
 
 	// Types are the machine types and what they run. Nil: every type is
 	// permitted, and runs everything.
 	Types map[string][]nstance.Arch
 
-	// Substitute says in which market a machine really is, by the one that it was
-	// asked for in. One that it does not name is what was asked for.
+	// Substitute maps the requested market to the actual one. Other markets are as
+	// requested.
 	Substitute map[nstance.MarketType]nstance.MarketType
 
-	Images    []Image  // none: every image is permitted, but none can be found by name. SetImages changes it
-	Balancers []string // IDs of the load balancers there are. SetBalancer changes it
+	Images    []Image  // none: every image is permitted, but ResolveImage finds none. SetImages changes it
+	Balancers []string // IDs of the load balancers. SetBalancer changes it
 
 	// OnStart is called when a machine begins to run, OnStop when one that
 	// began to run no longer does. They are called one after another, never
@@ -83,34 +83,34 @@ type Cloud struct {
 	o     Options
 	slots chan struct{} // nil: any number
 	done  chan struct{} // closed by Close
-	wake  chan struct{} // tells the dispatcher of an earlier event
+	wake  chan struct{} // wakes the dispatcher for an earlier event
 	wg    sync.WaitGroup
 
-	mu        sync.Mutex
-	closed    bool
-	random    *rand.Rand
-	seq       uint64
-	machines  map[nstance.InstanceID]*machine
-	handles   map[string]*machine
-	addresses map[string]string // where each is that was taken: the machine's name
-	order     []*machine        // by seq; may hold machines that are gone
-	dead      int               // of order
-	usedIDs   tombstones
-	counts    map[Pool]int
-	limits    []Limit
-	failing   []startFailure
-	buckets   map[Op]*bucket
-	faults    []*Fault
-	calls     journal
-	images    []Image
-	taken     map[string]int             // addresses, by subnet
-	balancers map[string]map[string]bool // members by provider ID, by load balancer
-	severed   []nstance.InstanceID
-	told      []nstance.MachineNotice // the latest
-	toldCount int
-	news      chan struct{} // closed and replaced with each
-	events    agenda
-	running   bool // the dispatcher
+	mu          sync.Mutex
+	closed      bool
+	random      *rand.Rand
+	seq         uint64
+	machines    map[nstance.InstanceID]*machine
+	handles     map[string]*machine
+	addresses   map[string]string // name of the machine that has each taken address
+	order       []*machine        // by seq; may hold machines that are gone
+	goneInOrder int               // machines in order that are gone
+	usedIDs     idHistory
+	counts      map[Pool]int
+	limits      []Limit
+	failing     []startFailure
+	buckets     map[Op]*bucket
+	faults      []*Fault
+	calls       journal
+	images      []Image
+	taken       map[string]int             // addresses, by subnet
+	balancers   map[string]map[string]bool // members by provider ID, by load balancer
+	severed     []nstance.InstanceID
+	notices     []nstance.MachineNotice // the latest
+	noticeCount int
+	news        chan struct{} // closed and replaced with each
+	events      eventQueue
+	running     bool // the dispatcher
 }
 
 var _ nstance.Provider = (*Cloud)(nil)
@@ -168,16 +168,16 @@ func (c *Cloud) Close() {
 	}
 	c.mu.Unlock()
 	c.wg.Wait()
-	for _, stop := range c.last() {
+	for _, stop := range c.drainEvents() {
 		stop()
 	}
 }
 
-// last empties the cloud and returns the calls of OnStop that are still owed.
-func (c *Cloud) last() []func() {
+// drainEvents empties the cloud and returns the pending calls of OnStop.
+func (c *Cloud) drainEvents() []func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var owed []func()
+	var pending []func()
 	for _, m := range slices.Clone(c.order) {
 		if m.gone {
 			continue
@@ -185,30 +185,30 @@ func (c *Cloud) last() []func() {
 		m.end(nstance.StatusDeleting)
 		c.forget(m)
 	}
-	for len(c.events) > 0 { // what end has just put there, and older calls
+	for len(c.events) > 0 { // those that end has just added, and older ones
 		if e := heap.Pop(&c.events).(*event); e.last {
 			if call := e.do(); call != nil {
-				owed = append(owed, call)
+				pending = append(pending, call)
 			}
 		}
 	}
-	return owed
+	return pending
 }
 
-// A Delay draws a duration. It is called with the cloud's random source, under
+// A Delay returns a duration. It is called with the cloud's random source, under
 // its lock.
 type Delay func(*rand.Rand) time.Duration
 
-// Constant always takes d.
+// Constant always returns d.
 func Constant(d time.Duration) Delay { return func(*rand.Rand) time.Duration { return d } }
 
-// Between takes anything from lo up to, but not including, hi.
+// Between returns a random duration from lo up to, but not including, hi.
 func Between(lo, hi time.Duration) Delay {
 	return func(r *rand.Rand) time.Duration { return lo + time.Duration(r.Int64N(max(int64(hi-lo), 1))) }
 }
 
-// draw needs c.mu.
-func (c *Cloud) draw(d Delay) time.Duration {
+// sample needs c.mu.
+func (c *Cloud) sample(d Delay) time.Duration {
 	if d == nil {
 		return 0
 	}

@@ -37,8 +37,8 @@ CREATE INDEX events_by_instance ON events (instance, seq) WHERE instance <> '';
 // is damaged, or of another version, is renamed to path.corrupt (replacing an
 // earlier one), logged and named by Rebuilt; an empty cache takes its place.
 // Fails with Denied when the path cannot be written, Unavailable when the file
-// system fails in another way. One that is full is no reason to fail: nothing
-// is written then until there is room.
+// system fails in another way. A full file system is no failure: nothing
+// is written then until there is space.
 func Open(path string, o *Options) (*Cache, error) {
 	c := &Cache{opts: o.orDefaults(), wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
 	var err error
