@@ -78,6 +78,7 @@ var floors = []struct {
 	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/files", "internal/..."}, clouds, "connections know no call, no term and no room"},
 	{"./server/internal/address", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/garbage", belowRooms, clouds, "a room knows no other room and not the server"},
+	{"./server/internal/agents", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/groups", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/keys", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/registrar", belowRooms, clouds, "a room knows no other room and not the server"},

@@ -100,7 +100,7 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		return nil, err
 	}
 	if !s.keys.Identity.Trusts(id.Issuer) { // it was when the connection was made
-		return nil, errUntrusted
+		return nil, ports.ErrUntrusted
 	}
 	promote, err := t.registrar.Verify(ctx, id)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
 		return wire.Status(c.guarded(ss, func(ctx context.Context) error { return s.expiry.Serve(ctx, c.Identity, serve) }))
 	}
-	return wire.Status(serve(ctx)) // the session sees to it
+	return wire.Status(serve(ctx)) // the session ends with its certificate
 }
 
 // calledStream is a stream whose context knows the caller.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/files"
 )
 
 // Addresses are where a server listens, or where others reach it.
@@ -75,6 +76,12 @@ func reachable(listen, leader, host, machine string) string {
 		return net.JoinHostPort(cmp.Or(leader, host, machine, at), port)
 	}
 	return net.JoinHostPort(cmp.Or(host, at), port)
+}
+
+// serverAddresses returns the addresses of this server as templates know them.
+func (s *Server) serverAddresses() files.Server {
+	addrs := s.advertised()
+	return files.Server{Shard: s.own.Shard.ID, RegistrationAddr: addrs.Registration, AgentAddr: addrs.Agent, OperatorAddr: addrs.Operator}
 }
 
 // hostNames returns the names and addresses that options and configuration give

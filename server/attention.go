@@ -65,7 +65,7 @@ func (t *term) attention() []reconcile.Attention {
 		sentences(attentionGroups, "nstance-admin record show", t.groups.Problems()),
 		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
 		sentences(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
-		sentences(attentionFiles, "configure what the file needs, or put the secret", t.files.problems()),
+		sentences(attentionFiles, "configure what the file needs, or put the secret", t.agents.FileProblems()),
 		sentences(attentionGarbage, "look at the storage", t.collector.Problems()),
 		sentences(attentionJournal, "look at the disk of this server", s.cache.Problems()),
 		sentences(attentionKeys, "look at the storage", s.keys.Problems()),

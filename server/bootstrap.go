@@ -85,14 +85,14 @@ func (b bootstrap) authorities(rec *storage.Instance) string {
 }
 
 func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boot {
-	conf, addrs := b.s.config(), b.s.advertised()
+	conf := b.s.config()
 	return files.Boot{Seen: files.Seen{
 		Instance: files.Instance{
 			ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType,
 			Hostname: string(rec.ID), // never what the machine has said since: these bytes may be made again
 		},
 		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: b.authorities(rec)},
-		Server:   files.Server{Shard: conf.Shard.ID, RegistrationAddr: addrs.Registration, AgentAddr: addrs.Agent, OperatorAddr: addrs.Operator},
+		Server:   b.s.serverAddresses(),
 		Provider: files.Provider{Kind: conf.Shard.Provider.Kind, Region: conf.Shard.Provider.Region, Zone: conf.Shard.Provider.Zone},
 		Vars:     def.Vars, Image: rec.Image,
 	}}

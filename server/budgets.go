@@ -138,6 +138,6 @@ func (w watchTurn) Give() { <-w }
 // sendInTime sends a message to a watcher. One that does not read loses its
 // connection, and with it what waits there.
 func sendInTime[M any](stream grpc.ServerStreamingServer[M], m *M) error {
-	defer time.AfterFunc(patience, ports.CloseConnection(stream.Context())).Stop()
+	defer time.AfterFunc(ports.SendTimeout, ports.CloseConnection(stream.Context())).Stop()
 	return stream.Send(m)
 }

@@ -43,7 +43,7 @@ func Admit(s *Server, der []byte, method string) error {
 // moment ago.
 func ConnectChecked(s *Server, id nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
 	ctx := context.WithValue(stream.Context(), callerKey{}, caller{id, s.term.Load()})
-	return agentService{s: s}.Connect(checkedStream{stream, ctx})
+	return agentService{}.Connect(checkedStream{stream, ctx})
 }
 
 type checkedStream struct {
@@ -93,6 +93,3 @@ func NotLeading(s *Server) (why []string) {
 	}
 	return why
 }
-
-// EventID is the event ID of a provider's notice, given those that stand.
-func EventID(standing []nstance.Notice, n nstance.Notice) string { return eventID(standing, n) }

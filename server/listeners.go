@@ -155,7 +155,7 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 		})))))
 	}
 	l.agent.grpc = grpc.NewServer(mutual(agentStreams, nstance.RoleAgent)...)
-	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{s: s})
+	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{})
 	l.operator.grpc = grpc.NewServer(mutual(operatorStreams, nstance.RoleOperator, nstance.RoleAdmin)...)
 	apiv1.RegisterOperatorServiceServer(l.operator.grpc, operatorService{s: s})
 	if l.peer.Listener != nil {

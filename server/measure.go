@@ -23,7 +23,7 @@ func (s *Server) measure() metrics.State {
 		return out
 	}
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
-	out.Agents, out.QueueAge, out.Groups = t.sessions.count(), t.reconciler.QueueAge(), t.reconciler.Groups()
+	out.Agents, out.QueueAge, out.Groups = t.agents.Count(), t.reconciler.QueueAge(), t.reconciler.Groups()
 	out.Orphans, out.Attention = len(t.reconciler.Orphans()), attentionCounts(t.attention())
 	return out
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -111,4 +112,17 @@ func watchMessage(item feed.Item[watched]) *apiv1.WatchInstanceEventsResponse {
 	e := item.Value.event
 	e.Seq = item.Seq
 	return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Event{Event: wire.Event(e)}}
+}
+
+// fileConditions returns the conditions of a machine's files.
+func fileConditions(v reconcile.InstanceView) (out []string) {
+	has, made := v.Report.ConfigHash, v.Record.OnDemand && v.Report.ConfigHash == v.Record.RuntimeHash
+	if has != "" && v.Runtime != "" && has != v.Runtime && !made {
+		out = append(out, "runtime_drifted")
+	}
+	broken := slices.ContainsFunc(v.Report.Files, func(f nstance.FileStatus) bool { return f.Error != "" })
+	if broken || v.Report.FilesError != "" {
+		out = append(out, "file_error")
+	}
+	return out
 }

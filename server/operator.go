@@ -27,7 +27,12 @@ type operatorService struct {
 // agentService serves nstance.v1.AgentService.
 type agentService struct {
 	apiv1.UnimplementedAgentServiceServer
-	s *Server
+}
+
+// Connect implements the RPC.
+func (agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+	c := callerOf(stream.Context())
+	return c.term.agents.Connect(c.Identity, stream)
 }
 
 // RenewCertificate implements the RPC for agents.
@@ -199,7 +204,7 @@ func (o operatorService) Interrupt(ctx context.Context, req *apiv1.InterruptRequ
 		return &apiv1.InterruptResponse{}, o.s.announce(v.Record.ID, lead)
 	}
 	durable := make(chan struct{})
-	c.term.noticed(v.Record.ID, n, func() { close(durable) })
+	c.term.agents.ReceiveNotice(v.Record.ID, n, func() { close(durable) })
 	select {
 	case <-durable:
 		return resp, nil
@@ -274,7 +279,7 @@ func (o operatorService) GetShardStatus(ctx context.Context, _ *apiv1.GetShardSt
 	c := callerOf(ctx)
 	resp := &apiv1.GetShardStatusResponse{
 		Cluster: string(c.term.conf.Cluster.ID), Shard: string(c.term.conf.Shard.ID), Leader: true,
-		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.sessions.visible(c.sees)), Version: Version,
+		Epoch: c.term.granted.Epoch(), AgentsConnected: int32(c.term.agents.CountVisible(c.sees)), Version: Version,
 		TermStartedAt: wire.Time(c.term.began), LeaderAddress: o.s.leaderAddress(), Standbys: o.s.peers.list(),
 	}
 	for _, g := range c.term.reconciler.Groups() {

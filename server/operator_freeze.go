@@ -30,7 +30,9 @@ func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1
 	c, resp := callerOf(ctx), &apiv1.ThawResponse{}
 	if req.GetGroup() != "" {
 		_, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-			return c.term.reconciler.Thaw(ctx, key, c.because(""))
+			err := c.term.reconciler.Thaw(ctx, key, c.because(""))
+			c.term.agents.Thawed(key)
+			return err
 		})
 		resp.Unchanged = !was.FrozenAlone
 		return resp, err
@@ -40,11 +42,13 @@ func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	return resp, c.term.reconciler.ThawShard(ctx, c.because(""))
+	err := c.term.reconciler.ThawShard(ctx, c.because(""))
+	c.term.agents.Thawed(nstance.GroupKey{})
+	return resp, err
 }
 
-// wholeShard refuses a request that names a tenant and no group: whoever sends
-// it means less than the shard.
+// wholeShard refuses a request that names a tenant and no group: it is not meant for
+// the whole shard.
 func wholeShard(tenant string) error {
 	if tenant != "" {
 		return nstance.FieldError("group", "name the group, or leave out the tenant for the whole shard", "is missing")

@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -81,8 +81,8 @@ func TestSecondMaintenance(t *testing.T) {
 	records(second)
 
 	onRecord := []nstance.Notice{{Source: n.Source, EventID: second}}
-	require.Equal(t, second, server.EventID(onRecord, n), "what the next leader is told is what stands on record")
-	require.Equal(t, second, server.EventID(onRecord, end))
+	require.Equal(t, second, agents.EventID(onRecord, n), "what the next leader is told is what stands on record")
+	require.Equal(t, second, agents.EventID(onRecord, end))
 }
 
 func TestConsoleOutput(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -96,7 +97,7 @@ func (i *intervals) fill() {
 	for _, d := range []struct {
 		is     *time.Duration
 		orElse time.Duration
-	}{{&i.filePass, filePass}, {&i.campaign, time.Second}} {
+	}{{&i.filePass, agents.DefaultFilePass}, {&i.campaign, time.Second}} {
 		if *d.is <= 0 {
 			*d.is = d.orElse
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
@@ -49,103 +48,6 @@ func (d *deaf[Req, Res]) Send(m *Res) error {
 	case <-d.gone:
 		return io.ErrUnexpectedEOF
 	}
-}
-
-type deafAgent = deaf[apiv1.ConnectRequest, apiv1.ConnectResponse]
-
-func newDeafAgent(t *testing.T) (*session, *deafAgent) {
-	d := &deafAgent{ctx: t.Context(), take: make(chan struct{}), gone: make(chan struct{})}
-	s := &session{stream: d, hangUp: func() { close(d.gone) }, pace: rate.NewLimiter(messagesPerSecond, messagesAtOnce)}
-	s.ctx, s.cancel = context.WithCancelCause(d.ctx)
-	return s, d
-}
-
-func TestAgentThatDoesNotRead(t *testing.T) {
-	t.Run("is left when too much waits for it", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s, d := newDeafAgent(t)
-			context.AfterFunc(s.ctx, s.hangUp)
-			for i := range uint64(maxOutbox) + 1 { // one is on its way
-				s.acknowledge(i)
-				synctest.Wait()
-			}
-			require.NoError(t, s.ctx.Err())
-			s.acknowledge(0)
-			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
-			s.acknowledge(0) // harmless
-			<-d.gone
-			s.wg.Wait()
-		})
-	})
-	t.Run("is not heard meanwhile, and left when that lasts", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s, d := newDeafAgent(t)
-			context.AfterFunc(s.ctx, s.hangUp)
-			for i := range uint64(maxOutbox) {
-				s.acknowledge(i)
-			}
-			began := time.Now()
-			time.AfterFunc(patience/2, func() { close(d.take) })
-			s.waitForAgent()
-			require.Equal(t, patience/2, time.Since(began), "it has caught up")
-			require.Len(t, d.sent, maxOutbox)
-
-			d.take = make(chan struct{})
-			for i := range uint64(maxOutbox) {
-				s.acknowledge(i)
-			}
-			began = time.Now()
-			s.waitForAgent()
-			require.Equal(t, patience, time.Since(began))
-			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
-			s.wg.Wait()
-		})
-	})
-	t.Run("keeps no end of a session waiting", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s, d := newDeafAgent(t)
-			s.acknowledge(1)
-			synctest.Wait() // stuck in Send
-			began := time.Now()
-			s.close(io.EOF)
-			require.Equal(t, closeGrace, time.Since(began))
-			<-d.gone
-		})
-	})
-}
-
-func TestPaceOfAnAgent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, d := newDeafAgent(t)
-		close(d.take)
-		began := time.Now()
-		for range messagesAtOnce {
-			s.waitForAgent()
-		}
-		require.Zero(t, time.Since(began), "a burst is not slowed down")
-		for range messagesPerSecond {
-			s.waitForAgent()
-		}
-		require.InDelta(t, 1, time.Since(began).Seconds(), 0.001)
-		s.cancel(nil)
-	})
-}
-
-func TestFinishLetsLastWordsOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, d := newDeafAgent(t)
-		close(d.take)
-		s.finish(errDeleted)
-		s.finish(errTermEnded) // the first reason counts
-		s.acknowledge(7)
-		<-time.After(closeGrace - time.Millisecond)
-		synctest.Wait()
-		require.NoError(t, s.ctx.Err())
-		require.EqualValues(t, 7, d.sent[0].GetAcknowledgement().GetNumber())
-		<-s.ctx.Done()
-		require.ErrorIs(t, context.Cause(s.ctx), errDeleted)
-		s.wg.Wait()
-	})
 }
 
 type (
@@ -233,7 +135,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			began := time.Now()
 			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
 			<-d.gone
-			require.Equal(t, patience, time.Since(began))
+			require.Equal(t, ports.SendTimeout, time.Since(began))
 			require.Error(t, <-ended)
 			require.NoError(t, elector.Resign(t.Context()))
 		})
@@ -249,7 +151,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, elector.Resign(t.Context()))
 			require.Error(t, <-ended)
-			require.Equal(t, closeGrace, time.Since(began))
+			require.Equal(t, ports.CloseGrace, time.Since(began))
 		})
 	})
 }

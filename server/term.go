@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -18,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/address"
+	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/garbage"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -25,6 +25,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
+
+// errTermEnded ends what is served by a server that no longer leads.
+var errTermEnded error = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard any more"}
 
 // A term is everything that acts while this server leads. Losing the lease
 // cancels its context, and with it everything below.
@@ -37,9 +40,8 @@ type term struct {
 	drains     *drain.Coordinator
 	reconciler *reconcile.Reconciler
 	registrar  *registration.Registrar
-	sessions   *sessions
 	groups     *groups.Groups
-	files      *fileKeeper
+	agents     *agents.Agents
 	accepts    *acceptance
 	tuner      *tuner
 	records    *registrar.Records
@@ -51,7 +53,6 @@ type term struct {
 	done       chan struct{}   // closed when run has returned
 	streams    streams
 	exposures  *registrar.Exposures
-	claims     claimBook
 }
 
 // watched is one thing that watchers of instances are told.
@@ -75,9 +76,10 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) },
 		OnExecutors: func(tenant nstance.TenantID) { t.reconciler.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
 	})
+	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
 	var err error
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
-		Owner: nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID},
+		Owner: owner,
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
 		ConsistencyWindow: consistency(t.conf),
@@ -93,9 +95,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.sessions = newSessions(t.reconciler.Observe)
 	t.exposures = registrar.NewExposures(t.reconciler.Drain, t.alarm, s.opts.Now, t.log)
-	t.sessions.contested = t.exposures.Contested
 	t.tuner = newTuner(t)
 	t.records = registrar.NewRecords(s.store, t.reconciler, registrar.Options{
 		Shard: t.conf.Shard.ID, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Log: t.log,
@@ -108,9 +108,13 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{
 		Shard: t.conf.Shard.ID, Config: s.config, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
 		Vault: vault.New(s.store, s.opts.Secrets), Secrets: s.secretSource(), Bound: t.bound, Journal: t.journal,
-		Published: func() { t.files.published() },
+		Published: func() { t.agents.GroupsChanged() },
 	})
-	t.files = newFileKeeper(t)
+	t.agents = agents.New(s.store, t.reconciler, t.drains, agents.Options{
+		Owner: owner, Config: s.config, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: Version, Log: t.log,
+		Secrets: s.secretSource(), Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
+		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested,
+	})
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, t.records, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.exposures.Misused, Exposed: t.exposures.Superseded, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
@@ -150,13 +154,11 @@ func (t *term) run() error {
 	tried := make(chan struct{})
 	wg.Go(func() { t.collector.Run(ctx) })
 	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
-	wg.Go(func() { t.relayDrains(ctx) })
 	wg.Go(func() { t.exposures.Run(ctx) })
-	wg.Go(func() { t.files.run(ctx) })
+	wg.Go(func() { t.agents.Run(ctx) })
 	wg.Go(func() { t.accepts.follow(ctx) })
 	wg.Go(func() { t.keepAddress(ctx) })
 	wg.Go(func() { t.tuner.run(ctx) })
-	wg.Go(func() { t.watchNotices(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }
@@ -186,7 +188,7 @@ func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
 }
 
 // goAway ends the agents' sessions.
-func (t *term) goAway() { t.sessions.close(nil) }
+func (t *term) goAway() { t.agents.Close(errTermEnded) }
 
 // journal receives every event, in order, mostly under the reconciler's lock:
 // everything it calls takes note and returns.
@@ -201,15 +203,11 @@ func (t *term) journal(e nstance.Event) {
 	case nstance.EventAlarm:
 		t.server.alarms.add(e)
 	case nstance.EventDeleteRequested:
-		if s := t.sessions.get(e.Instance); s != nil {
-			s.finish(errDeleted)
-		}
+		t.agents.EndSession(e.Instance)
 	case nstance.EventDeleted:
 		t.records.Successors.Forget(e.Instance)
 		t.exposures.Forget(e.Instance)
-		t.claims.forget(e.Instance)
-	case nstance.EventThawed:
-		t.files.thawed(nstance.GroupKey{Tenant: e.Tenant, Group: e.Group})
+		t.agents.Forget(e.Instance)
 	}
 }
 
@@ -220,66 +218,4 @@ func (t *term) alarm(e nstance.Event) {
 		e.Tenant, e.Group = v.Record.Tenant, v.Record.Group
 	}
 	t.journal(e)
-}
-
-// reported takes a health report off the wire.
-func (t *term) reported(rep nstance.Report) {
-	t.reconciler.Observe(nstance.Reported{Report: rep})
-}
-
-// noticed takes a notice off the wire; ack is called when it has had its effect.
-func (t *term) noticed(id nstance.InstanceID, n nstance.Notice, ack func()) {
-	v, err := t.reconciler.Instance(id)
-	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
-	if err == nil && !known && !n.Cancelled {
-		t.journal(nstance.Event{
-			Type: nstance.EventNoticeDetected, Time: t.server.opts.Now().UTC(), Instance: id,
-			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
-		})
-	}
-	t.reconciler.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
-}
-
-// live reports whether the instance is there to stay.
-func (t *term) live(id nstance.InstanceID) bool {
-	rec, ok := t.reconciler.Records().Get(id)
-	return ok && rec.Deleting == nil
-}
-
-// runtimeHash is the runtime hash that the instance's group wants.
-func (t *term) runtimeHash(id nstance.InstanceID) string { return t.reconciler.RuntimeHash(id) }
-
-// drainFor returns the drain that the instance's own agent must carry out.
-func (t *term) drainFor(id nstance.InstanceID) (nstance.Drain, bool) {
-	d, ok := t.drains.Of(id)
-	return d, ok && d.Executor == nstance.ExecutorAgent
-}
-
-// relayDrains tells agents of the drains that are theirs to carry out.
-func (t *term) relayDrains(ctx context.Context) {
-	for ctx.Err() == nil {
-		for e, err := range t.drains.Watch(ctx, "", 0) {
-			if err != nil {
-				if !errors.Is(err, nstance.Unavailable) {
-					t.log.Error("drains are not relayed", "err", err)
-				}
-				break // too slow: watch again, from a snapshot
-			}
-			t.relay(e)
-		}
-	}
-}
-
-func (t *term) relay(e nstance.DrainEvent) {
-	s := t.sessions.get(e.Drain.Instance)
-	if s == nil || e.Drain.Executor != nstance.ExecutorAgent {
-		return
-	}
-	switch e.Type {
-	case nstance.DrainSnapshot, nstance.DrainRequested, nstance.DrainTightened, nstance.DrainReassigned:
-		s.command(e.Drain)
-	case nstance.DrainCancelled:
-		s.cancelDrain(e.Drain.Generation)
-	case nstance.DrainSynced, nstance.DrainAcknowledged, nstance.DrainEnded:
-	}
 }

@@ -11,38 +11,20 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
-
-// Agents and watchers that are asked to renew do so at different moments, about so many a
-// second of a large fleet: each renewal is a signature, a write and a reconnect.
-const (
-	renewalsPerSecond = 20
-	leastSpread       = 5 * time.Second
-	mostSpread        = 15 * time.Minute
-)
-
-// errUntrusted ends what rests on a certificate whose authority is gone.
-var errUntrusted error = &nstance.Error{
-	Code: nstance.Denied, Msg: "the key that signed this certificate is not trusted any more", Remedy: "register again",
-}
 
 // keysChanged ends the sessions and streams of certificates whose authority is
 // gone, and asks agents and watchers to renew those whose authority is being
 // retired.
 func (t *term) keysChanged() {
 	identity := t.server.keys.Identity
-	for _, s := range t.sessions.all() {
-		if !identity.Trusts(s.issuer()) {
-			s.finish(errUntrusted)
-			continue
-		}
-		s.askRenewal()
-	}
+	t.agents.KeysChanged()
 	t.streams.end(func(id nstance.Identity) error {
 		if identity.Trusts(id.Issuer) {
 			return nil
 		}
-		return errUntrusted
+		return ports.ErrUntrusted
 	})
 	t.events.publishToAll(watched{renew: true}) // by the feeds, since a stream has one sender
 	t.groupFeeds.publishToAll(groupChange{renew: true})
@@ -53,7 +35,7 @@ func (t *term) keysChanged() {
 func (c caller) mustRenew() bool { return c.Issuer != c.term.server.keys.Identity.Issuer() }
 
 func (c caller) renewal() *apiv1.RenewalRequest {
-	return &apiv1.RenewalRequest{Within: durationpb.New(c.term.spread())}
+	return &apiv1.RenewalRequest{Within: durationpb.New(c.term.agents.RenewalSpread())}
 }
 
 func (c caller) askWatcher() *apiv1.WatchInstanceEventsResponse {
@@ -122,24 +104,4 @@ func (t *term) claimWorkload(ctx context.Context, k registration.KeyEntry) {
 	if err := t.server.keys.Ring.UseUntil(ctx, registration.Workload, k.ID, until); err != nil {
 		t.log.Warn("not noted how long the workload key is in use", "code", nstance.CodeOf(err), "err", err)
 	}
-}
-
-// issuer returns which key signed the certificate that the session showed.
-func (s *session) issuer() string { return callerOf(s.stream.Context()).Issuer }
-
-// askRenewal asks an agent to renew a certificate whose authority is being
-// retired.
-func (s *session) askRenewal() {
-	if s.issuer() == s.term.server.keys.Identity.Issuer() {
-		return
-	}
-	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
-		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(s.term.spread())},
-	}})
-}
-
-// spread is how long the agents of this shard may take to do what all of them
-// are asked to.
-func (t *term) spread() time.Duration {
-	return min(max(leastSpread, time.Duration(t.sessions.count())*time.Second/renewalsPerSecond), mostSpread)
 }

@@ -13,6 +13,15 @@ import (
 // connection: what is queued on both sides still gets out.
 const CloseGrace = time.Second
 
+// SendTimeout is how long a client may leave what it is sent unread before its
+// connection is closed.
+const SendTimeout = 10 * time.Second
+
+// ErrUntrusted ends what rests on a certificate whose authority is gone.
+var ErrUntrusted error = &nstance.Error{
+	Code: nstance.Denied, Msg: "the key that signed this certificate is not trusted any more", Remedy: "register again",
+}
+
 // Expiry ends calls and streams whose certificate has expired. The handshake
 // checks a certificate once, and a connection may outlive it. So each call checks
 // it again, and each stream ends with it.

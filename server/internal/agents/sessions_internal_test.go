@@ -1,4 +1,4 @@
-package server
+package agents
 
 import (
 	"context"
@@ -37,9 +37,9 @@ func TestSessionsOfAGroup(t *testing.T) {
 	require.Len(t, l.byGroup, 1)
 
 	for _, s := range l.all() {
-		s.cancel(nil) // there is no stream to say goodbye on
+		s.cancel(nil) // there is no stream to send to
 	}
-	l.close(nil)
+	l.close(errReplaced)
 	require.Empty(t, of("db"))
 	require.Empty(t, l.byGroup)
 }

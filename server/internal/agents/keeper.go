@@ -1,4 +1,4 @@
-package server
+package agents
 
 import (
 	"context"
@@ -14,54 +14,50 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
-	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/files"
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Bounds on looking after files.
+// Bounds on keeping files.
 const (
 	// fileWorkers is how many machines' files are made at a time: issuing a
 	// certificate waits for storage.
 	fileWorkers = 32
-	// filePass is how often sessions are looked at for what time alone has
-	// brought about.
-	filePass = 5 * time.Second
-	// troubledRefresh is how soon sources are read again after one failed.
-	troubledRefresh = 30 * time.Second
-	// maxOwnBytes is how much may be held of contents that are for one machine
-	// only. Beyond that machines wait for their turn.
+	// DefaultFilePass is how often sessions are checked for what depends on time.
+	DefaultFilePass = 5 * time.Second
+	// failedRefresh is how soon sources are read again after one failed.
+	failedRefresh = 30 * time.Second
+	// maxOwnBytes bounds the contents in memory that are for one machine only.
+	// Machines beyond wait.
 	maxOwnBytes = 64 << 20
-	// unseenFor is how long a term waits for the provider's word on a machine's
-	// addresses before it takes the machine's own.
-	unseenFor = time.Minute
+	// providerWait is how long a term waits for the provider's answer on a machine's
+	// addresses before it uses those that the machine reported.
+	providerWait = time.Minute
 )
 
-// A fileKeeper sees to it that connected machines have the files that their
-// groups want.
+// A fileKeeper keeps the files of connected machines as their groups define them.
 type fileKeeper struct {
-	t       *term
+	agents  *Agents
 	sources files.Sources
 	certs   *certlog
+	pruned  time.Time // used by run only
 
-	mu     sync.Mutex
-	more   *sync.Cond // there is more to do, or the term has ended
-	over   bool
-	kits   map[kitKey]*kitSlot
-	wanted map[nstance.GroupKey]string // runtime hashes as last published
-	change []nstance.GroupKey          // groups to look at: they want something else
-	reread []*kitSlot                  // kits to make again
-	dirty  []*session                  // sessions to look at
-	parked []*session                  // those that wait for ownBytes
-	own    int64                       // bytes held for one machine each
-	pruned time.Time
+	mu      sync.Mutex
+	work    *sync.Cond // there is work, or the term has ended
+	ended   bool
+	kits    map[kitKey]*kitSlot
+	hashes  map[nstance.GroupKey]string // runtime hashes as last published
+	changed []nstance.GroupKey          // groups with another definition
+	stale   []*kitSlot                  // kits to make again
+	dirty   []*session                  // sessions to check
+	parked  []*session                  // sessions that wait for memory
+	own     int64                       // bytes held for one machine each
 }
 
-// A kitKey names a kit: that of a group, or that of an instance made by request
-// with variables of its own.
+// A kitKey names a kit: that of a group, or that of an on-demand instance with
+// variables of its own.
 type kitKey struct {
 	group      nstance.GroupKey
 	definition string // digest of the instance's own; empty: the group's
@@ -70,55 +66,29 @@ type kitKey struct {
 // A kitSlot holds the present kit.
 type kitSlot struct {
 	key    kitKey
-	turn   chan struct{} // has room for one: whose turn it is to make it
+	turn   chan struct{} // has room for one: held while the kit is made
 	now    atomic.Pointer[madeKit]
-	queued bool // to be made again; under the keeper's lock
+	queued bool // among the stale kits; guarded by the keeper's lock
 }
 
 // A madeKit is a kit with what is needed to make it again.
 type madeKit struct {
 	*files.Kit
 	definition nstance.Definition
-	at         time.Time
+	madeAt     time.Time
 }
 
-func newFileKeeper(t *term) *fileKeeper {
+func newFileKeeper(a *Agents, store storage.Store) *fileKeeper {
 	k := &fileKeeper{
-		t: t, kits: map[kitKey]*kitSlot{}, wanted: map[nstance.GroupKey]string{},
-		certs: &certlog{store: t.server.store, shard: t.conf.Shard.ID, check: t.granted.Err},
-		sources: files.Sources{
-			Secrets: t.server.secretSource(),
-			Objects: objects{t.server.store},
-		},
+		agents: a, kits: map[kitKey]*kitSlot{}, hashes: map[nstance.GroupKey]string{},
+		certs:   &certlog{store: store, shard: a.Owner.Shard, check: a.Check},
+		sources: files.Sources{Secrets: a.Secrets, Objects: objects{store}},
 	}
-	k.more = sync.NewCond(&k.mu)
+	k.work = sync.NewCond(&k.mu)
 	return k
 }
 
-// secretSource returns where secrets for files come from.
-func (s *Server) secretSource() files.Source {
-	if s.own.Shard.Secrets.Source == config.StoreSecrets {
-		return secrets{vault.New(s.store, s.opts.Secrets)}
-	}
-	return s.opts.SecretSource
-}
-
-// secrets are those in storage that are nobody's keys.
-type secrets struct{ vault *vault.Vault }
-
-// Get implements files.Source.
-func (s secrets) Get(ctx context.Context, name string) ([]byte, error) {
-	if err := nstance.ValidateSecretName("secret", name); err != nil {
-		return nil, err
-	}
-	data, err := s.vault.Get(ctx, name)
-	if errors.Is(err, nstance.NotFound) {
-		return nil, nstance.Errorf(nstance.NotFound, "there is no secret %s: store it with nstance-admin secret put", name)
-	}
-	return data, err
-}
-
-// objects are those in storage that may become files.
+// objects are the objects in storage that files may be made from.
 type objects struct{ store storage.Store }
 
 // Get implements files.Source.
@@ -144,7 +114,7 @@ func (k *fileKeeper) run(ctx context.Context) {
 			}
 		})
 	}
-	tick := time.NewTicker(k.t.server.opts.intervals.filePass)
+	tick := time.NewTicker(k.agents.FilePass)
 	defer tick.Stop()
 	for {
 		select {
@@ -152,7 +122,7 @@ func (k *fileKeeper) run(ctx context.Context) {
 			return
 		case <-tick.C:
 			k.pass(ctx)
-			k.t.server.opts.intervals.filePassed()
+			k.agents.OnFilePassed()
 		}
 	}
 }
@@ -160,83 +130,83 @@ func (k *fileKeeper) run(ctx context.Context) {
 func (k *fileKeeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.over = true
-	k.more.Broadcast()
+	k.ended = true
+	k.work.Broadcast()
 }
 
-// step does one thing of what there is to do, and reports false when the term
-// has ended. What makes kits comes first: sessions wait for it.
+// step does one piece of work, and reports false when the term has ended. Kits come
+// first: sessions wait for them.
 func (k *fileKeeper) step(ctx context.Context) bool {
 	k.mu.Lock()
-	for !k.over && len(k.change)+len(k.reread)+len(k.dirty) == 0 {
-		k.more.Wait()
+	for !k.ended && len(k.changed)+len(k.stale)+len(k.dirty) == 0 {
+		k.work.Wait()
 	}
 	switch {
-	case k.over:
+	case k.ended:
 		k.mu.Unlock()
 		return false
-	case len(k.change) > 0:
-		key := k.change[0]
-		k.change = k.change[1:]
+	case len(k.changed) > 0:
+		key := k.changed[0]
+		k.changed = k.changed[1:]
 		k.mu.Unlock()
-		k.changed(ctx, key)
-	case len(k.reread) > 0:
-		slot := k.reread[0]
-		k.reread = k.reread[1:]
+		k.updateGroup(ctx, key)
+	case len(k.stale) > 0:
+		slot := k.stale[0]
+		k.stale = k.stale[1:]
 		k.mu.Unlock()
-		k.again(ctx, slot)
+		k.remake(ctx, slot)
 	default:
 		s := k.dirty[0]
 		k.dirty = k.dirty[1:]
 		k.mu.Unlock()
-		s.lookAtFiles(ctx, k)
+		s.checkFiles(ctx, k)
 	}
 	return true
 }
 
-// look asks for a session to be looked at. It never blocks. The session says
-// that it is queued, so that it is there once.
-func (k *fileKeeper) look(s *session) {
+// enqueue has a session checked by a worker. It never blocks. The session knows that
+// it is queued, so that it is in the queue once.
+func (k *fileKeeper) enqueue(s *session) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.dirty = append(k.dirty, s)
-	k.more.Signal()
+	k.work.Signal()
 }
 
-// published takes note that the groups may want something else. It never blocks.
-func (k *fileKeeper) published() {
-	now := k.t.reconciler.RuntimeHashes()
+// groupsChanged queues the groups whose definition has changed. It never blocks.
+func (k *fileKeeper) groupsChanged() {
+	now := k.agents.shard.RuntimeHashes()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for key, hash := range now {
-		if k.wanted[key] != hash {
-			k.change = append(k.change, key)
+		if k.hashes[key] != hash {
+			k.changed = append(k.changed, key)
 		}
 	}
-	k.wanted = now
-	k.more.Broadcast()
+	k.hashes = now
+	k.work.Broadcast()
 }
 
-// thawed has groups looked at that a freeze kept as they were: one, or all for
-// the zero key. It never blocks.
+// thawed queues a group that a freeze kept as it was, or all for the zero key. It
+// never blocks.
 func (k *fileKeeper) thawed(one nstance.GroupKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for key := range k.wanted {
+	for key := range k.hashes {
 		if key == one || one == (nstance.GroupKey{}) {
-			k.change = append(k.change, key)
+			k.changed = append(k.changed, key)
 		}
 	}
-	k.more.Broadcast()
+	k.work.Broadcast()
 }
 
-// changed makes a group's kit and has its sessions looked at.
-func (k *fileKeeper) changed(ctx context.Context, key nstance.GroupKey) {
-	all := k.t.sessions.of(key)
+// updateGroup makes a group's kit and queues its sessions.
+func (k *fileKeeper) updateGroup(ctx context.Context, key nstance.GroupKey) {
+	all := k.agents.sessions.of(key)
 	if len(all) == 0 {
 		return
 	}
-	if v, err := k.t.reconciler.Runtime(all[0].id); err == nil {
+	if v, err := k.agents.shard.Runtime(all[0].id); err == nil {
 		_, _ = k.kit(ctx, kitKey{group: key}, v) // its failure is each session's
 	}
 	for _, s := range all {
@@ -244,15 +214,15 @@ func (k *fileKeeper) changed(ctx context.Context, key nstance.GroupKey) {
 	}
 }
 
-// kit returns the kit for what a machine should have, made now if need be. A
-// freeze keeps the one that there is.
+// kit returns the kit for what a machine should have, made now if necessary. A freeze
+// keeps the kit that there is.
 func (k *fileKeeper) kit(ctx context.Context, key kitKey, v reconcile.RuntimeView) (*kitSlot, error) {
 	slot := k.slot(key)
-	good := func() bool {
+	current := func() bool {
 		made := slot.now.Load()
 		return made != nil && (v.Frozen || made.Hash() == v.Hash)
 	}
-	if good() {
+	if current() {
 		return slot, nil
 	}
 	select {
@@ -261,7 +231,7 @@ func (k *fileKeeper) kit(ctx context.Context, key kitKey, v reconcile.RuntimeVie
 	case <-ctx.Done():
 		return nil, nstance.Errorf(nstance.Unavailable, "files not made: %w", ctx.Err())
 	}
-	if !good() {
+	if !current() {
 		k.make(ctx, slot, v.Definition, v.Hash)
 	}
 	return slot, nil
@@ -278,10 +248,10 @@ func (k *fileKeeper) slot(key kitKey) *kitSlot {
 	return slot
 }
 
-// make makes a slot's kit and reports whether it makes other sets than before.
-// Callers have the slot's turn.
-func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definition, hash string) (other bool) {
-	ctx, cancel := k.t.bound(ctx)
+// make makes a slot's kit and reports whether sets made from it differ from before.
+// Callers hold the slot's turn.
+func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definition, hash string) (differs bool) {
+	ctx, cancel := k.agents.Bound(ctx)
 	defer cancel()
 	old := slot.now.Load()
 	var before *files.Kit
@@ -290,19 +260,19 @@ func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definiti
 	}
 	made := &madeKit{files.Prepare(ctx, hash, d, k.common(), k.sources, before), d, time.Now()}
 	if old != nil && made.Same(before) && !made.Troubled() {
-		made.Kit = before // so that sessions see that nothing has changed
+		made.Kit = before // sessions compare the pointer
 	}
 	slot.now.Store(made)
 	for _, problem := range made.Problems() {
 		if old == nil || !slices.Contains(old.Problems(), problem) {
-			k.t.log.Warn("file cannot be made", "group", slot.key.group.String(), "err", problem)
+			k.agents.Log.Warn("file cannot be made", "group", slot.key.group.String(), "err", problem)
 		}
 	}
 	return old == nil || !made.Same(before)
 }
 
-// again makes a kit again, since what it was made of may have changed.
-func (k *fileKeeper) again(ctx context.Context, slot *kitSlot) {
+// remake makes a kit again, since its sources may have changed.
+func (k *fileKeeper) remake(ctx context.Context, slot *kitSlot) {
 	k.mu.Lock()
 	slot.queued = false
 	k.mu.Unlock()
@@ -312,54 +282,53 @@ func (k *fileKeeper) again(ctx context.Context, slot *kitSlot) {
 		return
 	}
 	made := slot.now.Load()
-	other := k.make(ctx, slot, made.definition, made.Hash())
+	differs := k.make(ctx, slot, made.definition, made.Hash())
 	<-slot.turn
-	if !other && !made.Varies() {
+	if !differs && !made.Varies() {
 		return
 	}
-	for _, s := range k.t.sessions.of(slot.key.group) {
-		s.wantFiles() // machines' own facts may have changed, too
+	for _, s := range k.agents.sessions.of(slot.key.group) {
+		s.wantFiles() // facts of the machine may have changed as well
 	}
 }
 
 func (k *fileKeeper) common() files.Common {
-	conf, addrs := k.t.server.config(), k.t.server.advertised()
+	conf := k.agents.Config()
 	return files.Common{
-		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: string(k.t.server.keys.Identity.CertPEM())},
-		Server:   files.Server{Shard: conf.Shard.ID, RegistrationAddr: addrs.Registration, AgentAddr: addrs.Agent, OperatorAddr: addrs.Operator},
+		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: string(k.agents.Keys.Identity.CertPEM())},
+		Server:   k.agents.Addresses(),
 		Provider: files.Provider{Kind: conf.Shard.Provider.Kind, Region: conf.Shard.Provider.Region, Zone: conf.Shard.Provider.Zone},
 	}
 }
 
-// pass looks at what time alone has brought about: answers that did not come,
-// certificates that are due, sources that are to be read again. What frozen
-// groups were made from stays.
+// pass checks what depends on time: missing answers, certificates that are due,
+// sources to read again. The kits of frozen groups stay.
 func (k *fileKeeper) pass(ctx context.Context) {
 	used := map[*kitSlot]bool{}
-	for _, s := range k.t.sessions.all() {
-		if slot := s.checkFiles(); slot != nil {
+	for _, s := range k.agents.sessions.all() {
+		if slot := s.checkFileDeadlines(); slot != nil {
 			used[slot] = true
 		}
 	}
-	refresh, frozen := k.t.server.config().Shard.FileRefresh, k.t.reconciler.FrozenGroups()
+	refresh, frozen := k.agents.Config().Shard.FileRefresh, k.agents.shard.FrozenGroups()
 	k.mu.Lock()
 	for key, slot := range k.kits {
 		made := slot.now.Load()
 		switch {
 		case slot.queued || made == nil || frozen[key.group]:
 		case !used[slot]:
-			delete(k.kits, key) // nobody is connected: it is made when somebody is
+			delete(k.kits, key) // no session uses it
 		case made.due(refresh):
 			slot.queued = true
-			k.reread = append(k.reread, slot)
+			k.stale = append(k.stale, slot)
 		}
 	}
-	k.more.Broadcast()
+	k.work.Broadcast()
 	k.mu.Unlock()
 	if time.Since(k.pruned) > 24*time.Hour {
 		k.pruned = time.Now()
-		if err := k.certs.prune(ctx, k.t.server.opts.Now()); err != nil {
-			k.t.log.Warn("log of certificates not pruned", "code", nstance.CodeOf(err), "err", err)
+		if err := k.certs.prune(ctx, k.agents.Now()); err != nil {
+			k.agents.Log.Warn("log of certificates not pruned", "code", nstance.CodeOf(err), "err", err)
 		}
 	}
 }
@@ -367,12 +336,12 @@ func (k *fileKeeper) pass(ctx context.Context) {
 // due reports whether it is time to make the kit again.
 func (m *madeKit) due(refresh time.Duration) bool {
 	if m.Troubled() {
-		refresh = min(refresh, troubledRefresh)
+		refresh = min(refresh, failedRefresh)
 	}
-	return (m.External() || m.Varies() || m.Troubled()) && time.Since(m.at) >= refresh
+	return (m.External() || m.Varies() || m.Troubled()) && time.Since(m.madeAt) >= refresh
 }
 
-// problems returns what a person should see.
+// problems returns what operators should see.
 func (k *fileKeeper) problems() (out []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -387,9 +356,9 @@ func (k *fileKeeper) problems() (out []string) {
 	return slices.Compact(out)
 }
 
-// take reserves memory for contents of one machine. A session that gets none is
-// parked: it is looked at again when there may be some.
-func (k *fileKeeper) take(s *session, bytes int64) bool {
+// reserve reserves memory for contents of one machine. A session without memory is
+// parked, and checked again when some is released.
+func (k *fileKeeper) reserve(s *session, bytes int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.own > 0 && k.own+bytes > maxOwnBytes {
@@ -400,8 +369,8 @@ func (k *fileKeeper) take(s *session, bytes int64) bool {
 	return true
 }
 
-// give returns what take has reserved.
-func (k *fileKeeper) give(bytes int64) {
+// release returns reserved memory.
+func (k *fileKeeper) release(bytes int64) {
 	if bytes == 0 {
 		return
 	}
@@ -410,7 +379,7 @@ func (k *fileKeeper) give(bytes int64) {
 	k.own -= bytes
 	k.dirty = append(k.dirty, k.parked...)
 	k.parked = nil
-	k.more.Broadcast()
+	k.work.Broadcast()
 }
 
 // A machineKit is a machine with the kit that its files are made from.
@@ -422,9 +391,9 @@ type machineKit struct {
 	frozen  bool
 }
 
-// find returns what a machine's files are made from.
+// find returns the kit that a machine's files are made from.
 func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machineKit, err error) {
-	v, err := k.t.reconciler.Runtime(id)
+	v, err := k.agents.shard.Runtime(id)
 	if err != nil {
 		return f, err
 	}
@@ -439,16 +408,15 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 		return f, err
 	}
 	made := slot.now.Load()
-	if made.Varies() && !v.Seen && k.t.server.opts.Now().Sub(k.t.began) < unseenFor {
+	if made.Varies() && !v.Seen && k.agents.Now().Sub(k.agents.Began) < providerWait {
 		return f, nstance.Errorf(nstance.Unavailable, "the provider has not been asked about the machine yet")
 	}
 	return machineKit{slot, made, k.machine(v), v.Record.Key(), v.Frozen}, nil
 }
 
-// ownVars lays the variables that an instance was asked for with over those of
-// its group.
+// ownVars lays the variables of an on-demand instance over those of its group.
 func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key kitKey) (kitKey, error) {
-	own, err := k.t.reconciler.Records().Definition(ctx, v.Record.Definition)
+	own, err := k.agents.shard.Records().Definition(ctx, v.Record.Definition)
 	if err != nil {
 		return key, err
 	}
@@ -466,7 +434,7 @@ func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key 
 	return key, err
 }
 
-// machine says what templates and certificates state of a machine.
+// machine returns what templates and certificates say of a machine.
 func (k *fileKeeper) machine(v reconcile.RuntimeView) files.Machine {
 	rec := v.Record
 	addresses := v.Machine.Addresses
@@ -497,11 +465,11 @@ func firstAddress(addresses []netip.Addr, is func(netip.Addr) bool) string {
 
 // authority returns what issues certificates to one machine.
 func (k *fileKeeper) authority(m machineKit) files.Authority {
-	return workload{k.t.server.keys.Workload, k, m}
+	return workload{k.agents.Keys.Workload, k, m}
 }
 
-// workload is the workload authority for one machine. Nothing leaves it before
-// it is logged.
+// workload is the workload authority for one machine. A certificate is logged before
+// it is returned.
 type workload struct {
 	*registration.Authority
 	k *fileKeeper
@@ -514,28 +482,15 @@ func (w workload) Issue(ctx context.Context, t registration.Template) (registrat
 	if err != nil {
 		return rec, err
 	}
-	ctx, cancel := w.k.t.bound(ctx)
+	ctx, cancel := w.k.agents.Bound(ctx)
 	defer cancel()
 	id := w.m.machine.Instance.ID
-	err = w.k.certs.append(ctx, issued{
+	err = w.k.certs.append(ctx, issuedCertificate{
 		Time: t.Now.UTC(), Instance: id, Tenant: w.m.group.Tenant, Group: w.m.group.Group, Serial: rec.Serial, Issuer: rec.Issuer,
 		Subject: t.Subject, Key: rec.Fingerprint, NotBefore: rec.NotBefore, NotAfter: rec.NotAfter,
 	})
 	if err == nil {
-		w.k.t.log.Info("certificate issued", "instance_id", id, "serial", rec.Serial, "subject", t.Subject, "not_after", rec.NotAfter)
+		w.k.agents.Log.Info("certificate issued", "instance_id", id, "serial", rec.Serial, "subject", t.Subject, "not_after", rec.NotAfter)
 	}
 	return rec, err
-}
-
-// fileConditions says what is to be seen of a machine's files.
-func fileConditions(v reconcile.InstanceView) (out []string) {
-	has, made := v.Report.ConfigHash, v.Record.OnDemand && v.Report.ConfigHash == v.Record.RuntimeHash
-	if has != "" && v.Runtime != "" && has != v.Runtime && !made {
-		out = append(out, "runtime_drifted")
-	}
-	broken := slices.ContainsFunc(v.Report.Files, func(f nstance.FileStatus) bool { return f.Error != "" })
-	if broken || v.Report.FilesError != "" {
-		out = append(out, "file_error")
-	}
-	return out
 }

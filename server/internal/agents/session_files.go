@@ -1,4 +1,4 @@
-package server
+package agents
 
 import (
 	"context"
@@ -14,47 +14,46 @@ import (
 
 // Bounds on one transfer.
 const (
-	chunkSize    = 64 << 10         // bytes of a file in one message
-	answerWithin = 30 * time.Second // longest silence of an agent that was asked or announced something
-	stallAfter   = 30 * time.Second // longest pause between two pieces of a file
-	applyWithin  = 3 * time.Minute  // longest time to put files to use, command and all
-	firstRetry   = 10 * time.Second // after files could not be made or put to use; doubles
-	maxRetry     = 10 * time.Minute
+	chunkSize     = 64 << 10         // bytes of a file in one message
+	answerTimeout = 30 * time.Second // of an agent that was sent a request or an announcement
+	pieceTimeout  = 30 * time.Second // between two pieces of a file
+	applyTimeout  = 3 * time.Minute  // including the command
+	firstRetry    = 10 * time.Second // after files could not be made or applied; doubles
+	lastRetry     = 10 * time.Minute
 )
 
-// A filePhase says what a session waits for.
+// A filePhase is what a session waits for.
 type filePhase int
 
 const (
 	filesIdle     filePhase = iota
-	filesAsked              // the agent for its keys
-	filesBegun              // the agent to say what it lacks
-	filesSending            // the agent to read
-	filesApplying           // the agent to put all to use
+	filesAsked              // the agent's keys
+	filesBegun              // which contents the agent lacks
+	filesSending            // until all pieces are sent
+	filesApplying           // the outcome
 )
 
-// sessionFiles is how far a machine's files have come. It is guarded by the
-// session's lock.
+// sessionFiles is the state of a machine's files. It is guarded by the session's lock.
 type sessionFiles struct {
-	phase    filePhase
-	since    time.Time // of the phase, or of the last piece sent
-	looking  bool      // a worker is at it
-	queued   bool      // it is to be looked at
-	parked   bool      // until there is memory for its files
-	known    bool      // the agent has said what it has
-	settling bool      // the next report may have been put together before the set was in place
-	hash     string    // that it has recorded
-	have     []nstance.FileStatus
-	slot     *kitSlot
-	kit      *files.Kit // that set was made from
-	set      *files.Set // on its way, or in place; nil: not made yet
-	own      int64      // bytes reserved for it
-	keys     map[string]files.Key
-	fresh    bool // keys have just been told
-	withheld bool // set is not sent: the group is frozen
-	failures int  // in a row
-	retryAt  time.Time
-	transfer *transfer
+	phase       filePhase
+	since       time.Time // of the phase, or of the last piece sent
+	working     bool      // a worker checks it
+	queued      bool
+	parked      bool   // until there is memory for its files
+	known       bool   // the agent has reported what it has
+	justApplied bool   // the next report may be older than the set
+	hash        string // recorded by the agent
+	have        []nstance.FileStatus
+	slot        *kitSlot
+	kit         *files.Kit // that set was made from
+	set         *files.Set // being sent, or in place; nil: not made yet
+	own         int64      // bytes reserved for it
+	keys        map[string]files.Key
+	keysFresh   bool // just received
+	withheld    bool // set is not sent: the group is frozen
+	failures    int  // in a row
+	retryAt     time.Time
+	transfer    *transfer
 }
 
 // A transfer is what remains to be sent of a set.
@@ -81,7 +80,7 @@ func (t *transfer) next() (m *apiv1.ConnectResponse, last bool) {
 	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FilesCommit{FilesCommit: &apiv1.FilesCommit{Hash: t.set.Hash}}}, true
 }
 
-// wantFiles has the session looked at.
+// wantFiles queues the session for a check.
 func (s *session) wantFiles() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,34 +91,32 @@ func (s *session) wantFiles() {
 func (s *session) queueFiles() {
 	if f := &s.files; f.known && !f.queued && !f.parked {
 		f.queued = true
-		s.term.files.look(s)
+		s.agents.files.enqueue(s)
 	}
 }
 
-// filesReported compares what a report says with what the machine should have.
-// That is all that a report of a machine in order costs. It returns the report
-// with its files as they are known to be: one that was written before a set was
-// in place may arrive after.
+// filesReported compares a report with what the machine should have, which is all
+// that the report of a machine with its files costs. It returns the report with its
+// files as they are known to be: a report that was written before a set was applied
+// may arrive after.
 func (s *session) filesReported(r nstance.Report) nstance.Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files
-	stale := f.settling && f.set != nil && !f.set.InPlace(r.ConfigHash, r.Files)
-	if f.settling = false; stale {
+	stale := f.justApplied && f.set != nil && !f.set.InPlace(r.ConfigHash, r.Files)
+	if f.justApplied = false; stale {
 		r.ConfigHash, r.Files = f.hash, f.have
-		return r // the next one says how it is
+		return r // the next report is newer
 	}
 	f.known, f.hash, f.have = true, r.ConfigHash, r.Files
-	if f.phase == filesIdle && f.due(s.now(), time.Now()) {
+	if f.phase == filesIdle && f.due(s.agents.Now(), time.Now()) {
 		s.queueFiles()
 	}
 	return r
 }
 
-func (s *session) now() time.Time { return s.term.server.opts.Now() }
-
-// due reports whether there is something to look at: now is what certificates
-// go by, mono what waiting goes by.
+// due reports whether the files need a check: now is the wall clock, for
+// certificates; mono is the monotonic one, for retries.
 func (f *sessionFiles) due(now, mono time.Time) bool {
 	switch {
 	case f.set == nil:
@@ -136,25 +133,25 @@ func (f *sessionFiles) expired(now time.Time) bool {
 	return f.set != nil && !f.set.Renew.IsZero() && !now.Before(f.set.Renew)
 }
 
-// inPlace reports whether the machine needs nothing of a set. One that has never
-// heard of files, and needs none, is left alone: what is not known is no drift.
+// inPlace reports whether the machine needs nothing of a set. A machine that has
+// never reported files and needs none is left alone: unknown is no drift.
 func (f *sessionFiles) inPlace(set *files.Set) bool {
 	return set.InPlace(f.hash, f.have) || f.hash == "" && len(set.Files)+len(f.have) == 0
 }
 
-// lookAtFiles does what is due: it makes the machine's set and announces it if
-// something of it is lacking. In a frozen group that waits for the thaw, unless
-// only certificates are to be renewed, which keep the machine serving. One worker at a time is at a session.
-func (s *session) lookAtFiles(ctx context.Context, k *fileKeeper) {
+// checkFiles makes the machine's set and announces it if the machine lacks something
+// of it. In a frozen group that waits for the thaw, unless only certificates are to be
+// renewed. One worker at a time checks a session.
+func (s *session) checkFiles(ctx context.Context, k *fileKeeper) {
 	s.mu.Lock()
 	f := &s.files
 	f.queued, f.parked = false, false
-	if f.looking || s.ctx.Err() != nil {
-		f.queued = f.looking && s.ctx.Err() == nil // whoever is at it looks again
+	if f.working || s.ctx.Err() != nil {
+		f.queued = f.working && s.ctx.Err() == nil // that worker checks again
 		s.mu.Unlock()
 		return
 	}
-	f.looking = true
+	f.working = true
 	s.mu.Unlock()
 	m, err := k.find(ctx, s.id)
 	if err == nil {
@@ -162,40 +159,40 @@ func (s *session) lookAtFiles(ctx context.Context, k *fileKeeper) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.looking = false
+	f.working = false
 	if err != nil {
 		f.failed()
 	}
 	if f.queued && s.ctx.Err() == nil {
-		k.look(s)
+		k.enqueue(s)
 	}
 }
 
 func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 	s.mu.Lock()
 	f := &s.files
-	if f.phase == filesApplying || f.phase != filesIdle && f.kit == m.made.Kit && !f.fresh {
-		s.mu.Unlock() // what comes of it will be looked at
+	if f.phase == filesApplying || f.phase != filesIdle && f.kit == m.made.Kit && !f.keysFresh {
+		s.mu.Unlock() // its outcome is checked
 		return
 	}
 	s.dropFiles()
 	f.withheld = false
 	f.slot, f.kit = m.slot, m.made.Kit
-	if names := f.kit.Keys(); len(names) > 0 && !f.fresh && (f.expired(s.now()) || !f.knowsKeys(names)) {
+	if names := f.kit.Keys(); len(names) > 0 && !f.keysFresh && (f.expired(s.agents.Now()) || !f.knowsKeys(names)) {
 		f.phase, f.since = filesAsked, time.Now()
-		s.put(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FileKeysRequest{FileKeysRequest: &apiv1.FileKeysRequest{Names: names}}})
+		s.queue(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FileKeysRequest{FileKeysRequest: &apiv1.FileKeysRequest{Names: names}}})
 		s.mu.Unlock()
 		return
 	}
-	f.fresh = false
+	f.keysFresh = false
 	keys := f.keys
 	s.mu.Unlock()
 
-	set := f.kit.Set(ctx, m.machine, keys, k.authority(m), s.now())
+	set := f.kit.Set(ctx, m.machine, keys, k.authority(m), s.agents.Now())
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f.hold(set)
+	f.keepCertificates(set)
 	f.set = set
 	if f.inPlace(set) {
 		set.Drop()
@@ -206,16 +203,16 @@ func (s *session) makeFiles(ctx context.Context, k *fileKeeper, m machineKit) {
 		set.Drop()
 		return
 	}
-	if f.parked = !k.take(s, set.Own); f.parked {
+	if f.parked = !k.reserve(s, set.Own); f.parked {
 		f.set = nil
 		return
 	}
 	f.own = set.Own
 	f.phase, f.since = filesBegun, time.Now()
-	s.put(beginMessage(set))
+	s.queue(beginMessage(set))
 }
 
-// knowsKeys reports whether the agent has told of each key.
+// knowsKeys reports whether the agent has sent each key.
 func (f *sessionFiles) knowsKeys(names []string) bool {
 	for _, name := range names {
 		if k, ok := f.keys[name]; !ok || k.Err != nil {
@@ -225,8 +222,8 @@ func (f *sessionFiles) knowsKeys(names []string) bool {
 	return true
 }
 
-// hold remembers the certificates of a set, so that the next set has them, too.
-func (f *sessionFiles) hold(set *files.Set) {
+// keepCertificates keeps the certificates of a set for the next one.
+func (f *sessionFiles) keepCertificates(set *files.Set) {
 	if len(set.Held()) == 0 {
 		return
 	}
@@ -248,25 +245,26 @@ func beginMessage(set *files.Set) *apiv1.ConnectResponse {
 	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FilesBegin{FilesBegin: m}}
 }
 
-// dropFiles ends what is under way. It needs the lock.
+// dropFiles ends a transfer. It needs the lock.
 func (s *session) dropFiles() {
 	f := &s.files
 	f.phase, f.transfer = filesIdle, nil
 	if f.set != nil {
 		f.set.Drop()
 	}
-	s.term.files.give(f.own)
+	s.agents.files.release(f.own)
 	f.own = 0
 }
 
-// failed makes the next attempt wait, longer each time.
+// failed delays the next attempt, longer each time.
 func (f *sessionFiles) failed() {
-	f.retryAt = time.Now().Add(min(firstRetry<<min(f.failures, 10), maxRetry))
+	f.retryAt = time.Now().Add(min(firstRetry<<min(f.failures, 10), lastRetry))
 	f.failures++
 }
 
-// fileKeys takes the keys that the agent has. Each must prove that it is there.
-func (s *session) fileKeys(m *apiv1.FileKeys) {
+// handleFileKeys receives the keys that the agent has, each with a proof of
+// possession.
+func (s *session) handleFileKeys(m *apiv1.FileKeys) {
 	keys := map[string]files.Key{}
 	for _, w := range m.GetKeys()[:min(len(m.GetKeys()), nstance.MaxCertificates)] {
 		keys[w.GetName()] = keyOf(w)
@@ -274,7 +272,7 @@ func (s *session) fileKeys(m *apiv1.FileKeys) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f := &s.files; f.phase == filesAsked {
-		f.keys, f.fresh = keys, true
+		f.keys, f.keysFresh = keys, true
 		s.queueFiles()
 	}
 }
@@ -291,13 +289,13 @@ func keyOf(w *apiv1.FileKey) (k files.Key) {
 	return k
 }
 
-// filesWanted begins to send what the agent lacks.
-func (s *session) filesWanted(m *apiv1.FilesWanted) {
+// handleFilesWanted begins to send what the agent lacks.
+func (s *session) handleFilesWanted(m *apiv1.FilesWanted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files
 	if f.phase != filesBegun || m.GetHash() != f.set.Hash {
-		return // to an announcement that another has replaced
+		return // the answer to an older announcement
 	}
 	f.phase, f.since = filesSending, time.Now()
 	f.transfer = &transfer{set: f.set}
@@ -309,9 +307,9 @@ func (s *session) filesWanted(m *apiv1.FilesWanted) {
 	s.startSending()
 }
 
-// filesSent takes note of a piece, or of the commit, that is about to be sent.
-// It needs the lock.
-func (s *session) filesSent(last bool) {
+// pieceSent records that a piece, or the commit, is about to be sent. It needs the
+// lock.
+func (s *session) pieceSent(last bool) {
 	f := &s.files
 	f.since = time.Now()
 	if last {
@@ -320,8 +318,8 @@ func (s *session) filesSent(last bool) {
 	}
 }
 
-// filesApplied takes what became of a set.
-func (s *session) filesApplied(m *apiv1.FilesApplied) {
+// handleFilesApplied receives the outcome of a set.
+func (s *session) handleFilesApplied(m *apiv1.FilesApplied) {
 	s.mu.Lock()
 	f := &s.files
 	f.have = wire.FileStatusesOf(m.GetFiles())
@@ -332,7 +330,7 @@ func (s *session) filesApplied(m *apiv1.FilesApplied) {
 	}
 	s.dropFiles()
 	placed := f.set.InPlace(f.set.Hash, f.have)
-	if f.settling = placed; placed {
+	if f.justApplied = placed; placed {
 		f.failures, f.retryAt = 0, time.Time{}
 		if f.set.Complete() {
 			f.hash = f.set.Hash
@@ -340,53 +338,54 @@ func (s *session) filesApplied(m *apiv1.FilesApplied) {
 	} else {
 		f.failed()
 	}
-	if f.due(s.now(), time.Now()) {
+	if f.due(s.agents.Now(), time.Now()) {
 		s.queueFiles()
 	}
-	hash, lacks := f.set.Hash, f.set.Errors()
+	hash, missing := f.set.Hash, f.set.Errors()
 	now := nstance.FilesReported{ID: s.id, ConfigHash: f.hash, Files: f.have, Error: wire.Text(m.GetError())}
 	s.mu.Unlock()
-	s.term.reconciler.Observe(now)
-	s.term.filesApplied(s, hash, placed, lacks, now.Error)
+	s.agents.shard.Observe(now)
+	s.journalFiles(hash, placed, missing, now.Error)
 }
 
-// checkFiles looks at what time alone has brought about, and returns the kit
-// that the session uses.
-func (s *session) checkFiles() *kitSlot {
+// checkFileDeadlines checks what depends on time, and returns the kit that the session
+// uses.
+func (s *session) checkFileDeadlines() *kitSlot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files
 	waited := time.Since(f.since)
 	switch {
-	case f.phase == filesSending && waited > stallAfter:
+	case f.phase == filesSending && waited > pieceTimeout:
 		s.cancel(errSlow)
-	case f.phase == filesApplying && waited > applyWithin, (f.phase == filesAsked || f.phase == filesBegun) && waited > answerWithin:
+	case f.phase == filesApplying && waited > applyTimeout, (f.phase == filesAsked || f.phase == filesBegun) && waited > answerTimeout:
 		s.dropFiles()
 		f.set = nil
 		f.failed()
-	case f.phase == filesIdle && f.known && f.due(s.now(), time.Now()):
+	case f.phase == filesIdle && f.known && f.due(s.agents.Now(), time.Now()):
 		s.queueFiles()
 	}
 	return f.slot
 }
 
-// endFiles gives back what the session held.
+// endFiles releases the memory of the session's files.
 func (s *session) endFiles() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropFiles()
 }
 
-// filesApplied journals what became of a machine's files.
-func (t *term) filesApplied(s *session, hash string, placed bool, lacks, trouble string) {
+// journalFiles journals the outcome of a set. missing says what could not be made of
+// it, failure what the agent could not apply.
+func (s *session) journalFiles(hash string, placed bool, missing, failure string) {
 	e := nstance.Event{
-		Type: nstance.EventFilesApplied, Time: t.server.opts.Now().UTC(), Instance: s.id, Tenant: s.group.Tenant, Group: s.group.Group,
-		Reason: hash, Error: trouble,
+		Type: nstance.EventFilesApplied, Time: s.agents.Now().UTC(), Instance: s.id, Tenant: s.group.Tenant, Group: s.group.Group,
+		Reason: hash, Error: failure,
 	}
 	if !placed {
 		e.Type = nstance.EventFilesFailed
-	} else if lacks != "" {
-		e.Error = wire.Text(lacks)
+	} else if missing != "" {
+		e.Error = wire.Text(missing)
 	}
-	t.journal(e)
+	s.agents.Journal(e)
 }

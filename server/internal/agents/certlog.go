@@ -1,4 +1,4 @@
-package server
+package agents
 
 import (
 	"bytes"
@@ -14,11 +14,11 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// keepIssued is how long after its expiry a certificate is remembered.
+// keepIssued is how long after its expiry a certificate stays in the log.
 const keepIssued = 30 * 24 * time.Hour
 
-// An issued is one line of the log of certificates for machines.
-type issued struct {
+// An issuedCertificate is one line of the log of certificates for machines.
+type issuedCertificate struct {
 	Time      time.Time          `json:"time"`
 	Instance  nstance.InstanceID `json:"instance"`
 	Tenant    nstance.TenantID   `json:"tenant"`
@@ -31,45 +31,45 @@ type issued struct {
 	NotAfter  time.Time          `json:"not_after"`
 }
 
-// A certlog makes durable which certificates were issued, before anybody gets
-// them. What is issued while an object is being written goes into the next one
-// together. Keys begin with the day on which the last certificate in them ends,
-// so that it is known without reading them when they can go.
+// A certlog makes durable which certificates were issued, before they are handed
+// out. Lines that come while an object is being written go into the next object
+// together. Keys begin with the day on which the last certificate in them expires,
+// so that prune need not read them.
 type certlog struct {
 	store storage.Store
 	shard nstance.ShardID
 	check func() error // fails when the term has ended
 
-	mu    sync.Mutex
-	next  *batch // takes entries
-	going bool   // somebody writes
+	mu      sync.Mutex
+	next    *certBatch
+	writing bool
 }
 
-// A batch is one object of the log.
-type batch struct {
-	lines bytes.Buffer
-	last  time.Time
-	done  chan struct{}
-	err   error
+// A certBatch is one object of the log.
+type certBatch struct {
+	lines  bytes.Buffer
+	expiry time.Time // of the last certificate
+	done   chan struct{}
+	err    error
 }
 
-// append returns when e is durable.
-func (l *certlog) append(ctx context.Context, e issued) error {
-	line, err := json.Marshal(e)
+// append returns when c is durable.
+func (l *certlog) append(ctx context.Context, c issuedCertificate) error {
+	line, err := json.Marshal(c)
 	if err != nil {
 		return nstance.Errorf(nstance.Internal, "certificate log: %w", err)
 	}
 	l.mu.Lock()
 	if l.next == nil {
-		l.next = &batch{done: make(chan struct{})}
+		l.next = &certBatch{done: make(chan struct{})}
 	}
 	b := l.next
 	b.lines.Write(append(line, '\n'))
-	if e.NotAfter.After(b.last) {
-		b.last = e.NotAfter
+	if c.NotAfter.After(b.expiry) {
+		b.expiry = c.NotAfter
 	}
-	write := !l.going
-	l.going = true
+	write := !l.writing
+	l.writing = true
 	l.mu.Unlock()
 	if write {
 		l.write(ctx)
@@ -88,7 +88,7 @@ func (l *certlog) write(ctx context.Context) {
 		l.mu.Lock()
 		b := l.next
 		l.next = nil
-		l.going = b != nil
+		l.writing = b != nil
 		l.mu.Unlock()
 		if b == nil {
 			return
@@ -98,16 +98,16 @@ func (l *certlog) write(ctx context.Context) {
 	}
 }
 
-func (l *certlog) put(ctx context.Context, b *batch) error {
+func (l *certlog) put(ctx context.Context, b *certBatch) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	key := storage.CertLogPrefix(l.shard) + b.last.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
+	key := storage.CertLogPrefix(l.shard) + b.expiry.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
 	_, err := storage.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
 	return err
 }
 
-// prune removes what has been of no use for long.
+// prune deletes objects whose certificates have all expired long ago.
 func (l *certlog) prune(ctx context.Context, now time.Time) error {
 	prefix := storage.CertLogPrefix(l.shard)
 	limit := now.Add(-keepIssued).UTC().Format(time.DateOnly)

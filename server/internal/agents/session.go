@@ -1,0 +1,311 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/internal/ports"
+)
+
+// Bounds on one session.
+const (
+	// maxOutbox is how many messages may wait for an agent. An agent that does not
+	// read them is disconnected; when it comes back it is sent what still counts.
+	maxOutbox = 64
+	// An agent that sends more messages than this is read no faster.
+	messagesPerSecond = 50
+	messageBurst      = 100
+	// closeGrace is how long a session goes on that the server ends.
+	closeGrace = ports.CloseGrace
+	// sendTimeout is how long an agent may leave half of the outbox unread.
+	sendTimeout = ports.SendTimeout
+)
+
+// A session is one connected agent. It holds no truth: any failure discards it
+// whole. Messages go out through a queue that a goroutine empties only while there
+// is something in it, so that an idle agent costs no goroutine for it.
+type session struct {
+	agents          *Agents
+	identity        nstance.Identity
+	id              nstance.InstanceID
+	group           nstance.GroupKey
+	stream          grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	ctx             context.Context
+	cancel          context.CancelCauseFunc
+	closeConnection func() // ends Recv and Send, which nothing else can
+	wg              sync.WaitGroup
+	limiter         *rate.Limiter
+	lastNumber      uint64 // highest message number handled
+	reportInterval  time.Duration
+	source          netip.Addr
+	rivalry         rivalry // guarded by the lock of sessions
+	notices         *noticeDedup
+
+	mu       sync.Mutex
+	outbox   []*apiv1.ConnectResponse
+	sending  bool
+	emptied  chan struct{} // closed when the outbox is empty; nil: no waiter
+	endTimer *time.Timer   // will cancel
+	files    sessionFiles
+}
+
+// Reasons for the end of a session.
+var (
+	errReplaced error = &nstance.Error{Code: nstance.Conflict, Msg: "the agent opened a newer session"}
+	errDeleted  error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
+	errSlow     error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
+	errInterval error = &nstance.Error{Code: nstance.Unavailable, Msg: "the report interval has changed: reconnect"}
+)
+
+func newSession(a *Agents, identity nstance.Identity, id nstance.InstanceID, group nstance.GroupKey, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) *session {
+	s := &session{
+		agents: a, identity: identity, id: id, group: group, stream: stream, source: ports.SourceOf(stream.Context()),
+		closeConnection: ports.CloseConnection(stream.Context()), notices: a.notices.of(id),
+		limiter: rate.NewLimiter(messagesPerSecond, messageBurst), reportInterval: a.Config().Shard.HealthInterval,
+	}
+	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
+	return s
+}
+
+// welcome sends the first message, before other messages can be queued.
+func (s *session) welcome() {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
+		ReportInterval: durationpb.New(s.reportInterval),
+		RuntimeHash:    s.agents.shard.RuntimeHash(s.id), ServerVersion: s.agents.Version,
+	}}})
+}
+
+// catchUp sends what the agent may have missed of its drain and its certificate.
+func (s *session) catchUp() {
+	s.askRenewal()
+	if d, ok := s.agents.drainOf(s.id); ok {
+		s.sendDrain(d)
+	} else if v, err := s.agents.shard.Instance(s.id); err == nil && v.Record.Drain == nil && v.Record.Generation > 0 {
+		s.cancelDrain(v.Record.Generation) // it may have been cancelled while the agent was away
+	}
+}
+
+// serve reads until the stream ends, and reports whether the agent said goodbye.
+func (s *session) serve() (clean bool, err error) {
+	if !s.agents.staying(s.id) { // deleted after its certificate was checked, before EndSession could find the session
+		return false, errDeleted
+	}
+	s.catchUp()
+	for {
+		s.waitForAgent()
+		m, err := s.stream.Recv()
+		switch {
+		case s.ctx.Err() != nil:
+			return clean, context.Cause(s.ctx)
+		case errors.Is(err, io.EOF):
+			return clean, nil
+		case err != nil:
+			return clean, err
+		}
+		clean = s.handle(m) || clean
+	}
+}
+
+// waitForAgent limits how fast the agent is read, and waits until it has read what
+// it was sent.
+func (s *session) waitForAgent() {
+	_ = s.limiter.Wait(s.ctx) // fails only when the session has ended
+	s.mu.Lock()
+	if len(s.outbox) <= maxOutbox/2 {
+		s.mu.Unlock()
+		return
+	}
+	if s.emptied == nil {
+		s.emptied = make(chan struct{})
+	}
+	emptied := s.emptied
+	s.mu.Unlock()
+	timeout := time.NewTimer(sendTimeout)
+	defer timeout.Stop()
+	select {
+	case <-emptied:
+	case <-s.ctx.Done():
+	case <-timeout.C:
+		s.cancel(errSlow)
+	}
+}
+
+// handle handles one message and reports whether it was the goodbye. Numbers that
+// do not grow are replays: they refresh nothing and are not acknowledged. An agent
+// that repeats itself uses a new number.
+func (s *session) handle(m *apiv1.ConnectRequest) (goodbye bool) {
+	n := m.GetNumber()
+	if n <= s.lastNumber {
+		return false
+	}
+	s.lastNumber = n
+	switch {
+	case m.GetReport() != nil:
+		s.handleReport(wire.ReportReceived(s.id, n, m.GetReport(), s.agents.Now()))
+		s.acknowledge(n)
+	case m.GetFilesWanted() != nil:
+		s.handleFilesWanted(m.GetFilesWanted())
+	case m.GetFileKeys() != nil:
+		s.handleFileKeys(m.GetFileKeys())
+	case m.GetFilesApplied() != nil:
+		s.handleFilesApplied(m.GetFilesApplied())
+	case m.GetNotice() != nil:
+		s.handleNotice(n, wire.NoticeReceived(m.GetNotice(), s.agents.Now()))
+	case m.GetDrainResult() != nil:
+		s.handleDrainResult(m.GetDrainResult())
+		s.acknowledge(n)
+	case m.GetGoodbye() != nil:
+		return true
+	}
+	return false
+}
+
+// handleDrainResult passes on the outcome of the agent's own hook. The outcome of a
+// drain that is over, or not the agent's, is dropped.
+func (s *session) handleDrainResult(r *apiv1.DrainResult) {
+	err := s.agents.drains.Acknowledge(s.ctx, nstance.Ack{
+		Instance: s.id, Generation: r.GetGeneration(), By: nstance.ExecutorAgent,
+		Outcome: nstance.Outcome(r.GetOutcome()), Message: r.GetMessage(),
+	})
+	if err != nil {
+		s.agents.Log.Warn("drain result dropped", "instance_id", s.id, "code", nstance.CodeOf(err), "err", err)
+	}
+}
+
+func (s *session) acknowledge(n uint64) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{
+		Acknowledgement: &apiv1.Acknowledgement{Number: n},
+	}})
+}
+
+func (s *session) sendDrain(d nstance.Drain) {
+	reason := ""
+	if len(d.Causes) > 0 {
+		reason = string(d.Causes[0].Kind)
+	}
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+		Generation: d.Generation, Deadline: wire.Time(d.Deadline), Reason: reason,
+	}}})
+}
+
+func (s *session) cancelDrain(generation uint64) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: generation}}})
+}
+
+// askRenewal asks an agent to renew a certificate whose authority is being retired.
+func (s *session) askRenewal() {
+	if s.identity.Issuer == s.agents.Keys.Identity.Issuer() {
+		return
+	}
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
+		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(s.agents.RenewalSpread())},
+	}})
+}
+
+// goAway asks the agent to come back, and ends the session soon.
+func (s *session) goAway(reason error) {
+	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{}}})
+	s.finish(reason)
+}
+
+// send queues a message. It never blocks and may be called concurrently.
+func (s *session) send(m *apiv1.ConnectResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue(m)
+}
+
+// queue is send for callers that hold the lock.
+func (s *session) queue(m *apiv1.ConnectResponse) {
+	if s.ctx.Err() != nil {
+		return
+	}
+	if len(s.outbox) >= maxOutbox {
+		s.cancel(errSlow)
+		return
+	}
+	s.outbox = append(s.outbox, m)
+	s.startSending()
+}
+
+// startSending needs the lock.
+func (s *session) startSending() {
+	if !s.sending && s.ctx.Err() == nil {
+		s.sending = true
+		s.wg.Go(s.flush)
+	}
+}
+
+// finish ends the session after closeGrace: queued messages and acknowledgements
+// are still sent, and the agent can say goodbye. It never blocks and may be called
+// concurrently.
+func (s *session) finish(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.endTimer == nil && s.ctx.Err() == nil {
+		s.endTimer = time.AfterFunc(closeGrace, func() { s.cancel(reason) })
+	}
+}
+
+// close ends the session and waits for its goroutine.
+func (s *session) close(reason error) {
+	s.mu.Lock()
+	s.cancel(reason) // under the lock: no goroutine starts after it
+	if s.endTimer != nil {
+		s.endTimer.Stop()
+	}
+	s.mu.Unlock()
+	defer time.AfterFunc(closeGrace, s.closeConnection).Stop() // for an agent that does not read
+	s.wg.Wait()
+}
+
+func (s *session) flush() {
+	for {
+		m := s.next()
+		if m == nil {
+			return
+		}
+		if d := m.GetDrain(); d != nil {
+			wire.DrainLeft(d, s.agents.Now())
+		}
+		if err := s.stream.Send(m); err != nil {
+			s.cancel(err)
+		}
+	}
+}
+
+// next returns the next message to send; pieces of files come after all others. Nil
+// ends the flushing.
+func (s *session) next() (m *apiv1.ConnectResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if over := s.ctx.Err() != nil; over || len(s.outbox) == 0 {
+		s.outbox = nil
+		if s.emptied != nil {
+			close(s.emptied)
+			s.emptied = nil
+		}
+		if t := s.files.transfer; t != nil && !over {
+			var last bool
+			m, last = t.next()
+			s.pieceSent(last)
+			return m
+		}
+		s.sending = false
+		return nil
+	}
+	m = s.outbox[0]
+	s.outbox = s.outbox[1:]
+	return m
+}
