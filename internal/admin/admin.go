@@ -51,7 +51,7 @@ to standard error.
 
 Exit codes: 0 done; 1 failed, or cancelled at the question; 2 the command line, or
 what it asks for, is wrong; 3 there is no such thing; 4 not logged in, or not
-permitted; 5 nobody answered in time, repeat later; 6 it exists already, or is in
+permitted; 5 no answer in time, repeat later; 6 it exists already, or is in
 another state than the command needs.`
 
 func (p *program) root() *cobra.Command {

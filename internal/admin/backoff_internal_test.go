@@ -30,18 +30,18 @@ func TestBackoff(t *testing.T) {
 			require.GreaterOrEqual(t, wait, last/2)
 			require.Less(t, wait, last)
 			last, now = min(2*last, maxWait), now.Add(wait)
-			b.note(false, wait)
+			b.recordAttempt(false, wait)
 		}
 		require.Greater(t, now.Sub(start), maxOutage)
 		require.Greater(t, n, 50)
 	})
 	t.Run("a stream that lived begins anew", func(t *testing.T) {
 		b := &backoff{}
-		b.note(true, 0)
+		b.recordAttempt(true, 0)
 		for range 20 {
 			b.next(lost, start)
 		}
-		b.note(true, time.Minute)
+		b.recordAttempt(true, time.Minute)
 		wait, again := b.next(lost, start.Add(time.Hour))
 		require.True(t, again)
 		require.Less(t, wait, firstWait)
@@ -49,7 +49,7 @@ func TestBackoff(t *testing.T) {
 	t.Run("one that did not live does not", func(t *testing.T) {
 		b := &backoff{}
 		for range 20 {
-			b.note(true, time.Millisecond)
+			b.recordAttempt(true, time.Millisecond)
 			b.next(lost, start)
 		}
 		wait, _ := b.next(lost, start)

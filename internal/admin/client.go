@@ -22,7 +22,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// A remote is what commands need that talk to a server.
+// A remote holds the flags of commands that call a server.
 type remote struct {
 	p       *program
 	dir     string
@@ -66,7 +66,7 @@ type client struct {
 	id   Identity
 }
 
-func (c *client) close() { _ = c.conn.Close() } // nothing is left to lose on it
+func (c *client) close() { _ = c.conn.Close() } // its error does not matter
 
 // with runs fn with a client.
 func (r *remote) with(ctx context.Context, fn func(c *client) error) error {
@@ -130,17 +130,16 @@ func (r *remote) open(addr string, id Identity) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialing{tls: cfg, timeout: r.timeout, stderr: r.p.stderr}.open(addr)
+	conn, err := dialer{tls: cfg, timeout: r.timeout, stderr: r.p.stderr}.open(addr)
 	if err != nil {
 		return nil, err
 	}
 	return &client{apiv1.NewOperatorServiceClient(conn), conn, addr, id}, nil
 }
 
-// leader returns a client of the one server that leads: standbys accept
-// connections and refuse every call. If none of the addresses is its own, but a
-// standby there knows it, that is followed, once. Who is found in this way must
-// show a certificate for the identity's shard, like anyone else.
+// leader returns a client of the leader: standbys accept connections and refuse
+// every call. If no address is the leader's, it follows the address that a standby
+// names, once. That server too must have a certificate for the identity's shard.
 func (r *remote) leader(ctx context.Context, id Identity) (*client, error) {
 	addrs := resolve(ctx, id.Servers)
 	var failed error
@@ -210,8 +209,8 @@ func resolve(ctx context.Context, servers []string) []string {
 // lockWait is how long to wait for another process that renews.
 const lockWait = 5 * time.Second
 
-// lock keeps other processes from renewing the identity in dir until unlock is
-// called. It fails with Unavailable when one has been at it for too long.
+// lock prevents other processes from renewing the identity in dir until unlock is
+// called. It fails with Unavailable after lockWait.
 func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, fileLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -235,9 +234,8 @@ func lock(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// renew exchanges the certificate that c shows for its successor, and saves
-// that. Several processes may want that at once: one does it, the others find it
-// done.
+// renew exchanges c's certificate for its successor, and saves that. Of several
+// processes at once one does it, and the others use its result.
 func renew(ctx context.Context, c *client, dir string, now func() time.Time) (Identity, error) {
 	unlock, err := lock(ctx, dir)
 	if err != nil {

@@ -25,7 +25,7 @@ func (p *program) clusterCommand() *cobra.Command {
 
 // minting is what cluster nonce is asked for.
 type minting struct {
-	depot
+	storageAccess
 	kind                   string
 	cluster, shard, tenant string
 	expiry                 time.Duration
@@ -69,7 +69,7 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
-	ring, err := p.keyring(ctx, m.depot, box, m.dryRun)
+	ring, err := p.keyring(ctx, m.storageAccess, box, m.dryRun)
 	if err != nil {
 		return err
 	}
@@ -142,15 +142,15 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 
 // keyring returns the cluster's keys, and says so when it had to make them: that
 // is rarely meant where a server has run before.
-func (p *program) keyring(ctx context.Context, at depot, box *secret.Box, dryRun bool) (*registration.Keyring, error) {
-	var d *draft
+func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box, dryRun bool) (*registration.Keyring, error) {
+	var d *recordingVault
 	err := p.stderr.slow("reading the keys in storage", func() (err error) {
-		if d, err = p.rehearse(ctx, at, box); err != nil || dryRun {
+		if d, err = p.previewKeys(ctx, at, box); err != nil || dryRun {
 			return err
 		}
 		store, err := at.open(ctx)
 		if err == nil {
-			d, err = p.establish(ctx, store, box, len(d.made) > 0)
+			d, err = p.makeKeys(ctx, store, box, len(d.made) > 0)
 		}
 		return err
 	})

@@ -23,7 +23,7 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// A ClusterStatus is what cluster status prints: what storage alone tells.
+// A ClusterStatus is what cluster status prints: the state of storage alone.
 type ClusterStatus struct {
 	Cluster   nstance.ClusterID `json:"cluster,omitempty"` // as the shards' configurations say, if they agree
 	Shards    []ShardLease      `json:"shards"`
@@ -31,7 +31,7 @@ type ClusterStatus struct {
 	Rotations []KeyRotation     `json:"rotations"` // those under way
 	Sealing   []Sealed          `json:"sealing"`   // by encryption key
 	Operators OperatorCount     `json:"operators"`
-	Problems  []string          `json:"problems"` // that a person should look at
+	Problems  []string          `json:"problems"` // that need attention
 }
 
 // A KeyRotation is one that has begun and is not over.
@@ -57,7 +57,7 @@ type OperatorCount struct {
 }
 
 func (p *program) clusterStatusCommand() *cobra.Command {
-	var d depot
+	var d storageAccess
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "status --storage URL", Short: "Show what storage alone tells about the cluster",
@@ -77,7 +77,7 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s := &survey{store: store, now: p.now}
+		s := &statusReader{store: store, now: p.now}
 		if err := p.stderr.slow("reading storage", func() error { return s.run(cmd.Context()) }); err != nil {
 			return err
 		}
@@ -89,16 +89,16 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// A survey is one look at a cluster's storage.
-type survey struct {
+// A statusReader reads a cluster's status from its storage.
+type statusReader struct {
 	ClusterStatus
 	store storage.Store
 	now   func() time.Time
 }
 
-// run reads all but who leads. A storage in which there is nothing at all is
-// NotFound: it is rarely the one that was meant.
-func (s *survey) run(ctx context.Context) error {
+// run reads everything but the leases. An empty storage is NotFound: it is probably
+// the wrong one.
+func (s *statusReader) run(ctx context.Context) error {
 	s.Rotations, s.Problems, s.Shards = []KeyRotation{}, []string{}, []ShardLease{}
 	shards, err := shardsIn(ctx, s.store)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s *survey) run(ctx context.Context) error {
 	return nil
 }
 
-// shard finds out what there is of one, but for its lease.
-func (s *survey) shard(ctx context.Context, id nstance.ShardID) error {
+// shard reads the state of one shard, except its lease.
+func (s *statusReader) shard(ctx context.Context, id nstance.ShardID) error {
 	l := ShardLease{Shard: id, State: leaseNew}
 	fresh, err := lease.Untouched(ctx, s.store, id)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *survey) shard(ctx context.Context, id nstance.ShardID) error {
 	switch {
 	case err == nil:
 		l.Cluster = conf.Cluster.ID
-	case errors.Is(err, nstance.NotFound): // it is a file elsewhere, and nobody has led with it yet
+	case errors.Is(err, nstance.NotFound): // it is a file elsewhere, and no server has led with it yet
 	case errors.Is(err, nstance.Invalid):
 		s.problem("shard %s: its configuration in storage cannot be read: %v", id, err)
 	default:
@@ -145,19 +145,19 @@ func (s *survey) shard(ctx context.Context, id nstance.ShardID) error {
 	return nil
 }
 
-func (s *survey) belongs(l ShardLease) {
+func (s *statusReader) belongs(l ShardLease) {
 	if s.Cluster != "" && l.Cluster != "" && l.Cluster != s.Cluster {
 		s.problem("shard %s is of cluster %s, another one of cluster %s: clusters must not share storage", l.Shard, l.Cluster, s.Cluster)
 	}
 	s.Cluster = cmp.Or(s.Cluster, l.Cluster)
 }
 
-func (s *survey) problem(format string, args ...any) {
+func (s *statusReader) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
 // keys reads the catalogue of keys, which needs none of them.
-func (s *survey) keys(ctx context.Context) error {
+func (s *statusReader) keys(ctx context.Context) error {
 	c, err := vault.New(s.store, nil).Catalogue(ctx)
 	if errors.Is(err, nstance.Invalid) {
 		s.Keys = []Key{}
@@ -180,8 +180,8 @@ func (s *survey) keys(ctx context.Context) error {
 	return nil
 }
 
-// rotation notes the rotation of a set if one is under way.
-func (s *survey) rotation(name string) {
+// rotation adds the rotation of a set if one is under way.
+func (s *statusReader) rotation(name string) {
 	var own []Key
 	for _, k := range s.Keys {
 		if k.Name == name {
@@ -202,7 +202,7 @@ func (s *survey) rotation(name string) {
 }
 
 // sealing counts what is encrypted with which key.
-func (s *survey) sealing(ctx context.Context) error {
+func (s *statusReader) sealing(ctx context.Context) error {
 	prefix := storage.SecretKey("")
 	var mu sync.Mutex
 	counts := map[string]int{}
@@ -226,7 +226,7 @@ func (s *survey) sealing(ctx context.Context) error {
 }
 
 // operators counts the records of operators and administrators.
-func (s *survey) operators(ctx context.Context) error {
+func (s *statusReader) operators(ctx context.Context) error {
 	var mu sync.Mutex
 	counts := map[string]int{}
 	now := s.now()
@@ -269,11 +269,11 @@ func each(ctx context.Context, store storage.Store, prefix string, see func(key 
 	return g.Wait()
 }
 
-// watch finds out who leads.
-func (s *survey) watch(ctx context.Context, limit time.Duration) error {
+// watch finds out which server leads each shard.
+func (s *statusReader) watch(ctx context.Context, limit time.Duration) error {
 	w := &leaseWatch{store: s.store, now: s.now, limit: limit}
 	for _, l := range s.Shards {
-		w.leases = append(w.leases, &watchedLease{ShardLease: l, open: true})
+		w.leases = append(w.leases, &watchedLease{ShardLease: l, undecided: true})
 	}
 	if err := w.run(ctx); err != nil {
 		return err
@@ -287,7 +287,7 @@ func (s *survey) watch(ctx context.Context, limit time.Duration) error {
 		case leaseMissing:
 			s.problem("shard %s: its lease is missing, as in a restored bucket", l.Shard)
 		case leaseUnreadable:
-			s.problem("shard %s: nobody can lead: %s", l.Shard, l.Error)
+			s.problem("shard %s: no server can lead: %s", l.Shard, l.Error)
 		}
 	}
 	return nil

@@ -187,7 +187,7 @@ func TestClusterStatus(t *testing.T) {
 	})
 	t.Run("problems", func(t *testing.T) {
 		all := strings.Join(s.Problems, "\n")
-		for _, says := range []string{"shard silent: its lease was not renewed for 1s", "shard restored: its lease is missing", "shard broken: nobody can lead", "1 record of operators cannot be read"} {
+		for _, says := range []string{"shard silent: its lease was not renewed for 1s", "shard restored: its lease is missing", "shard broken: no server can lead", "1 record of operators cannot be read"} {
 			require.Contains(t, all, says)
 		}
 		require.Len(t, s.Problems, 5, all)
@@ -198,8 +198,8 @@ func TestClusterStatus(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		for _, line := range []string{
 			`Cluster: +prod\n`, `Operators: +2 good, 1 expired, 1 revoked\n`, `Encryption: +` + d.key.ID() + `, 5 objects\n`,
-			`Rotation: +of the identity key, activate after 2`, `eu1a +held +10.0.0.1:8993 +1 +-\n`, `silent +held +a server that does not tell its address +1 +-\n`,
-			`new +new +- +- +-\n`, `nonce +[0-9a-f]+ +retired +`, `- shard broken: nobody can lead: lease/broken.json cannot be read`,
+			`Rotation: +of the identity key, activate after 2`, `eu1a +held +10.0.0.1:8993 +1 +-\n`, `silent +held +a server without a published address +1 +-\n`,
+			`new +new +- +- +-\n`, `nonce +[0-9a-f]+ +retired +`, `- shard broken: no server can lead: lease/broken.json cannot be read`,
 		} {
 			require.Regexp(t, line, r.out)
 		}

@@ -26,8 +26,8 @@ func dryRunFlag(cmd *cobra.Command, dryRun *bool) {
 	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check and say what would happen, change nothing")
 }
 
-// confirm asks before something is destroyed. Where nobody can answer, it fails
-// with Invalid: a script must say --yes.
+// confirm asks before something is destroyed. Without a terminal it fails with
+// Invalid: a script must use --yes.
 func (p *program) confirm(ctx context.Context, yes bool, what string) error {
 	if yes {
 		return nil
@@ -53,7 +53,7 @@ func (p *program) confirm(ctx context.Context, yes bool, what string) error {
 }
 
 func unasked(what string) error {
-	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and nobody is there to give it", what))
+	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and standard input is no terminal", what))
 }
 
 // interactive reports whether standard input may be a terminal.
@@ -66,8 +66,8 @@ func (p *program) interactive() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// answer reads one line. A read from a terminal cannot be interrupted, so after
-// ctx has ended it is left behind, to end with the process.
+// answer reads one line. A read from a terminal cannot be interrupted, so after ctx
+// has ended it goes on until the process ends.
 func (p *program) answer(ctx context.Context) (string, error) {
 	type reading struct {
 		line string

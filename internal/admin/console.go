@@ -9,10 +9,10 @@ import (
 	"unicode"
 )
 
-// patience is how long something may last before people are told about it.
-const patience = time.Second
+// slowAfter is the duration after which a slow call is reported.
+const slowAfter = time.Second
 
-// A console is standard error: what is said there must not interleave.
+// A console is standard error. Its messages do not interleave.
 type console struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -34,13 +34,12 @@ func (c *console) note(format string, args ...any) {
 	fmt.Fprintln(c, strings.Join(lines, "\n"))
 }
 
-// slow runs fn and says what is being waited for if that takes longer than
-// patience.
+// slow runs fn, and prints what it waits for after slowAfter.
 func (c *console) slow(what string, fn func() error) error {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		t := time.NewTimer(patience)
+		t := time.NewTimer(slowAfter)
 		defer t.Stop()
 		select {
 		case <-t.C:
@@ -53,8 +52,8 @@ func (c *console) slow(what string, fn func() error) error {
 	return fn()
 }
 
-// printable makes text that came from machines harmless to a terminal: one
-// that could send control characters could rewrite what stands on the screen.
+// printable removes control characters from text that came from machines: they could
+// rewrite the terminal's screen.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

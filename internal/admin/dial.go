@@ -28,16 +28,16 @@ const (
 	maxMessage = 64 << 20
 )
 
-// dialing is how to reach a server.
-type dialing struct {
+// A dialer connects to servers.
+type dialer struct {
 	tls     *tls.Config
 	timeout time.Duration // of each call; zero means the default
-	stderr  *console      // told when a call takes long; may be nil
+	stderr  *console      // for messages about slow calls; may be nil
 }
 
 // open prepares a connection, which is made when it is first used. Errors of
 // calls on it carry the server's code, and what to do.
-func (d dialing) open(addr string) (*grpc.ClientConn, error) {
+func (d dialer) open(addr string) (*grpc.ClientConn, error) {
 	if d.timeout == 0 {
 		d.timeout = defaultTimeout
 	}
@@ -58,12 +58,12 @@ func (d dialing) open(addr string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (d dialing) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (d dialer) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	addr := strings.TrimPrefix(conn.Target(), "passthrough:///")
 	call := func() error {
-		return d.refused(ctx, addr, explain(addr, d.timeout, invoke(ctx, method, req, reply, conn, opts...)))
+		return d.explainBroken(ctx, addr, explain(addr, d.timeout, invoke(ctx, method, req, reply, conn, opts...)))
 	}
 	if d.stderr == nil {
 		return call()
@@ -71,8 +71,8 @@ func (d dialing) unary(ctx context.Context, method string, req, reply any, conn 
 	return d.stderr.slow("waiting for "+addr, call)
 }
 
-// explain returns the domain error behind what a call returned. The server's
-// own errors say what to do; for those of the connection it is added here.
+// explain returns the domain error of a call. The server's own errors have a remedy;
+// errors of the connection get one here.
 func explain(addr string, timeout time.Duration, err error) error {
 	st, _ := status.FromError(err)
 	if err == nil || len(st.Details()) > 0 {
@@ -95,24 +95,24 @@ func explain(addr string, timeout time.Duration, err error) error {
 func unreachable(addr string, err error, msg string) error {
 	msg = strings.TrimPrefix(msg, `connection error: desc = `)
 	msg = strings.TrimPrefix(strings.Trim(msg, `"`), "transport: ")
-	// gRPC reports a refused certificate like a broken wire, in words only.
+	// gRPC reports a refused certificate like a broken connection, in its text only.
 	if strings.Contains(msg, "tls: ") || strings.Contains(msg, "x509: ") {
-		return distrust(addr, err, msg)
+		return untrusted(addr, err, msg)
 	}
 	return fault(nstance.Unavailable, err, "check that the server runs there, or name another address with --server",
 		fmt.Sprintf("%s cannot be reached: %s", addr, msg))
 }
 
-func distrust(addr string, err error, msg string) error {
+func untrusted(addr string, err error, msg string) error {
 	return fault(nstance.Denied, err, "check that it is the server of this identity's shard, or log in again with nstance-admin login",
 		fmt.Sprintf("%s: no trust between it and this identity: %s", addr, msg))
 }
 
-// refused looks why a connection broke. In TLS 1.3 a client may write as soon
+// explainBroken finds out why a connection broke. In TLS 1.3 a client may write as soon
 // as it has sent its certificate (RFC 8446 §2). If the server refuses that, the
-// client may find a broken pipe in place of the reason; one that only listens
-// is told.
-func (d dialing) refused(ctx context.Context, addr string, err error) error {
+// client may see a broken pipe instead of the reason. This connection only reads,
+// and so receives the alert.
+func (d dialer) explainBroken(ctx context.Context, addr string, err error) error {
 	if st, ok := status.FromError(errors.Unwrap(err)); !ok || st.Code() != codes.Unavailable || len(st.Details()) > 0 || nstance.CodeOf(err) == nstance.Denied {
 		return err
 	}
@@ -122,16 +122,16 @@ func (d dialing) refused(ctx context.Context, addr string, err error) error {
 	cfg.NextProtos = []string{"h2"}
 	conn, derr := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
 	if derr != nil {
-		return err // no connection at all: it says so itself
+		return err // no connection at all, as err says
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	_, rerr := conn.Read(make([]byte, 1))
 	if alert, ok := errors.AsType[tls.AlertError](rerr); ok {
-		return distrust(addr, err, alert.Error())
+		return untrusted(addr, err, alert.Error())
 	}
 	if op, ok := errors.AsType[*net.OpError](rerr); ok && op.Op == "remote error" {
-		return distrust(addr, err, op.Err.Error())
+		return untrusted(addr, err, op.Err.Error())
 	}
 	return err
 }

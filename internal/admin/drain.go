@@ -64,7 +64,7 @@ type drainWatch struct {
 	snapshot map[string]bool         // draining, in the snapshot that is being read
 }
 
-func (w *drainWatch) handle(n news) error {
+func (w *drainWatch) handle(n followMessage) error {
 	switch d, typ := n.event.GetDrain(), nstance.EventType(n.event.GetType()); {
 	case n.instance != nil:
 		return w.handleSnapshot(n.instance)

@@ -8,16 +8,15 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// A dryVault is a vault that keeps to itself what is made in it. It looks at
-// each thing once: what others make meanwhile does not go with its own. It is for
-// one goroutine.
+// A dryVault is a vault whose writes stay in memory. It reads each object once,
+// since objects of other writers would not match its own. It is for one goroutine.
 type dryVault struct {
 	registration.Vault
 	known     map[string]answer
-	catalogue *registration.Catalogue // nil: nobody has asked for it
+	catalogue *registration.Catalogue // nil: not read yet
 }
 
-// An answer is what a vault said about an object.
+// An answer is a vault's answer about an object.
 type answer struct {
 	data []byte
 	err  error // nil or NotFound

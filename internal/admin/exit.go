@@ -17,7 +17,7 @@ const (
 	exitUsage       = 2 // the command line, or what it asks for, is wrong: repeating is useless
 	exitNotFound    = 3 // there is no such group or instance
 	exitDenied      = 4 // not logged in, or not permitted
-	exitUnavailable = 5 // nobody answered in time: repeat later
+	exitUnavailable = 5 // no answer in time: repeat later
 	exitConflict    = 6 // it exists, or changed meanwhile: look, then decide again
 )
 
@@ -39,8 +39,8 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// A Failure is the last line on standard error of a command that was asked for
-// JSON or YAML and failed: one JSON object, which is YAML too.
+// A Failure is the last line on standard error of a failed command with JSON or YAML
+// output: one JSON object, which is YAML too.
 type Failure struct {
 	Error    string       `json:"error"` // what is wrong, without field and remedy
 	Code     nstance.Code `json:"code"`
@@ -49,7 +49,7 @@ type Failure struct {
 	ExitCode int          `json:"exit_code"`
 }
 
-// fail says that a command failed, and why.
+// fail prints why a command failed.
 func (p *program) fail(form string, err error) {
 	if form != formJSON && form != formYAML {
 		p.stderr.note("error: %v", err)
@@ -68,8 +68,8 @@ func (p *program) fail(form string, err error) {
 	_, _ = p.stderr.Write(line)
 }
 
-// formOf returns the form of output that a command was asked for, as far as its
-// command line could be read.
+// formOf returns the form of output that the command line names, as far as it could
+// be parsed.
 func formOf(cmd *cobra.Command, args []string) string {
 	flag := cmd.Flags().Lookup("output")
 	if flag == nil {

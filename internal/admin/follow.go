@@ -12,16 +12,16 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// How a follower comes back after a broken stream.
+// The backoff of a follower after a broken stream.
 const (
 	firstWait = 200 * time.Millisecond
 	maxWait   = 10 * time.Second
 	maxOutage = 10 * time.Minute // without a server that answers
 )
 
-// news is one thing that a follower learns.
-type news struct {
-	synced   bool // what follows is new
+// A followMessage is an event, or a part of the snapshot before the events.
+type followMessage struct {
+	synced   bool // the snapshot is complete
 	gap      bool // with synced: events may have been missed
 	event    *apiv1.Event
 	instance *apiv1.Instance // of a snapshot, before synced
@@ -29,31 +29,31 @@ type news struct {
 
 // A follower watches events across broken streams and changes of leader.
 type follower struct {
-	r    *remote
-	req  *apiv1.WatchInstanceEventsRequest // its AfterSeq moves on
-	turn [][]byte                          // the certificate that the server asked to renew; nil: it did not
+	r         *remote
+	req       *apiv1.WatchInstanceEventsRequest // its AfterSeq moves on
+	renewalOf [][]byte                          // the certificate that the server asked to renew; nil: none
 }
 
 // follow yields the events that req selects until ctx ends, which is no error.
-// Only the first connection must succeed at once; a later one is sought with
-// backoff for as long as maxOutage.
-func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsRequest) iter.Seq2[news, error] {
-	return func(yield func(news, error) bool) {
+// Only the first connection must succeed at once; later ones are retried with
+// backoff for maxOutage.
+func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsRequest) iter.Seq2[followMessage, error] {
+	return func(yield func(followMessage, error) bool) {
 		f := &follower{r: r, req: req}
 		var back backoff
 		for ctx.Err() == nil {
 			began := r.p.now()
-			answered, err := f.watch(ctx, func(n news) bool { return yield(n, nil) })
+			answered, err := f.watch(ctx, func(n followMessage) bool { return yield(n, nil) })
 			if errors.Is(err, errStop) || ctx.Err() != nil {
 				return
 			}
-			back.note(answered, r.p.now().Sub(began))
-			if errors.Is(err, errTurn) {
-				continue // where it stopped, with the next certificate
+			back.recordAttempt(answered, r.p.now().Sub(began))
+			if errors.Is(err, errRenew) {
+				continue // from the last event, with the next certificate
 			}
 			wait, again := back.next(err, r.p.now())
 			if !again {
-				yield(news{}, err)
+				yield(followMessage{}, err)
 				return
 			}
 			r.p.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
@@ -62,25 +62,25 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 	}
 }
 
-// errStop says that nobody wants to know more, errTurn that the certificate is
+// errStop ends a watch whose receiver has stopped, errRenew one whose certificate is
 // to be renewed.
 var (
-	errStop = errors.New("stopped")
-	errTurn = errors.New("asked to renew the certificate")
+	errStop  = errors.New("stopped")
+	errRenew = errors.New("asked to renew the certificate")
 )
 
-// watch holds one stream. answered says whether there was a server at all.
-func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered bool, err error) {
+// watch reads one stream. answered reports whether a server answered.
+func (f *follower) watch(ctx context.Context, yield func(followMessage) bool) (answered bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c, err := f.r.connectAsked(ctx, f.turn)
-	f.turn = nil
+	c, err := f.r.connectRenewed(ctx, f.renewalOf)
+	f.renewalOf = nil
 	if err != nil {
 		return false, err
 	}
 	defer c.close()
-	// A stream that resumes is silent until something happens, so this tells
-	// that it can be held at all.
+	// A resumed stream is silent until the next event, so this call checks that
+	// the server leads.
 	if _, err := c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{}); err != nil {
 		return false, err
 	}
@@ -88,12 +88,12 @@ func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered b
 	if err != nil {
 		return true, explain(c.addr, f.r.timeout, err)
 	}
-	var turn *time.Timer
+	var renewal *time.Timer
 	for {
 		msg, err := stream.Recv()
-		if errors.Is(context.Cause(ctx), errTurn) {
-			f.turn = c.id.Chain
-			return true, errTurn
+		if errors.Is(context.Cause(ctx), errRenew) {
+			f.renewalOf = c.id.Chain
+			return true, errRenew
 		}
 		if errors.Is(err, io.EOF) {
 			return true, nstance.Errorf(nstance.Unavailable, "%s ended the stream", c.addr)
@@ -101,33 +101,32 @@ func (f *follower) watch(ctx context.Context, yield func(news) bool) (answered b
 		if err != nil {
 			return true, explain(c.addr, f.r.timeout, err)
 		}
-		if r := msg.GetRenewal(); r != nil && turn == nil {
-			turn = time.AfterFunc(turnAfter(r.GetWithin().AsDuration()), func() { cancel(errTurn) })
-			defer turn.Stop()
+		if r := msg.GetRenewal(); r != nil && renewal == nil {
+			renewal = time.AfterFunc(renewalDelay(r.GetWithin().AsDuration()), func() { cancel(errRenew) })
+			defer renewal.Stop()
 		}
-		if !f.take(msg, yield) {
+		if !f.handleMessage(msg, yield) {
 			return true, errStop
 		}
 	}
 }
 
-// take passes a message on; what it does not know, of a newer server, it passes
-// over. A snapshot after the beginning means that the server did not know what
-// came after AfterSeq any more. Only an executor is told what is in it: for
-// others that has its own commands.
-func (f *follower) take(msg *apiv1.WatchInstanceEventsResponse, yield func(news) bool) bool {
+// handleMessage yields a message, and ignores messages that only a newer server
+// knows. A later snapshot means that the server no longer has the events after
+// AfterSeq. Only an executor receives its content: for others there are commands.
+func (f *follower) handleMessage(msg *apiv1.WatchInstanceEventsResponse, yield func(followMessage) bool) bool {
 	switch m := msg.GetMessage().(type) {
 	case *apiv1.WatchInstanceEventsResponse_Snapshot:
 		if f.req.GetDrainExecutor() {
-			return yield(news{instance: m.Snapshot})
+			return yield(followMessage{instance: m.Snapshot})
 		}
 	case *apiv1.WatchInstanceEventsResponse_Synced:
 		gap := f.req.AfterSeq != 0
 		f.req.AfterSeq = m.Synced.GetSeq()
-		return yield(news{synced: true, gap: gap})
+		return yield(followMessage{synced: true, gap: gap})
 	case *apiv1.WatchInstanceEventsResponse_Event:
 		f.req.AfterSeq = m.Event.GetSeq()
-		return yield(news{event: m.Event})
+		return yield(followMessage{event: m.Event})
 	}
 	return true
 }
@@ -139,17 +138,17 @@ type backoff struct {
 	wait      time.Duration
 }
 
-// note takes how an attempt went: whether a server answered, and how long the
-// stream lived. One that lived ends the outage.
-func (b *backoff) note(answered bool, lived time.Duration) {
+// recordAttempt records whether a server answered, and how long the stream lasted. A
+// long one ends the outage.
+func (b *backoff) recordAttempt(answered bool, lasted time.Duration) {
 	b.connected = b.connected || answered
-	if answered && lived > maxWait {
+	if answered && lasted > maxWait {
 		b.since = time.Time{}
 	}
 }
 
-// next returns how long to wait after an attempt that ended with err at now,
-// and whether to go on at all.
+// next returns how long to wait after an attempt that ended with err at now, and
+// whether to retry.
 func (b *backoff) next(err error, now time.Time) (time.Duration, bool) {
 	if !b.connected || !errors.Is(err, nstance.Unavailable) {
 		return 0, false

@@ -27,7 +27,7 @@ func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (sto
 // No key is made in a store in which another could take its place.
 func TestNothingIsMadeInACarelessStore(t *testing.T) {
 	p, m := &program{stderr: &console{w: io.Discard}}, storage.NewMemory()
-	_, err := p.establish(t.Context(), careless{m}, nil, true)
+	_, err := p.makeKeys(t.Context(), careless{m}, nil, true)
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.ErrorContains(t, err, "this storage cannot be used")
 	for e, err := range m.List(t.Context(), "", "") {
@@ -41,10 +41,10 @@ func TestNothingIsMadeInACarelessStore(t *testing.T) {
 func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
 	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
-	d, err := p.establish(t.Context(), faulty, nil, false)
+	d, err := p.makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Len(t, d.made, 7)
-	d, err = p.establish(t.Context(), faulty, nil, false)
+	d, err = p.makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Empty(t, d.made)
 	require.Len(t, storedKeys(d.ring.Set), 3)

@@ -84,14 +84,14 @@ func TestClusterInit(t *testing.T) {
 	d := newDepot(t)
 	d.dir += "/new"
 	t.Run("a dry run says what would be made, and makes nothing", func(t *testing.T) {
-		f := decoded[admin.Founding](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
+		f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
 		require.Equal(t, everything, f.Made)
 		require.True(t, f.DryRun)
 		require.Empty(t, f.Keys)
 		require.NoDirExists(t, d.dir)
 		require.Contains(t, d.cluster("init", "--cluster", "prod", "--dry-run").out, "secret/nonce.key would be made")
 	})
-	f := decoded[admin.Founding](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+	f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 	require.Equal(t, everything, f.Made)
 	require.Len(t, f.Keys, 3)
 
@@ -105,7 +105,7 @@ func TestClusterInit(t *testing.T) {
 	})
 	before := d.files()
 	t.Run("again it changes nothing", func(t *testing.T) {
-		again := decoded[admin.Founding](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+		again := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 		require.Empty(t, again.Made)
 		require.Equal(t, f.Keys[0].CreatedAt, again.Since)
 		for i, k := range again.Keys {
@@ -118,9 +118,9 @@ func TestClusterInit(t *testing.T) {
 	})
 	t.Run("what is missing is made, and only that", func(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(d.dir, "secret", "installation")))
-		f := decoded[admin.Founding](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
+		f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
 		require.Equal(t, []string{"secret/installation"}, f.Made)
-		f = decoded[admin.Founding](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+		f = decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 		require.Equal(t, []string{"secret/installation"}, f.Made)
 		require.Len(t, f.Keys, 3)
 	})
@@ -190,7 +190,7 @@ func TestClusterInitAtTheSameTime(t *testing.T) {
 	}
 	var all []string
 	for _, r := range results {
-		all = append(all, decoded[admin.Founding](t, r).Made...)
+		all = append(all, decoded[admin.ClusterInit](t, r).Made...)
 	}
 	require.ElementsMatch(t, everything, all)
 }
@@ -223,10 +223,10 @@ func TestInitPreparesShards(t *testing.T) {
 	d := newDepot(t)
 	d.put(storage.StateKey("led"), "{}")
 	args := []string{"init", "--cluster", "prod", "--shard", "eu1a", "--shard", "led", "-o", "json"}
-	require.Contains(t, decoded[admin.Founding](t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
+	require.Contains(t, decoded[admin.ClusterInit](t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
 	require.Zero(t, d.cluster("init", "--cluster", "prod").code)
-	require.Equal(t, []string{"lease/eu1a.json"}, decoded[admin.Founding](t, d.cluster(args...)).Made, "not of the shard that was led")
-	require.Empty(t, decoded[admin.Founding](t, d.cluster(args...)).Made)
+	require.Equal(t, []string{"lease/eu1a.json"}, decoded[admin.ClusterInit](t, d.cluster(args...)).Made, "not of the shard that was led")
+	require.Empty(t, decoded[admin.ClusterInit](t, d.cluster(args...)).Made)
 	require.Equal(t, "new", shardOf(t, decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json")), "eu1a").State)
 	require.Equal(t, 2, d.cluster("init", "--cluster", "prod", "--shard", "EU/1").code)
 }

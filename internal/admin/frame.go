@@ -15,16 +15,16 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// A frame is what top shows: a scene, and what of it somebody has chosen.
+// A frame is the screen of top: a snapshot and the operator's choices.
 type frame struct {
-	scene
-	failed        error // why the scene is not a newer one
+	snapshot
+	failed        error // why the snapshot could not be refreshed
 	width, height int   // of the screen; 0: without limit
 	chosen        nstance.GroupKey
 	problems      bool // instead of members
 }
 
-// move chooses the group so many lines further down.
+// move moves the selection by so many lines.
 func (f *frame) move(by int) {
 	if len(f.groups) == 0 {
 		return
@@ -33,7 +33,7 @@ func (f *frame) move(by int) {
 	f.chosen = wire.GroupKeyOf(f.groups[min(max(at, 0), len(f.groups)-1)])
 }
 
-// index is where the chosen group stands, or -1.
+// index returns the line of the chosen group, or -1.
 func (f *frame) index() int {
 	for i, g := range f.groups {
 		if wire.GroupKeyOf(g) == f.chosen {
@@ -50,8 +50,8 @@ func (f *frame) text(now time.Time) string {
 		return f.fit(head)
 	}
 	groups := f.groupLines()
-	rest := f.below(now)
-	if f.height > 0 { // the groups get what they need, up to half of the room
+	rest := f.detailLines(now)
+	if f.height > 0 { // the groups get the lines they need, up to half of the screen
 		room := max(3, f.height-len(head)-2)
 		rest, groups = clipLines(rest, max(room/2, room-len(groups)), 0), clipLines(groups, max(room/2, room-len(rest)), f.index()+1)
 	}
@@ -59,7 +59,7 @@ func (f *frame) text(now time.Time) string {
 	return f.fit(lines)
 }
 
-// head says which shard it is, and how old what is shown.
+// head returns the lines with the shard and the age of the snapshot.
 func (f *frame) head(now time.Time) []string {
 	if f.at.IsZero() {
 		if f.failed != nil {
@@ -97,7 +97,7 @@ func (f *frame) groupLines() []string {
 	return lines
 }
 
-// holdsOf says what a group waits for, and for how long still.
+// holdsOf returns the holds of a group with their remaining time.
 func holdsOf(g *apiv1.Group, now time.Time) string {
 	var out []string
 	for _, h := range g.GetHolds() {
@@ -110,9 +110,9 @@ func holdsOf(g *apiv1.Group, now time.Time) string {
 	return cmp.Or(strings.Join(out, "; "), " ")
 }
 
-// below is what stands under the groups: problems, or the chosen group's
-// members, or all members that something happens to.
-func (f *frame) below(now time.Time) []string {
+// detailLines returns the lines under the groups: problems, or the members of the
+// chosen group, or all members.
+func (f *frame) detailLines(now time.Time) []string {
 	if f.problems {
 		out := []string{"NEEDS ATTENTION"}
 		needs := needsAttention(f.status, f.at)
@@ -145,7 +145,7 @@ func loadOf(i *apiv1.Instance) (cpu, mem string) {
 	return fmt.Sprintf("%.0f%%", r.GetCpuUsage()), fmt.Sprintf("%.0f%%", r.GetMemoryUsage())
 }
 
-// drainOf says how long a drain may still take, and who does it.
+// drainOf returns the remaining time and the executor of a drain.
 func drainOf(i *apiv1.Instance, now time.Time) string {
 	if i.GetDrain() == nil {
 		return ""
@@ -153,13 +153,13 @@ func drainOf(i *apiv1.Instance, now time.Time) string {
 	return strings.TrimSpace(short(max(0, wire.TimeOf(i.GetDrain().GetDeadline()).Sub(now))) + " left " + i.GetDrain().GetExecutor())
 }
 
-// urgency orders members: those that leave first, then those that are not
+// compareUrgency orders members: those that leave first, then those that are not
 // ready, then the others.
-func urgency(a, b *apiv1.Instance) int {
-	return cmp.Or(cmp.Compare(haste(a), haste(b)), cmp.Compare(a.GetId(), b.GetId()))
+func compareUrgency(a, b *apiv1.Instance) int {
+	return cmp.Or(cmp.Compare(urgencyRank(a), urgencyRank(b)), cmp.Compare(a.GetId(), b.GetId()))
 }
 
-func haste(i *apiv1.Instance) int {
+func urgencyRank(i *apiv1.Instance) int {
 	switch {
 	case nstance.State(i.GetState()).Leaving():
 		return 0
@@ -169,8 +169,8 @@ func haste(i *apiv1.Instance) int {
 	return 2
 }
 
-// clipLines keeps the first line, which names the columns, and so many in all,
-// the one at index keep among them. The last says how many are left out.
+// clipLines returns at most room lines: the column names, and lines around index
+// keep. The last one shows how many are omitted.
 func clipLines(lines []string, room, keep int) []string {
 	if len(lines) <= room || room < 3 {
 		return lines[:min(len(lines), max(room, 1))]
@@ -199,7 +199,7 @@ func (f *frame) fit(lines []string) string {
 // aligned returns the table's lines with their columns aligned.
 func (t *table) aligned() []string {
 	var b bytes.Buffer
-	_ = t.flush(&b) // a buffer takes everything
+	_ = t.flush(&b) // a buffer never fails
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " ")

@@ -18,7 +18,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 // sample is a frame of three groups, of which one has many members.
 func sample(members int) frame {
-	f := frame{scene: scene{
+	f := frame{snapshot: snapshot{
 		at:     noon,
 		server: "10.0.0.1:8993",
 		status: &apiv1.GetShardStatusResponse{Cluster: "prod", Shard: "eu1a", Epoch: 7, AgentsConnected: int32(members), Problems: []string{"a record\x1b[2J is broken"}},
@@ -107,19 +107,19 @@ func TestFrame(t *testing.T) {
 	})
 	t.Run("what cannot be seen any more keeps its last look, and says so", func(t *testing.T) {
 		v := &view{frame: sample(1)}
-		v.saw(seen{err: errors.New("unavailable: nobody leads")})
+		v.handleRefresh(refreshed{err: errors.New("unavailable: nobody leads")})
 		require.Contains(t, v.text(noon.Add(30*time.Second)), "seen 30s ago: unavailable: nobody leads")
 		require.Contains(t, v.text(noon), "dbx000")
 		v = &view{}
 		require.Contains(t, v.text(noon), "looking ...")
-		v.saw(seen{err: errors.New("denied")})
+		v.handleRefresh(refreshed{err: errors.New("denied")})
 		require.Contains(t, v.text(noon), "nothing seen yet: denied")
 	})
 }
 
 func TestUrgency(t *testing.T) {
 	leaving, booting, ready := &apiv1.Instance{Id: "c", State: string(nstance.Draining)}, &apiv1.Instance{Id: "b", State: string(nstance.Booting)}, &apiv1.Instance{Id: "a", State: string(nstance.Ready)}
-	require.Negative(t, urgency(leaving, booting))
-	require.Negative(t, urgency(booting, ready))
-	require.Negative(t, urgency(&apiv1.Instance{Id: "z", State: string(nstance.Ready), Conditions: []string{"drifted"}}, ready))
+	require.Negative(t, compareUrgency(leaving, booting))
+	require.Negative(t, compareUrgency(booting, ready))
+	require.Negative(t, compareUrgency(&apiv1.Instance{Id: "z", State: string(nstance.Ready), Conditions: []string{"drifted"}}, ready))
 }

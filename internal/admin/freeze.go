@@ -11,52 +11,52 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// A chill is a freeze or a thaw.
-type chill struct {
+// A freezeChange is a freeze or a thaw.
+type freezeChange struct {
 	name, short, long string
-	send              func(ctx context.Context, c *client, f chillFlags) (proto.Message, error)
+	send              func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error)
 }
 
-type chillFlags struct {
+type freezeFlags struct {
 	tenant, group, reason string
 	dryRun                bool
 }
 
 func (p *program) freezeCommand() *cobra.Command {
-	return p.chillCommand(chill{
+	return p.freezeChangeCommand(freezeChange{
 		name: "freeze", short: "Change no machine any more, but let drains under way end",
 		long: "Change no machine of the shard or of a group any more, durably: nothing is made, drained or deleted, except what is\n" +
 			"leaving already. Agents report and renew as ever. Notices are recorded, and acted on after the thaw.",
-		send: func(ctx context.Context, c *client, f chillFlags) (proto.Message, error) {
+		send: func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error) {
 			return c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
 		},
 	})
 }
 
 func (p *program) thawCommand() *cobra.Command {
-	return p.chillCommand(chill{
+	return p.freezeChangeCommand(freezeChange{
 		name: "thaw", short: "End a freeze", long: "End a freeze. That of the shard and that of a group do not end each other.",
-		send: func(ctx context.Context, c *client, f chillFlags) (proto.Message, error) {
+		send: func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error) {
 			return c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
 		},
 	})
 }
 
-func (p *program) chillCommand(ch chill) *cobra.Command {
+func (p *program) freezeChangeCommand(ch freezeChange) *cobra.Command {
 	cmd := &cobra.Command{Use: ch.name, Short: ch.short, Long: ch.long}
-	cmd.AddCommand(p.chillShardCommand(ch), p.chillGroupCommand(ch))
+	cmd.AddCommand(p.freezeShardCommand(ch), p.freezeGroupCommand(ch))
 	return cmd
 }
 
-func (f *chillFlags) add(cmd *cobra.Command, ch chill) {
+func (f *freezeFlags) add(cmd *cobra.Command, ch freezeChange) {
 	dryRunFlag(cmd, &f.dryRun)
 	if ch.name == "freeze" {
 		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
 	}
 }
 
-func (p *program) chillShardCommand(ch chill) *cobra.Command {
-	var f chillFlags
+func (p *program) freezeShardCommand(ch freezeChange) *cobra.Command {
+	var f freezeFlags
 	cmd := &cobra.Command{Use: "shard", Short: ch.short + ", in the whole shard", Long: ch.long, Args: arguments()}
 	f.add(cmd, ch)
 	r, out := p.remote(cmd), p.output(cmd)
@@ -66,14 +66,14 @@ func (p *program) chillShardCommand(ch chill) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(document{answer}, func(t *table) { t.chilled("shard "+string(c.id.Shard), ch, f, answer) })
+			return out.print(document{answer}, func(t *table) { t.freezeChanged("shard "+string(c.id.Shard), ch, f, answer) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) chillGroupCommand(ch chill) *cobra.Command {
-	var f chillFlags
+func (p *program) freezeGroupCommand(ch freezeChange) *cobra.Command {
+	var f freezeFlags
 	cmd := &cobra.Command{Use: "group GROUP", Short: ch.short + ", in one group", Long: ch.long, Args: arguments("GROUP")}
 	tenantFlag(cmd, &f.tenant)
 	f.add(cmd, ch)
@@ -89,13 +89,13 @@ func (p *program) chillGroupCommand(ch chill) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(document{answer}, func(t *table) { t.chilled("group "+wire.GroupKeyOf(g).String(), ch, f, answer) })
+			return out.print(document{answer}, func(t *table) { t.freezeChanged("group "+wire.GroupKeyOf(g).String(), ch, f, answer) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) chilled(what string, ch chill, f chillFlags, answer proto.Message) {
+func (t *table) freezeChanged(what string, ch freezeChange, f freezeFlags, answer proto.Message) {
 	switch {
 	case unchanged(answer) && ch.name == "freeze":
 		t.say("%s is frozen already, the reason stays", what)

@@ -257,18 +257,18 @@ func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv
 }
 
 func (p *program) groupDeleteCommand() *cobra.Command {
-	return p.orderCommand(order{
-		use: "delete GROUP", short: "Delete a group, or what was changed of it", done: "goes, or is as the configuration has it",
+	return p.groupChangeCommand(groupChange{
+		use: "delete GROUP", short: "Delete a group, or what was changed of it", doneText: "goes, or is as the configuration has it",
 		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
 			"then the group is gone. Instances made by request stay. Of a group in the configuration what was changed through\n" +
 			"the API is deleted. A protected group is code 6.",
-		asks: func(g *apiv1.Group) string {
+		confirmation: func(g *apiv1.Group) string {
 			if g.GetIsStatic() {
 				return fmt.Sprintf("group %s returns to what the configuration says", wire.GroupKeyOf(g))
 			}
 			return fmt.Sprintf("deleting group %s drains and deletes %s", wire.GroupKeyOf(g), plural(int(g.GetReady()+g.GetBooting()), "instance"))
 		},
-		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
 		},
 	})

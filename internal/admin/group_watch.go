@@ -14,38 +14,37 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// A groupWatch is what is known of the groups of one name, of whatever tenant,
-// from a stream that is resumed where it broke.
+// A groupWatch holds the groups of one name, of all tenants, from a stream that is
+// resumed after it broke.
 type groupWatch struct {
 	name   string
-	after  uint64 // what has been seen
-	synced bool   // what is known is whole
+	after  uint64 // sequence number of the last message
+	synced bool   // known is complete
 	known  map[nstance.GroupKey]*apiv1.Group
 	next   map[nstance.GroupKey]*apiv1.Group // a snapshot under way
 }
 
-// heard is one message of a stream, or why there is none any more.
-type heard struct {
+// A groupMessage is one message of a stream, or the error that ended it.
+type groupMessage struct {
 	msg *apiv1.WatchGroupsResponse
 	err error
 }
 
-// open begins or resumes the stream. What arrives goes to the channel until ctx
-// ends, and the last is an error: serve, which does that, is for the caller to
-// run and to wait for.
-func (g *groupWatch) open(ctx context.Context, c *client) (arrivals <-chan heard, serve func(), err error) {
+// open begins or resumes the stream. serve, which the caller runs and waits for,
+// sends its messages to the channel until ctx ends; the last one is an error.
+func (g *groupWatch) open(ctx context.Context, c *client) (arrivals <-chan groupMessage, serve func(), err error) {
 	stream, err := c.WatchGroups(ctx, &apiv1.WatchGroupsRequest{AfterSeq: g.after, Group: g.name})
 	if err != nil {
 		return nil, nil, explain(c.addr, 0, err)
 	}
 	g.next = nil
-	out := make(chan heard)
+	out := make(chan groupMessage)
 	return out, func() { forward(ctx, c.addr, stream, out) }, nil
 }
 
-func forward(ctx context.Context, addr string, stream grpc.ServerStreamingClient[apiv1.WatchGroupsResponse], out chan<- heard) {
+func forward(ctx context.Context, addr string, stream grpc.ServerStreamingClient[apiv1.WatchGroupsResponse], out chan<- groupMessage) {
 	for err := error(nil); err == nil; {
-		var h heard
+		var h groupMessage
 		h.msg, err = stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -61,8 +60,8 @@ func forward(ctx context.Context, addr string, stream grpc.ServerStreamingClient
 	}
 }
 
-// take notes a message, and reports whether anything may have changed by it.
-func (g *groupWatch) take(msg *apiv1.WatchGroupsResponse) bool {
+// handleMessage applies a message, and reports whether it may have changed a group.
+func (g *groupWatch) handleMessage(msg *apiv1.WatchGroupsResponse) bool {
 	switch m := msg.GetMessage().(type) {
 	case *apiv1.WatchGroupsResponse_Snapshot:
 		if g.next == nil {
@@ -81,13 +80,13 @@ func (g *groupWatch) take(msg *apiv1.WatchGroupsResponse) bool {
 	case *apiv1.WatchGroupsResponse_Removed:
 		delete(g.known, wire.GroupKeyOf(m.Removed))
 		g.after = m.Removed.GetSeq()
-	default: // about the certificate, to which the link sees
+	default: // about the certificate, which the link handles
 		return false
 	}
 	return true
 }
 
-// group returns the one that is meant.
+// group returns the group of the tenant.
 func (g *groupWatch) group(tenant nstance.TenantID) (*apiv1.Group, error) {
 	return pick(slices.Collect(maps.Values(g.known)), tenant, g.name)
 }

@@ -16,19 +16,19 @@ import (
 )
 
 // Files of an identity directory. A key and its certificate cannot be replaced
-// in one step, so a new key waits under its own name until its certificate has
-// been written: whichever of the two the certificate is for, is the key.
+// in one step, so a new key has its own name until its certificate has been
+// written. The key that matches the certificate is the one in use.
 const (
 	fileKey     = "key.pem"
 	fileNextKey = "key.next.pem"
 	fileCert    = "cert.pem"
 	fileRoots   = "ca.pem"
 	fileServers = "admin.json"
-	fileLock    = "lock" // of whoever renews
+	fileLock    = "lock" // of the process that renews
 )
 
-// An Identity is what an administrator shows to the server of one shard, and
-// how that server is found and recognised.
+// An Identity is an administrator's certificate and key for one shard, with the
+// addresses and authorities of its servers.
 type Identity struct {
 	Servers []string // addresses of the shard's operator API, host:port
 	Cluster nstance.ClusterID
@@ -38,17 +38,17 @@ type Identity struct {
 	Roots   [][]byte // DER, the authorities that sign servers
 }
 
-// place is the content of admin.json.
-type place struct {
+// identityConfig is the content of admin.json.
+type identityConfig struct {
 	Servers []string          `json:"servers"`
 	Shard   nstance.ShardID   `json:"shard"`
 	Cluster nstance.ClusterID `json:"cluster"`
 }
 
-// SaveIdentity writes an identity into dir, which it makes if need be, for the
-// owner's eyes only. An identity that was there is replaced; whatever happens
-// meanwhile, LoadIdentity finds the old one, the new one or none. It fails with
-// Invalid when id is incomplete, and like pki.WriteFile.
+// SaveIdentity writes an identity into dir, which it makes if needed, readable for
+// the owner only. An existing identity is replaced; after a crash LoadIdentity
+// finds the old one, the new one or none. It fails with Invalid when id is
+// incomplete, and like pki.WriteFile.
 func SaveIdentity(dir string, id Identity) error {
 	if err := id.validate(); err != nil {
 		return err
@@ -65,8 +65,8 @@ func SaveIdentity(dir string, id Identity) error {
 	return install(dir, id)
 }
 
-// forget removes an identity's certificate, without which it is none, so that
-// nobody sees a mixture of two.
+// forget removes an identity's certificate, so that no process reads a mixture of
+// two identities.
 func forget(dir string) error {
 	if err := os.Remove(filepath.Join(dir, fileCert)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fileError(err)
@@ -74,9 +74,9 @@ func forget(dir string) error {
 	return nil
 }
 
-// install writes an identity whose key waits as the next key.
+// install writes an identity whose key is stored as the next key.
 func install(dir string, id Identity) error {
-	data, err := json.MarshalIndent(place{id.Servers, id.Shard, id.Cluster}, "", "  ")
+	data, err := json.MarshalIndent(identityConfig{id.Servers, id.Shard, id.Cluster}, "", "  ")
 	if err != nil {
 		return nstance.Errorf(nstance.Internal, "%s: %w", fileServers, err)
 	}
@@ -115,8 +115,8 @@ func (id Identity) validate() error {
 	return err
 }
 
-// LoadIdentity reads what SaveIdentity wrote. It fails with Denied when there
-// is none, Invalid when what is there cannot be used.
+// LoadIdentity reads what SaveIdentity wrote. It fails with Denied when there is no
+// identity, Invalid when it cannot be used.
 func LoadIdentity(dir string) (Identity, error) {
 	var err error
 	for range 3 { // another process may be replacing the key just now
@@ -167,7 +167,7 @@ func (id *Identity) locate(path string) error {
 	if err != nil {
 		return fileError(err)
 	}
-	var at place
+	var at identityConfig
 	if err := json.Unmarshal(data, &at); err != nil {
 		return nstance.Errorf(nstance.Invalid, "%s: %w", path, err)
 	}
@@ -183,7 +183,7 @@ func (id Identity) pair() (*tls.Certificate, error) {
 	return pki.Pair(id.Key, certs...)
 }
 
-// tls returns how to connect with the identity.
+// tls returns the TLS settings of connections with the identity.
 func (id Identity) tls() (*tls.Config, error) {
 	pair, err := id.pair()
 	if err != nil {
@@ -196,8 +196,8 @@ func (id Identity) tls() (*tls.Config, error) {
 	return pki.ClientTLS(roots, pair, id.Shard, id.Cluster), nil
 }
 
-// life returns when the certificate ends, and two thirds of the way there, when
-// it should be renewed.
+// life returns when the certificate should be renewed, at two thirds of its life,
+// and when it ends.
 func (id Identity) life() (renew, end time.Time, err error) {
 	pair, err := id.pair()
 	if err != nil {
@@ -222,15 +222,15 @@ func nextKey(dir string) (key ed25519.PrivateKey, err error) {
 		return key, err
 	}
 	fresh := pki.NewKey()
-	draft, err := os.MkdirTemp(dir, ".key.*")
+	temporary, err := os.MkdirTemp(dir, ".key.*")
 	if err != nil {
 		return nil, fileError(err)
 	}
-	defer func() { _ = os.RemoveAll(draft) }() // a leftover is not used by anybody
-	if err := pki.SaveKey(filepath.Join(draft, fileKey), fresh); err != nil {
+	defer func() { _ = os.RemoveAll(temporary) }() // a leftover is never used
+	if err := pki.SaveKey(filepath.Join(temporary, fileKey), fresh); err != nil {
 		return nil, err
 	}
-	switch err := os.Link(filepath.Join(draft, fileKey), path); { // unlike a rename it replaces nothing
+	switch err := os.Link(filepath.Join(temporary, fileKey), path); { // unlike a rename it replaces nothing
 	case errors.Is(err, fs.ErrExist):
 		key, err := pki.LoadKey(path)
 		return key, err

@@ -118,18 +118,18 @@ func (p *program) instanceGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := c.story(cmd.Context(), id)
+			s, err := c.instanceHistory(cmd.Context(), id)
 			if err != nil {
 				return seek(err)
 			}
-			return out.print(document{s}, func(t *table) { t.story(s) })
+			return out.print(document{s}, func(t *table) { t.instanceHistory(s) })
 		})
 	}
 	return cmd
 }
 
 // story returns an instance with its events.
-func (c *client) story(ctx context.Context, id nstance.InstanceID) (*apiv1.GetInstanceResponse, error) {
+func (c *client) instanceHistory(ctx context.Context, id nstance.InstanceID) (*apiv1.GetInstanceResponse, error) {
 	s, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (c *client) story(ctx context.Context, id nstance.InstanceID) (*apiv1.GetIn
 // newestEvents is how much of a story comes with the instance: the end of it.
 const newestEvents = 1000
 
-func (t *table) story(s *apiv1.GetInstanceResponse) {
+func (t *table) instanceHistory(s *apiv1.GetInstanceResponse) {
 	i := s.GetInstance()
 	t.facts(i)
 	if d := i.GetDrain(); d != nil {
@@ -332,7 +332,7 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 
 // approve asks whether an instance shall go, and refuses for one that is gone.
 func (p *program) approve(ctx context.Context, c *client, id nstance.InstanceID, yes bool, how string) error {
-	s, err := c.story(ctx, id)
+	s, err := c.instanceHistory(ctx, id)
 	if err != nil {
 		return seek(err)
 	}

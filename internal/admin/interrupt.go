@@ -37,7 +37,7 @@ type Rehearsal struct {
 	DeletedMS              *int64 `json:"deleted_ms,omitempty"`
 }
 
-// interruption is what the command line asks for.
+// An interruption holds the flags of the command.
 type interruption struct {
 	id     nstance.InstanceID
 	notice time.Duration
@@ -78,7 +78,7 @@ func (p *program) interruptCommand() *cobra.Command {
 }
 
 func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interruption, out *output) error {
-	s, err := c.story(ctx, i.id)
+	s, err := c.instanceHistory(ctx, i.id)
 	if err != nil {
 		return seek(err)
 	}
@@ -117,8 +117,8 @@ type rehearsal struct {
 	injected     bool
 }
 
-// inject tells the server. It is never repeated: each call is a notice of its
-// own.
+// inject sends the notice to the server. It is never repeated: each call is another
+// notice.
 func (x *rehearsal) inject(ctx context.Context) error {
 	resp, err := x.c.Interrupt(ctx, &apiv1.InterruptRequest{Id: string(x.i.id), DryRun: x.i.dryRun, Notice: durationpb.New(x.i.notice), ThroughMetadata: x.i.real})
 	if err != nil {
@@ -131,8 +131,7 @@ func (x *rehearsal) inject(ctx context.Context) error {
 	return nil
 }
 
-// observe injects once it is listening, and listens until everything has
-// happened.
+// observe injects once the watch is open, and watches until everything has happened.
 func (x *rehearsal) observe(ctx context.Context) error {
 	x.Waited, x.replacements = true, map[nstance.InstanceID]bool{}
 	limited, cancel := context.WithTimeout(ctx, x.i.limit)
@@ -146,10 +145,10 @@ func (x *rehearsal) observe(ctx context.Context) error {
 		case n.synced:
 			err = x.inject(limited)
 		default:
-			x.take(wire.EventOf(n.event))
+			x.handleEvent(wire.EventOf(n.event))
 		}
 		if err == nil {
-			err = x.judge(limited)
+			err = x.checkComplete(limited)
 		}
 		if err != nil || x.Complete {
 			return err
@@ -162,18 +161,18 @@ func (x *rehearsal) observe(ctx context.Context) error {
 		fmt.Sprintf("not everything happened within %s: %s is still missing", x.i.limit, strings.Join(x.missing(), ", ")))
 }
 
-// catchUp reads from the journal what the stream did not tell.
+// catchUp reads from the journal the events that the stream missed.
 func (x *rehearsal) catchUp(ctx context.Context) error {
 	q := eventQuery{tenant: nstance.TenantID(x.of.GetTenant()), group: x.of.GetGroup(), limit: maxEvents}
 	events, err := x.c.events(ctx, q, x.p.now())
 	for _, e := range events {
-		x.take(wire.EventOf(e))
+		x.handleEvent(wire.EventOf(e))
 	}
 	return err
 }
 
-// take notes which stage an event stands for. Events may come twice.
-func (x *rehearsal) take(e nstance.Event) {
+// handleEvent records the stage of an event. Events may come twice.
+func (x *rehearsal) handleEvent(e nstance.Event) {
 	mine := e.Instance == x.i.id
 	switch {
 	case mine && e.Notice != nil && x.injected && (x.EventID == "" || e.Notice.EventID == x.EventID):
@@ -217,9 +216,9 @@ func (x *rehearsal) stage(at **int64, e nstance.Event, what string) {
 	x.p.stderr.note("%9s  %s", seconds(ms), printable(what))
 }
 
-// judge decides whether everything has happened. What is deleted without a
-// replacement may have needed none: then the group has what it wants.
-func (x *rehearsal) judge(ctx context.Context) error {
+// checkComplete decides whether everything has happened. An instance deleted without
+// a replacement may have needed none: then the group has its size.
+func (x *rehearsal) checkComplete(ctx context.Context) error {
 	if x.DeletedMS == nil || x.Complete {
 		return nil
 	}

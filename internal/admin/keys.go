@@ -23,7 +23,7 @@ import (
 // encryption is the key set that is not in storage: it seals the others there.
 const encryption = "encryption"
 
-// watchPause is how long to wait before a step that was refused is tried again.
+// watchPause is how long to wait before a refused step is retried.
 const watchPause = 10 * time.Second
 
 // A Key is a key of the cluster as cluster keys prints it.
@@ -56,8 +56,7 @@ func keysOf(list []*apiv1.Key) []Key {
 	return out
 }
 
-// storedKeys returns the keys as storage has them. What depends on each it does
-// not tell.
+// storedKeys returns the keys as storage has them, without what depends on each.
 func storedKeys(set func(name string) registration.KeySet) []Key {
 	out := []Key{}
 	for _, name := range []string{registration.Identity, registration.Workload, registration.Nonces} {
@@ -102,12 +101,12 @@ func (p *program) keysCommand() *cobra.Command {
 	return cmd
 }
 
-// A rotation is what cluster rotate is asked for.
+// A rotation holds the flags of cluster rotate.
 type rotation struct {
 	p                         *program
 	r                         *remote
 	out                       *output
-	store                     depot
+	store                     storageAccess
 	name, step                string
 	watch, force, yes, dryRun bool
 	pause                     time.Duration
@@ -119,7 +118,7 @@ func (p *program) rotateCommand() *cobra.Command {
 		Use:   "rotate identity|workload|nonce|encryption (--step STEP | --watch)",
 		Short: "Replace a key of the cluster, with overlap",
 		Long: "Replace a key of the cluster, with overlap. The steps are:\n\n" +
-			"  begin      a next key is made, which everybody trusts and which signs nothing yet\n" +
+			"  begin      a next key is made, which all clients and servers trust and which signs nothing yet\n" +
 			"  activate   the next key signs, the present one is retired and still trusted; 5 minutes after begin\n" +
 			"  finish     the retired key is gone; when nothing in any shard depends on it any more\n" +
 			"  abort      the next key is gone; instead of activate\n\n" +
@@ -189,12 +188,12 @@ func (o *rotation) run(ctx context.Context) ([]Key, error) {
 	if o.watch {
 		return o.follow(ctx)
 	}
-	return o.take(ctx, o.step)
+	return o.takeStep(ctx, o.step)
 }
 
-// take takes one step. Once another key signs, this administrator's own
+// takeStep takes one step. Once another key signs, this administrator's own
 // certificate is renewed, so that it does not hold up the rest.
-func (o *rotation) take(ctx context.Context, step string) (keys []Key, err error) {
+func (o *rotation) takeStep(ctx context.Context, step string) (keys []Key, err error) {
 	err = o.r.with(ctx, func(c *client) error {
 		resp, err := c.RotateKey(ctx, &apiv1.RotateKeyRequest{Name: o.name, Step: step, Force: o.force, DryRun: o.dryRun})
 		if err != nil {
@@ -202,19 +201,19 @@ func (o *rotation) take(ctx context.Context, step string) (keys []Key, err error
 		}
 		keys = keysOf(resp.GetKeys())
 		if o.name == registration.Identity && step == string(registration.StepActivate) && !o.dryRun {
-			o.r.succeed(ctx, c)
+			o.r.renewSigned(ctx, c)
 		}
 		return nil
 	})
 	return keys, err
 }
 
-// follow takes every step that is left, until the rotation is over.
+// follow takes all remaining steps, until the rotation is over.
 func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
-	said := ""
+	last := ""
 	say := func(format string, args ...any) {
-		if line := fmt.Sprintf(format, args...); line != said {
-			said = line
+		if line := fmt.Sprintf(format, args...); line != last {
+			last = line
 			o.p.stderr.note("%s", line)
 		}
 	}
@@ -224,14 +223,14 @@ func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
 			if began && step == registration.StepBegin {
 				return keys, nil
 			}
-			if _, err = o.take(ctx, string(step)); err == nil {
+			if _, err = o.takeStep(ctx, string(step)); err == nil {
 				began = true
 				say("%s of the %s key is done", step, o.name)
 				continue
 			}
 		}
 		switch nstance.CodeOf(err) {
-		case nstance.Conflict, nstance.Unavailable, nstance.Throttled: // not yet, or nobody leads just now
+		case nstance.Conflict, nstance.Unavailable, nstance.Throttled: // not yet, or no leader at the moment
 			began = began || errors.Is(err, nstance.Conflict) // there is one under way
 			say("waiting: %v", err)
 		default:
@@ -272,15 +271,14 @@ func nextStep(keys []Key) registration.Step {
 	return step
 }
 
-// succeed renews the administrator's certificate now, and shows the new one, so
-// that the server takes it for the one in use. That it fails is no failure of
-// the command.
-func (r *remote) succeed(ctx context.Context, c *client) {
+// renewSigned renews the administrator's certificate, and uses the new one once, so
+// that the server records it as the one in use. A failure is only a warning.
+func (r *remote) renewSigned(ctx context.Context, c *client) {
 	dir, _, err := r.identity()
 	if err == nil {
 		var id Identity
 		if id, err = renew(ctx, c, dir, r.p.now); err == nil {
-			err = r.show(ctx, c.addr, id)
+			err = r.useIdentity(ctx, c.addr, id)
 		}
 	}
 	if err != nil {
@@ -288,7 +286,7 @@ func (r *remote) succeed(ctx context.Context, c *client) {
 	}
 }
 
-func (r *remote) show(ctx context.Context, addr string, id Identity) error {
+func (r *remote) useIdentity(ctx context.Context, addr string, id Identity) error {
 	next, err := r.open(addr, id)
 	if err != nil {
 		return err
@@ -350,7 +348,7 @@ func registeredOperator(key string, data []byte) Operator {
 	return o
 }
 
-// status says in one word how an operator stands.
+// status returns the operator's status in one word.
 func (o Operator) status(now time.Time) string {
 	switch {
 	case o.Error != "":

@@ -6,77 +6,78 @@ import (
 	"time"
 )
 
-// A link is what commands hold that look again and again: a connection to the
-// server that leads, made anew when it is lost, and when its certificate is due
-// for renewal. One goroutine at a time may use it.
+// A link is a connection to the leader for commands that poll. It reconnects when
+// the connection is lost and when its certificate is due for renewal. One goroutine
+// at a time may use it.
 type link struct {
-	r      *remote
-	client *client   // nil: to be connected
-	until  time.Time // when its certificate is due
-	turn   [][]byte  // the certificate that the server asked to renew; nil: it did not
-	back   backoff
+	r         *remote
+	client    *client   // nil: to be connected
+	renewAt   time.Time // when its certificate is due
+	renewalOf [][]byte  // the certificate that the server asked to renew; nil: none
+	backoff   backoff
 }
 
-// connect makes the connection, unless there is a good one. The identity is
-// read again: another process may have renewed it.
+// connect makes the connection, unless there is one. The identity is read again:
+// another process may have renewed it.
 func (l *link) connect(ctx context.Context) error {
-	if l.due() {
-		l.hangUp()
+	if l.renewalDue() {
+		l.disconnect()
 	}
 	if l.client != nil {
 		return nil
 	}
-	c, err := l.r.connectAsked(ctx, l.turn)
+	c, err := l.r.connectRenewed(ctx, l.renewalOf)
 	if err != nil {
 		return err
 	}
-	l.client, l.turn = c, nil
-	if l.until, _, err = c.id.life(); err == nil && !l.r.p.now().Before(l.until) { // not renewed: try that now and then only
-		l.until = l.r.p.now().Add(renewalPause)
+	l.client, l.renewalOf = c, nil
+	if l.renewAt, _, err = c.id.life(); err == nil && !l.r.p.now().Before(l.renewAt) { // not renewed: retry that rarely
+		l.renewAt = l.r.p.now().Add(renewalPause)
 	}
 	return err
 }
 
-// due reports whether the connection should be made anew for a new certificate.
-func (l *link) due() bool { return l.client != nil && !l.r.p.now().Before(l.until) }
+// renewalDue reports whether to reconnect for a new certificate.
+func (l *link) renewalDue() bool { return l.client != nil && !l.r.p.now().Before(l.renewAt) }
 
-// asked notes that the server wants the certificate renewed within that time.
-func (l *link) asked(within time.Duration) {
-	if l.turn != nil {
+// requestRenewal records that the server wants the certificate renewed within that
+// time.
+func (l *link) requestRenewal(within time.Duration) {
+	if l.renewalOf != nil {
 		return
 	}
-	l.turn = l.client.id.Chain
-	if at := l.r.p.now().Add(turnAfter(within)); at.Before(l.until) {
-		l.until = at
+	l.renewalOf = l.client.id.Chain
+	if at := l.r.p.now().Add(renewalDelay(within)); at.Before(l.renewAt) {
+		l.renewAt = at
 	}
 }
 
-// renewalPause is between two attempts to renew a certificate while a
-// connection stands.
+// renewalPause is the time between two attempts to renew the certificate of a
+// connection.
 const renewalPause = time.Minute
 
-func (l *link) hangUp() {
+func (l *link) disconnect() {
 	if l.client != nil {
 		l.client.close()
 		l.client = nil
 	}
 }
 
-// works notes that the server has answered everything: an outage is over.
-func (l *link) works() { l.back = backoff{connected: true} }
+// recordSuccess ends an outage: the server has answered all requests.
+func (l *link) recordSuccess() { l.backoff = backoff{connected: true} }
 
-// lost hangs up after a failure. It returns how long to wait before the next
-// attempt, and false if that would be in vain.
-func (l *link) lost(err error) (wait time.Duration, again bool) {
-	l.hangUp()
-	return l.back.next(err, l.r.p.now())
+// connectionLost disconnects after a failure. It returns how long to wait before the
+// next attempt, and false if a retry cannot help.
+func (l *link) connectionLost(err error) (wait time.Duration, again bool) {
+	l.disconnect()
+	return l.backoff.next(err, l.r.p.now())
 }
 
-// silence keeps notes about the connection from standard error, where they
-// would spoil a screen.
-func (l *link) silence() {
+// mute keeps messages about the connection away from standard error, where they
+// would disturb a full-screen view.
+func (l *link) mute() {
 	quiet, r := *l.r.p, *l.r
 	quiet.stderr, r.p = &console{w: io.Discard}, &quiet
 	l.r = &r
-	l.hangUp() // it would still say things
+	l.disconnect() // it still uses the old console
 }

@@ -78,7 +78,7 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 	if _, err := holder(id.Key, id.Chain); err != nil {
 		return Identity{}, err
 	}
-	id.Servers = e.learn(ctx, id)
+	id.Servers = e.collectAddresses(ctx, id)
 	if err := forget(dir); err != nil {
 		return Identity{}, err
 	}
@@ -86,9 +86,8 @@ func Login(ctx context.Context, dir string, opts *LoginOptions) (Identity, error
 }
 
 // Rehearse checks all that Login does before it uses the nonce, and that a server
-// of the shard answers. It uses up and writes nothing. What only the server
-// knows, such as whether the nonce has been used, it leaves open. It fails like
-// Login.
+// of the shard answers. It uses and writes nothing. It does not check what only the
+// server knows, such as whether the nonce has been used. It fails like Login.
 func Rehearse(ctx context.Context, dir string, opts *LoginOptions) (Identity, error) {
 	e, err := prepare(dir, opts)
 	if err != nil {
@@ -98,24 +97,23 @@ func Rehearse(ctx context.Context, dir string, opts *LoginOptions) (Identity, er
 		return Identity{}, fault(nstance.Denied, nil, "mint another one with nstance-admin cluster nonce", "the nonce expired at "+stamp(e.expires))
 	}
 	for _, addr := range e.Registration {
-		if err = e.reach(ctx, addr); nstance.CodeOf(err) != nstance.Unavailable {
+		if err = e.checkReachable(ctx, addr); nstance.CodeOf(err) != nstance.Unavailable {
 			break
 		}
 	}
 	return e.id, err
 }
 
-// An enrolment is what Login and Rehearse are asked for, once everything has been
-// checked that can be without the server.
-type enrolment struct {
+// A loginRequest is the checked input of Login and Rehearse.
+type loginRequest struct {
 	LoginOptions
 	id      Identity // without key and certificate
 	roots   *x509.CertPool
 	expires time.Time // of the nonce
 }
 
-func prepare(dir string, opts *LoginOptions) (*enrolment, error) {
-	e := &enrolment{}
+func prepare(dir string, opts *LoginOptions) (*loginRequest, error) {
+	e := &loginRequest{}
 	if opts != nil {
 		e.LoginOptions = *opts
 	}
@@ -158,9 +156,9 @@ func poolOf(pem []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// mayReplace protects an identity for another place from being overwritten by
-// mistake. One that cannot be read protects nothing.
-func (e *enrolment) mayReplace(dir string) error {
+// mayReplace protects an identity of another cluster or shard from being overwritten
+// by mistake. One that cannot be read may be replaced.
+func (e *loginRequest) mayReplace(dir string) error {
 	old, err := LoadIdentity(dir)
 	if readable := err == nil; !readable || e.Replace || old.Cluster == e.id.Cluster && old.Shard == e.id.Shard {
 		return nil
@@ -169,16 +167,16 @@ func (e *enrolment) mayReplace(dir string) error {
 		fmt.Sprintf("%s holds an identity for shard %s of cluster %s", dir, old.Shard, old.Cluster))
 }
 
-// dialing is how to reach a server that the enrolment trusts.
-func (e *enrolment) dialing() dialing {
-	return dialing{tls: pki.ClientTLS(e.roots, nil, e.id.Shard, e.id.Cluster), timeout: e.Timeout}
+// dialer returns the dialer of servers that the request trusts.
+func (e *loginRequest) dialer() dialer {
+	return dialer{tls: pki.ClientTLS(e.roots, nil, e.id.Shard, e.id.Cluster), timeout: e.Timeout}
 }
 
-// reach returns nil if such a server answers at addr. Nothing is sent to it.
-func (e *enrolment) reach(ctx context.Context, addr string) error {
+// checkReachable returns nil if such a server answers at addr. Nothing is sent to it.
+func (e *loginRequest) checkReachable(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
 	defer cancel()
-	cfg := e.dialing().tls
+	cfg := e.dialer().tls
 	cfg.NextProtos = []string{"h2"}
 	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: cfg}).DialContext(ctx, "tcp", addr)
 	switch {
@@ -191,9 +189,9 @@ func (e *enrolment) reach(ctx context.Context, addr string) error {
 	return unreachable(addr, err, err.Error())
 }
 
-// register registers at the first address that leads. A standby that knows the
-// leader names it: that is followed, once.
-func (e *enrolment) register(ctx context.Context, key ed25519.PrivateKey) (nstance.Credential, error) {
+// register registers at the first address that leads. It follows the address that a
+// standby names, once.
+func (e *loginRequest) register(ctx context.Context, key ed25519.PrivateKey) (nstance.Credential, error) {
 	csr, err := pki.NewCSR(key, "nstance-admin")
 	if err != nil {
 		return nstance.Credential{}, err
@@ -202,7 +200,7 @@ func (e *enrolment) register(ctx context.Context, key ed25519.PrivateKey) (nstan
 	var leader, by string
 	for _, addr := range e.Registration {
 		var cred nstance.Credential
-		cred, err = registerAt(ctx, addr, e.dialing(), req)
+		cred, err = registerAt(ctx, addr, e.dialer(), req)
 		if nstance.CodeOf(err) != nstance.Unavailable {
 			return cred, err
 		}
@@ -214,16 +212,16 @@ func (e *enrolment) register(ctx context.Context, key ed25519.PrivateKey) (nstan
 	if leader == "" || slices.Contains(e.Registration, leader) {
 		return nstance.Credential{}, err
 	}
-	cred, err := registerAt(ctx, leader, e.dialing(), req)
+	cred, err := registerAt(ctx, leader, e.dialer(), req)
 	if err != nil {
 		err = fmt.Errorf("%s leads, as %s says: %w", leader, by, err)
 	}
 	return cred, err
 }
 
-// learn returns the identity's addresses and those of the other servers, as far
-// as the leader tells them at once.
-func (e *enrolment) learn(ctx context.Context, id Identity) []string {
+// collectAddresses returns the identity's addresses and those of the other servers
+// that the leader knows.
+func (e *loginRequest) collectAddresses(ctx context.Context, id Identity) []string {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	cfg, err := id.tls()
@@ -232,7 +230,7 @@ func (e *enrolment) learn(ctx context.Context, id Identity) []string {
 	}
 	servers := id.Servers
 	for _, addr := range id.Servers {
-		conn, err := dialing{tls: cfg, timeout: e.Timeout}.open(addr)
+		conn, err := dialer{tls: cfg, timeout: e.Timeout}.open(addr)
 		if err != nil {
 			continue
 		}
@@ -257,7 +255,7 @@ func appendNew(list []string, addr string) []string {
 	return append(slices.Clone(list), addr)
 }
 
-func registerAt(ctx context.Context, addr string, d dialing, req *apiv1.RegisterOperatorRequest) (nstance.Credential, error) {
+func registerAt(ctx context.Context, addr string, d dialer, req *apiv1.RegisterOperatorRequest) (nstance.Credential, error) {
 	conn, err := d.open(addr)
 	if err != nil {
 		return nstance.Credential{}, err
@@ -280,8 +278,8 @@ func holder(key ed25519.PrivateKey, chain [][]byte) (nstance.Identity, error) {
 	return who, err
 }
 
-// claims is what a nonce says that its holder needs to know. Its signature is
-// for the server to check.
+// claims are the claims of a nonce that its holder needs. The server checks its
+// signature.
 type claims struct {
 	Kind    nstance.Role      `json:"kind"`
 	Cluster nstance.ClusterID `json:"cluster_id"`

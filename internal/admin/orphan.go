@@ -59,7 +59,7 @@ func (t *table) orphans(list []*apiv1.Orphan) {
 }
 
 func (p *program) orphanAdoptCommand() *cobra.Command {
-	return p.decideCommand(decision{
+	return p.orphanActionCommand(orphanAction{
 		use: "adopt ID...", short: "Make machines without a record members again", action: "adopt",
 		long: "Make machines without a record members of the groups in their marks, as after a loss of storage. Their agents\n" +
 			"are taken back with the certificates they have. What is then more than a group's size is drained and deleted.",
@@ -72,7 +72,7 @@ func (p *program) orphanAdoptCommand() *cobra.Command {
 }
 
 func (p *program) orphanDeleteCommand() *cobra.Command {
-	return p.decideCommand(decision{
+	return p.orphanActionCommand(orphanAction{
 		use: "delete ID...", short: "Delete machines without a record", action: "delete",
 		long: "Delete machines without a record, without a drain, whatever spares them. That they have no record, and whose\n" +
 			"they are, is looked at again all the same.",
@@ -84,14 +84,14 @@ func (p *program) orphanDeleteCommand() *cobra.Command {
 	})
 }
 
-// A decision is a command about orphans.
-type decision struct {
+// An orphanAction is a command about orphans.
+type orphanAction struct {
 	use, short, long, action string
 	how                      string // what it does to so many machines
 	call                     func(ctx context.Context, c *client, id string, dryRun bool) (*apiv1.Orphan, error)
 }
 
-func (p *program) decideCommand(d decision) *cobra.Command {
+func (p *program) orphanActionCommand(d orphanAction) *cobra.Command {
 	var yes, dryRun bool
 	cmd := &cobra.Command{Use: d.use, Short: d.short, Long: d.long, Args: instanceArguments}
 	yesFlag(cmd, &yes)
@@ -105,7 +105,7 @@ func (p *program) decideCommand(d decision) *cobra.Command {
 			if err := p.confirm(cmd.Context(), yes || dryRun, fmt.Sprintf(d.how, len(args))); err != nil {
 				return err
 			}
-			done, err := d.carryOut(cmd.Context(), c, args, dryRun)
+			done, err := d.execute(cmd.Context(), c, args, dryRun)
 			if len(done) == 0 {
 				return err
 			}
@@ -116,7 +116,7 @@ func (p *program) decideCommand(d decision) *cobra.Command {
 }
 
 // check asks about all of them before anything is done to one.
-func (d decision) check(ctx context.Context, c *client, ids []string) error {
+func (d orphanAction) check(ctx context.Context, c *client, ids []string) error {
 	for _, id := range ids {
 		if _, err := d.call(ctx, c, id, true); err != nil {
 			return seekOrphan(err)
@@ -125,8 +125,8 @@ func (d decision) check(ctx context.Context, c *client, ids []string) error {
 	return nil
 }
 
-// carryOut returns what was done, up to the first error.
-func (d decision) carryOut(ctx context.Context, c *client, ids []string, dryRun bool) ([]*apiv1.Orphan, error) {
+// execute returns the orphans that it handled, up to the first error.
+func (d orphanAction) execute(ctx context.Context, c *client, ids []string, dryRun bool) ([]*apiv1.Orphan, error) {
 	var done []*apiv1.Orphan
 	for _, id := range ids {
 		o, err := d.call(ctx, c, id, dryRun)

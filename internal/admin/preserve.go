@@ -40,7 +40,7 @@ deleted. Only the cloud may still take it. --end does that now.`,
 			if err != nil {
 				return err
 			}
-			s, err := c.story(ctx, id)
+			s, err := c.instanceHistory(ctx, id)
 			if err != nil {
 				return seek(err)
 			}

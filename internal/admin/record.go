@@ -45,29 +45,29 @@ type RecordRepair struct {
 	DryRun bool   `json:"dry_run"`
 }
 
-// A keeper shows objects and repairs them.
-type keeper interface {
+// A recordAccess shows objects and repairs them.
+type recordAccess interface {
 	show(ctx context.Context, name string) (Record, error)
 	repair(ctx context.Context, r Record, data []byte, dryRun bool) error
 }
 
-// keeping runs fn with the server, or with the storage if the command line
-// names one: only to read there unless fn writes.
-func (p *program) keeping(ctx context.Context, r *remote, d *depot, writes bool, fn func(keeper) error) error {
+// withRecords runs fn with the server, or with the storage that the command line
+// names: read-only unless fn writes.
+func (p *program) withRecords(ctx context.Context, r *remote, d *storageAccess, writes bool, fn func(recordAccess) error) error {
 	if d.url == "" {
-		return r.with(ctx, func(c *client) error { return fn(serverKeeper{c}) })
+		return r.with(ctx, func(c *client) error { return fn(serverRecords{c}) })
 	}
 	store, err := d.openTo(ctx, writes)
 	if err != nil {
 		return err
 	}
-	return fn(storeKeeper{store, p.stderr})
+	return fn(storedRecords{store, p.stderr})
 }
 
-// serverKeeper asks the server that leads.
-type serverKeeper struct{ c *client }
+// serverRecords asks the leader.
+type serverRecords struct{ c *client }
 
-func (k serverKeeper) show(ctx context.Context, name string) (Record, error) {
+func (k serverRecords) show(ctx context.Context, name string) (Record, error) {
 	resp, err := k.c.GetRecord(ctx, &apiv1.GetRecordRequest{Key: name})
 	if err != nil {
 		return Record{}, err
@@ -75,18 +75,18 @@ func (k serverKeeper) show(ctx context.Context, name string) (Record, error) {
 	return Record{Key: resp.GetKey(), Version: resp.GetVersion(), Data: string(resp.GetData()), Error: resp.GetError()}, nil
 }
 
-func (k serverKeeper) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
+func (k serverRecords) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
 	_, err := k.c.RepairRecord(ctx, &apiv1.RepairRecordRequest{Key: r.Key, Version: r.Version, Data: data, Remove: data == nil, DryRun: dryRun})
 	return err
 }
 
-// storeKeeper works in the storage itself.
-type storeKeeper struct {
+// storedRecords reads and writes the storage itself.
+type storedRecords struct {
 	store  storage.Store
-	stderr *console // told when it takes long
+	stderr *console // for messages about slow calls
 }
 
-func (k storeKeeper) show(ctx context.Context, name string) (Record, error) {
+func (k storedRecords) show(ctx context.Context, name string) (Record, error) {
 	var obj storage.Object
 	err := k.stderr.slow("reading "+name, func() (err error) {
 		obj, err = k.store.Get(ctx, name)
@@ -102,7 +102,7 @@ func (k storeKeeper) show(ctx context.Context, name string) (Record, error) {
 	return r, nil
 }
 
-func (k storeKeeper) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
+func (k storedRecords) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
 	return k.stderr.slow("repairing "+r.Key, func() error {
 		if dryRun {
 			return storage.Rehearse(ctx, k.store, r.Key, storage.Version(r.Version), data)
@@ -120,10 +120,10 @@ any object by its key, such as state/SHARD.json. With --storage only by its key.
 		Args: arguments("KEY"),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
-	var d depot
+	var d storageAccess
 	d.flags(p, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.keeping(cmd.Context(), r, &d, false, func(k keeper) error {
+		return p.withRecords(cmd.Context(), r, &d, false, func(k recordAccess) error {
 			rec, err := k.show(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -140,13 +140,13 @@ func (t *table) record(r Record) {
 	if r.Error != "" {
 		t.row("Broken:", r.Error)
 	}
-	for line := range strings.Lines(indented(r.Data)) { // a line at a time: a line break in one is no more than a space
+	for line := range strings.Lines(indented(r.Data)) { // line by line: printable replaces line breaks by spaces
 		t.lines = append(t.lines, strings.TrimRight(printable(line), " "))
 	}
 }
 
-// indented returns JSON as people read it, and anything else as it is: what
-// cannot be read must be seen byte for byte.
+// indented returns JSON with indentation, and anything else unchanged: broken
+// records are shown byte for byte.
 func indented(data string) string {
 	var b bytes.Buffer
 	if json.Indent(&b, []byte(data), "", "  ") != nil {
@@ -166,7 +166,7 @@ nstance-admin orphan.`,
 		Args: arguments("KEY"),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
-	var d depot
+	var d storageAccess
 	var from string
 	var remove, yes, dryRun bool
 	d.flags(p, cmd)
@@ -183,7 +183,7 @@ nstance-admin orphan.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return p.keeping(ctx, r, &d, !dryRun, func(k keeper) error {
+		return p.withRecords(ctx, r, &d, !dryRun, func(k recordAccess) error {
 			rec, err := k.show(ctx, args[0])
 			if err == nil {
 				err = k.repair(ctx, rec, data, true)

@@ -26,7 +26,7 @@ import (
 const (
 	rolloutDone   = "done"
 	rolloutMoving = "moving"
-	rolloutHeld   = "held"   // paused or frozen: it goes on when somebody says so
+	rolloutHeld   = "held"   // paused or frozen: an operator must resume it
 	rolloutHalted = "halted" // too many replacements failed
 )
 
@@ -68,10 +68,10 @@ type rolloutWatch struct {
 	listed   time.Time         // when that was
 	changed  bool              // the group has changed since
 	drawn    int               // lines on the terminal that the next view replaces
-	said     string            // the last line, where it is no terminal
+	lastLine string            // where standard output is no terminal
 }
 
-// A Rollout is what group rollout prints: how far a group is.
+// A Rollout is what group rollout prints: the progress of a group.
 type Rollout struct {
 	Time   time.Time     `json:"time"`
 	State  string        `json:"state"`            // moving, held, halted or done
@@ -80,19 +80,19 @@ type Rollout struct {
 	Group  groupDocument `json:"group"`
 }
 
-// errWaited ends a watch that was to last for so long only.
+// errWaited ends a watch after its time limit.
 var errWaited = errors.New("waited long enough")
 
 // run returns nil when the rollout is done, or when ctx ends.
 func (w *rolloutWatch) run(ctx context.Context) error {
-	defer w.link.hangUp()
+	defer w.link.disconnect()
 	if w.limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, w.limit, errWaited)
 		defer cancel()
 	}
 	for {
-		done, err := w.attend(ctx)
+		done, err := w.watchConnection(ctx)
 		switch {
 		case done:
 			return nil
@@ -103,7 +103,7 @@ func (w *rolloutWatch) run(ctx context.Context) error {
 		case err == nil:
 			continue
 		}
-		wait, err := w.outage(err)
+		wait, err := w.reconnectDelay(err)
 		if err != nil {
 			return err
 		}
@@ -111,9 +111,9 @@ func (w *rolloutWatch) run(ctx context.Context) error {
 	}
 }
 
-// attend watches over one connection. It ends when the rollout is done, without
-// an error also when the connection should be made anew.
-func (w *rolloutWatch) attend(ctx context.Context) (done bool, err error) {
+// watchConnection watches over one connection. It ends when the rollout is done, and
+// without an error to reconnect with a new certificate.
+func (w *rolloutWatch) watchConnection(ctx context.Context) (done bool, err error) {
 	if err := w.link.connect(ctx); err != nil {
 		return false, err
 	}
@@ -128,17 +128,17 @@ func (w *rolloutWatch) attend(ctx context.Context) (done bool, err error) {
 	wg.Go(serve)
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
-	for !w.link.due() {
+	for !w.link.renewalDue() {
 		select {
 		case h := <-arrivals:
 			if h.err != nil {
 				return false, h.err
 			}
-			w.link.works()
+			w.link.recordSuccess()
 			if r := h.msg.GetRenewal(); r != nil {
-				w.link.asked(r.GetWithin().AsDuration())
+				w.link.requestRenewal(r.GetWithin().AsDuration())
 			}
-			if !w.groups.take(h.msg) {
+			if !w.groups.handleMessage(h.msg) {
 				continue
 			}
 			w.changed = true
@@ -146,15 +146,15 @@ func (w *rolloutWatch) attend(ctx context.Context) (done bool, err error) {
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
-		if done, err := w.look(ctx); done || err != nil {
+		if done, err := w.refresh(ctx); done || err != nil {
 			return done, err
 		}
 	}
 	return false, nil
 }
 
-// look shows the rollout as it is now, and reports whether it is done.
-func (w *rolloutWatch) look(ctx context.Context) (done bool, err error) {
+// refresh shows the current rollout, and reports whether it is done.
+func (w *rolloutWatch) refresh(ctx context.Context) (done bool, err error) {
 	if !w.groups.synced {
 		return false, nil
 	}
@@ -162,7 +162,7 @@ func (w *rolloutWatch) look(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if w.changed && w.p.now().Sub(w.listed) >= w.rest() {
+	if w.changed && w.p.now().Sub(w.listed) >= w.listInterval() {
 		if w.members, err = w.link.client.instances(ctx, nstance.TenantID(g.GetTenant()), g.GetGroup()); err != nil {
 			return false, err
 		}
@@ -179,9 +179,9 @@ func (w *rolloutWatch) look(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// rest is how long a list of the members is good: ten thousand are ten
-// megabytes, which nobody needs each second.
-func (w *rolloutWatch) rest() time.Duration {
+// listInterval is how long a list of the members is used: a list of ten thousand has
+// ten megabytes.
+func (w *rolloutWatch) listInterval() time.Duration {
 	return max(w.interval, time.Duration(len(w.members))*time.Millisecond)
 }
 
@@ -189,9 +189,10 @@ func (w *rolloutWatch) halted(s Rollout) error {
 	return fault(nstance.Conflict, nil, "correct the definition, or go back: nstance-admin group rollback "+s.Group.GetGroup(), "the rollout is halted: "+s.Reason)
 }
 
-// outage decides how long to wait after a broken connection, or that it is for good.
-func (w *rolloutWatch) outage(err error) (time.Duration, error) {
-	wait, again := w.link.lost(err)
+// reconnectDelay returns how long to wait after a broken connection, or the error if
+// a retry cannot help.
+func (w *rolloutWatch) reconnectDelay(err error) (time.Duration, error) {
+	wait, again := w.link.connectionLost(err)
 	if !again {
 		return 0, err
 	}
@@ -200,7 +201,7 @@ func (w *rolloutWatch) outage(err error) (time.Duration, error) {
 	return wait, nil
 }
 
-// rolloutOf judges how far a group is.
+// rolloutOf returns the progress of a group.
 func rolloutOf(g *apiv1.Group, members []*apiv1.Instance, now time.Time) Rollout {
 	s := Rollout{Time: now, State: rolloutMoving, Group: groupDocument{g}}
 	for _, i := range members {
@@ -227,10 +228,10 @@ func (w *rolloutWatch) show(s Rollout, members []*apiv1.Instance) error {
 		return w.draw(s, members)
 	}
 	line := s.line()
-	if line == w.said {
+	if line == w.lastLine {
 		return nil
 	}
-	w.said = line
+	w.lastLine = line
 	if w.out.form != formTable {
 		return w.out.line(s)
 	}
@@ -247,7 +248,7 @@ func screen(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// line says all of it but the members.
+// line returns the rollout in one line, without members.
 func (s Rollout) line() string {
 	g := s.Group
 	out := fmt.Sprintf("%s  %d of %d fresh and ready, %d stale, %d booting, %d leaving", s.State, s.Fresh, g.GetSize(), g.GetStale(), g.GetBooting(), g.GetLeaving())
@@ -263,7 +264,7 @@ const barWidth = 40
 // shownMembers is how many members are drawn at most, those in motion first.
 const shownMembers = 15
 
-// draw replaces what was drawn before.
+// draw replaces the last drawing.
 func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
 	t := &table{now: w.p.now()}
 	full := barWidth
@@ -275,7 +276,7 @@ func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
 	t.say("%s", s.line())
 	t.say("")
 	t.row("ID", "STATE", "DEFINITION", "AGE")
-	slices.SortStableFunc(members, func(a, b *apiv1.Instance) int { return cmp.Compare(settledness(a), settledness(b)) })
+	slices.SortStableFunc(members, func(a, b *apiv1.Instance) int { return cmp.Compare(motionRank(a), motionRank(b)) })
 	for _, i := range members[:min(shownMembers, len(members))] {
 		definition := "desired"
 		if i.GetDrifted() {
@@ -297,8 +298,8 @@ func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
 	return w.out.write(b.Bytes())
 }
 
-// settledness orders members: those in motion, those to be replaced, the others.
-func settledness(i *apiv1.Instance) int {
+// motionRank sorts members: those in motion, those to be replaced, the others.
+func motionRank(i *apiv1.Instance) int {
 	switch {
 	case nstance.State(i.GetState()) != nstance.Ready:
 		return 0

@@ -51,7 +51,7 @@ func (t *table) secretChange(c SecretChange) {
 }
 
 func (p *program) secretPutCommand() *cobra.Command {
-	var d depot
+	var d storageAccess
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use: "put NAME --storage URL", Short: "Store a secret that standard input holds, in place of one of that name",
@@ -70,7 +70,7 @@ func (p *program) secretPutCommand() *cobra.Command {
 			return err
 		}
 		w := &secretWrite{p: p, d: &d, name: args[0], plain: data}
-		if err := p.stderr.slow("reading what is stored", func() error { return w.look(cmd.Context()) }); err != nil {
+		if err := p.stderr.slow("reading what is stored", func() error { return w.inspect(cmd.Context()) }); err != nil {
 			return err
 		}
 		c := SecretChange{Name: w.name, Action: w.action(), DryRun: dryRun}
@@ -103,10 +103,10 @@ func (p *program) secretInput() ([]byte, error) {
 	return data, nil
 }
 
-// A secretWrite puts one secret where another one may stand.
+// A secretWrite stores one secret, or replaces it.
 type secretWrite struct {
 	p     *program
-	d     *depot
+	d     *storageAccess
 	name  string
 	plain []byte
 
@@ -114,8 +114,8 @@ type secretWrite struct {
 	old storage.Object // without a key: there is none
 }
 
-// look finds out what stands there, and that servers could open what is to.
-func (w *secretWrite) look(ctx context.Context) (err error) {
+// inspect reads the stored secret, and checks that servers could open the new one.
+func (w *secretWrite) inspect(ctx context.Context) (err error) {
 	if w.box, err = w.d.keys.Box(w.p.getenv); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (w *secretWrite) same() bool {
 	return err == nil && bytes.Equal(have, w.plain) && !w.box.Stale(w.old.Data)
 }
 
-// write fails with Conflict when another process has stored the secret since look.
+// write fails with Conflict when another process has stored the secret since inspect.
 func (w *secretWrite) write(ctx context.Context) (err error) {
 	key, data := storage.SecretKey(w.name), w.plain
 	if w.box != nil {
@@ -197,7 +197,7 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 }
 
 func (p *program) secretListCommand() *cobra.Command {
-	var d depot
+	var d storageAccess
 	cmd := &cobra.Command{Use: "list --storage URL", Aliases: []string{"ls"}, Short: "List the names of secrets", Args: arguments()}
 	d.flags(p, cmd)
 	out := p.output(cmd)
@@ -224,8 +224,8 @@ func (p *program) secretListCommand() *cobra.Command {
 	return cmd
 }
 
-// secrets returns the names of secrets that people have stored.
-func (d *depot) secrets(ctx context.Context) ([]string, error) {
+// secrets returns the names of the secrets of operators.
+func (d *storageAccess) secrets(ctx context.Context) ([]string, error) {
 	store, err := d.read(ctx)
 	if err != nil {
 		return nil, err
@@ -245,7 +245,7 @@ func (d *depot) secrets(ctx context.Context) ([]string, error) {
 }
 
 func (p *program) secretDeleteCommand() *cobra.Command {
-	var d depot
+	var d storageAccess
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use: "delete NAME --storage URL", Short: "Delete a secret",
@@ -258,7 +258,7 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		w := &secretWrite{p: p, d: &d, name: args[0]}
-		if err := p.stderr.slow("reading what is stored", func() error { return w.find(cmd.Context()) }); err != nil {
+		if err := p.stderr.slow("reading what is stored", func() error { return w.lookUp(cmd.Context()) }); err != nil {
 			return err
 		}
 		if err := p.confirm(cmd.Context(), yes || dryRun, "this deletes the secret "+w.name+" for good"); err != nil {
@@ -275,8 +275,8 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 	return cmd
 }
 
-// find looks for what is to be deleted.
-func (w *secretWrite) find(ctx context.Context) (err error) {
+// lookUp reads the secret to be deleted.
+func (w *secretWrite) lookUp(ctx context.Context) (err error) {
 	store, err := w.d.readOrNothing(ctx)
 	if err == nil {
 		w.old, err = store.Get(ctx, storage.SecretKey(w.name))
@@ -287,14 +287,14 @@ func (w *secretWrite) find(ctx context.Context) (err error) {
 	return err
 }
 
-// remove fails with Conflict when somebody has replaced it since find.
+// remove fails with Conflict when another process has replaced it since lookUp.
 func (w *secretWrite) remove(ctx context.Context) error {
 	store, err := w.d.open(ctx)
 	if err == nil {
 		err = store.DeleteIfMatch(ctx, w.old.Key, w.old.Version)
 	}
 	if errors.Is(err, nstance.NotFound) {
-		return nil // somebody else was faster
+		return nil // another process was faster
 	}
 	return err
 }

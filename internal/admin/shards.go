@@ -25,15 +25,15 @@ const (
 // The states of a ShardLease.
 const (
 	leaseLed        = "led"        // it was seen to be renewed
-	leaseHeld       = "held"       // not given back; whether anybody renews it was not looked at for long enough
-	leaseSilent     = "silent"     // not renewed for as long as it lasts: nobody leads, but for an only server that shares no lease
+	leaseHeld       = "held"       // not given back; not watched long enough to know whether it is renewed
+	leaseSilent     = "silent"     // not renewed for its ttl: no server leads, except a single server that shares no lease
 	leaseReleased   = "released"   // given back
 	leaseMissing    = "missing"    // the shard has been led, or has records, and there is no lease
-	leaseNew        = "new"        // nobody has ever led
-	leaseUnreadable = "unreadable" // nobody can lead
+	leaseNew        = "new"        // no server has ever led
+	leaseUnreadable = "unreadable" // no server can lead
 )
 
-// A ShardLease is who leads a shard, as far as storage tells.
+// A ShardLease is a shard's lease as storage shows it.
 type ShardLease struct {
 	Shard      nstance.ShardID   `json:"shard"`
 	Cluster    nstance.ClusterID `json:"cluster,omitempty"` // as its configuration in storage says
@@ -42,11 +42,11 @@ type ShardLease struct {
 	Holder     string            `json:"holder,omitempty"`      // random, new with every process
 	Address    string            `json:"address,omitempty"`     // operator API, if it tells
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"` // how long the lease lasts after each renewal
-	Until      time.Time         `json:"until,omitzero"`        // state led: nobody else leads before, by this machine's clock
+	Until      time.Time         `json:"until,omitzero"`        // state led: no other server leads before, by this machine's clock
 	Error      string            `json:"error,omitempty"`       // why the lease cannot be read
 }
 
-// shardsIn returns the shards that a store knows of, by whatever object.
+// shardsIn returns the shards that have any object in a store.
 func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, error) {
 	found := map[nstance.ShardID]bool{}
 	for _, where := range []struct{ folder, ext string }{{"lease/", ".json"}, {"config/", ".jsonc"}, {"accepted/", ".json"}} {
@@ -72,9 +72,9 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// configOf returns the configuration that storage has of a shard: the one in
-// force or, before anybody has led, the one that stands there. It fails with
-// NotFound when there is none, Invalid when it cannot be read.
+// configOf returns the configuration of a shard in storage: the accepted one or,
+// before a server has led, the proposed one. It fails with NotFound when there is
+// none, Invalid when it cannot be read.
 func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (*config.Config, error) {
 	type accepted struct {
 		storage.Header
@@ -95,31 +95,31 @@ func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (
 	return config.Parse(obj.Key, obj.Data)
 }
 
-// A leaseWatch looks at the leases of several shards until it is known of each
-// whether anybody renews it.
+// A leaseWatch reads the leases of several shards until it is known of each whether
+// it is renewed.
 type leaseWatch struct {
 	store  storage.Store
 	now    func() time.Time
-	limit  time.Duration // how long to look at most
+	limit  time.Duration // of the whole watch
 	leases []*watchedLease
 }
 
 // A watchedLease is one of them.
 type watchedLease struct {
 	ShardLease
-	first  lease.Sighting
-	since  time.Time // when the present one was looked at first
-	before time.Time // when it was last asked for
-	open   bool      // nothing is known yet
+	first     lease.Sighting
+	since     time.Time // when the current one was first read
+	askedAt   time.Time // when it was last asked for
+	undecided bool      // nothing is known yet
 }
 
 func (w *leaseWatch) run(ctx context.Context) error {
 	began := w.now()
 	for {
-		if err := w.look(ctx); err != nil {
+		if err := w.readUndecided(ctx); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(w.leases, func(l *watchedLease) bool { return l.open }) || w.now().Sub(began) >= w.limit {
+		if !slices.ContainsFunc(w.leases, func(l *watchedLease) bool { return l.undecided }) || w.now().Sub(began) >= w.limit {
 			return nil
 		}
 		sleep.For(ctx, leaseInterval)
@@ -129,56 +129,56 @@ func (w *leaseWatch) run(ctx context.Context) error {
 	}
 }
 
-// look reads every lease that nothing is known of yet.
-func (w *leaseWatch) look(ctx context.Context) error {
+// readUndecided reads every lease that is not decided yet.
+func (w *leaseWatch) readUndecided(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readsAtOnce)
 	for _, l := range w.leases {
-		if l.open {
+		if l.undecided {
 			g.Go(func() error { return w.read(ctx, l) })
 		}
 	}
 	return g.Wait()
 }
 
-// read looks at one lease. What stands there was written before the answer, and
-// if it has changed, after the last question.
+// read reads one lease. It was written before the answer and, if it has changed,
+// after the last request.
 func (w *leaseWatch) read(ctx context.Context, l *watchedLease) error {
 	asked := w.now()
 	s, err := lease.Look(ctx, w.store, l.Shard)
 	switch {
 	case nstance.CodeOf(err) == nstance.Invalid:
-		l.State, l.Error, l.open = leaseUnreadable, err.Error(), false
+		l.State, l.Error, l.undecided = leaseUnreadable, err.Error(), false
 		return nil
 	case err != nil:
 		return err
 	}
 	first := l.since.IsZero()
 	if changed := first || s.Version != l.first.Version; changed {
-		l.tell(s)
-		if !first && l.open {
-			l.State, l.Until, l.open = leaseLed, l.before.Add(s.TTL).UTC(), false
+		l.apply(s)
+		if !first && l.undecided {
+			l.State, l.Until, l.undecided = leaseLed, l.askedAt.Add(s.TTL).UTC(), false
 		}
 		l.first, l.since = s, w.now()
 	} else if w.now().Sub(l.since) > s.TTL {
-		l.State, l.open = leaseSilent, false
+		l.State, l.undecided = leaseSilent, false
 	}
-	l.before = asked
+	l.askedAt = asked
 	return nil
 }
 
-// tell says what one look has shown.
-func (l *watchedLease) tell(s lease.Sighting) {
+// apply sets the state that one read shows.
+func (l *watchedLease) apply(s lease.Sighting) {
 	l.Epoch, l.Holder, l.Address = s.Epoch, s.ID, s.Address
 	switch {
 	case s.Version == "" && l.State != leaseNew:
-		l.State, l.open = leaseMissing, false
+		l.State, l.undecided = leaseMissing, false
 	case s.Version == "", s.Released && s.Epoch == 0: // as Prepare writes it
-		l.State, l.open = leaseNew, false
+		l.State, l.undecided = leaseNew, false
 	case s.Released:
-		l.State, l.open = leaseReleased, false
+		l.State, l.undecided = leaseReleased, false
 	default:
-		l.State, l.open, l.TTLSeconds = leaseHeld, true, s.TTL.Seconds()
+		l.State, l.undecided, l.TTLSeconds = leaseHeld, true, s.TTL.Seconds()
 	}
 }
 
@@ -187,7 +187,7 @@ func (t *table) shards(list []ShardLease) {
 	for _, s := range list {
 		leader := s.Address
 		if leader == "" && s.Holder != "" {
-			leader = "a server that does not tell its address"
+			leader = "a server without a published address"
 		}
 		epoch := ""
 		if s.Epoch > 0 {

@@ -30,11 +30,11 @@ func TestLeaseWatch(t *testing.T) {
 			require.NoError(t, err)
 		}
 		renew()
-		w = &leaseWatch{store: store, now: func() time.Time { return now }, leases: []*watchedLease{{ShardLease: ShardLease{Shard: "a"}, open: true}}}
+		w = &leaseWatch{store: store, now: func() time.Time { return now }, leases: []*watchedLease{{ShardLease: ShardLease{Shard: "a"}, undecided: true}}}
 		return w, store, &now, renew
 	}
 	look := func(t *testing.T, w *leaseWatch) ShardLease {
-		require.NoError(t, w.look(t.Context()))
+		require.NoError(t, w.readUndecided(t.Context()))
 		return w.leases[0].ShardLease
 	}
 	t.Run("renewed", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestLeaseWatch(t *testing.T) {
 		look(t, w)
 		*now = begin.Add(2 * ttl)
 		store.Inject(storagetest.Fault{Op: storagetest.Get, Mode: storagetest.Refuse})
-		require.Error(t, w.look(t.Context()))
+		require.Error(t, w.readUndecided(t.Context()))
 		require.Equal(t, leaseHeld, w.leases[0].State)
 	})
 }
@@ -88,7 +88,7 @@ func TestSurveyOfFolders(t *testing.T) {
 		_, err := m.PutIfAbsent(t.Context(), key, []byte(`{"format":"1.0"}`))
 		require.NoError(t, err)
 	}
-	s := &survey{store: folders{m}, now: time.Now}
+	s := &statusReader{store: folders{m}, now: time.Now}
 	require.NoError(t, s.run(t.Context()))
 	require.Len(t, s.Shards, 2)
 	require.Equal(t, []Sealed{{Objects: 1}}, s.Sealing)

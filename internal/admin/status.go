@@ -31,7 +31,7 @@ func (p *program) statusCommand() *cobra.Command {
 func standbys(list []*apiv1.Standby) string {
 	var out []string
 	for _, b := range list {
-		one := cmp.Or(b.GetAddress(), "a server that does not tell its address")
+		one := cmp.Or(b.GetAddress(), "a server without a published address")
 		if b.GetVersion() != "" {
 			one += ", version " + b.GetVersion()
 		}

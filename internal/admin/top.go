@@ -30,13 +30,13 @@ Where standard output is no terminal it is printed once.`,
 	var tenant string
 	var interval time.Duration
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant's groups")
-	cmd.Flags().Var(duration.NewFlag(&interval, 2*time.Second), "interval", "time between two looks")
+	cmd.Flags().Var(duration.NewFlag(&interval, 2*time.Second), "interval", "time between two refreshes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if interval < 100*time.Millisecond {
 			return nstance.FieldError("--interval", "use 100ms or more", "is %s", interval)
 		}
 		v := &view{p: p, link: link{r: r}, tenant: nstance.TenantID(tenant), interval: interval}
-		defer v.link.hangUp()
+		defer v.link.disconnect()
 		if err := v.link.connect(cmd.Context()); err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ Where standard output is no terminal it is printed once.`,
 	return cmd
 }
 
-// A scene is a shard at one moment.
-type scene struct {
+// A snapshot is a shard at one moment.
+type snapshot struct {
 	at        time.Time
 	server    string // the address that answered
 	status    *apiv1.GetShardStatusResponse
@@ -54,39 +54,38 @@ type scene struct {
 	instances []*apiv1.Instance
 }
 
-// A view shows a scene after the other. It is a model of bubbletea's: only its
-// loop touches the frame.
+// A view shows snapshots. It is a bubbletea model: only its loop uses the frame.
 type view struct {
 	p        *program
-	link     link // the looker's alone while it looks
+	link     link // used only by the polling goroutine
 	tenant   nstance.TenantID
 	interval time.Duration
 
 	frame
 }
 
-// seen is the outcome of one look.
-type seen struct {
-	scene scene
-	err   error
+// refreshed is the result of one fetch.
+type refreshed struct {
+	snapshot snapshot
+	err      error
 }
 
-// show draws until somebody ends it, or once where nobody could.
+// show draws until it is ended, or once if standard output is no terminal.
 func (v *view) show(ctx context.Context) error {
 	out, ok := v.p.stdout.(*os.File)
 	if !ok || !terminal(out) {
-		s, err := v.look(ctx)
+		s, err := v.fetch(ctx)
 		if err == nil {
-			v.scene = s
+			v.snapshot = s
 			_, err = v.p.stdout.Write([]byte(v.text(v.p.now())))
 		}
 		return err
 	}
-	v.link.silence() // the view says it
+	v.link.mute() // the view shows errors
 	screen := tea.NewProgram(v, tea.WithContext(ctx), tea.WithInput(v.p.stdin), tea.WithOutput(out), tea.WithAltScreen())
-	looking, stop := context.WithCancel(ctx)
+	polling, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { v.watch(looking, func(s seen) { screen.Send(s) }) })
+	wg.Go(func() { v.watch(polling, func(s refreshed) { screen.Send(s) }) })
 	_, err := screen.Run()
 	stop()
 	wg.Wait()
@@ -101,15 +100,14 @@ func terminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// watch looks again and again until ctx ends. After a failed look it seeks the
-// server that leads, for as long as somebody watches.
-func (v *view) watch(ctx context.Context, tell func(seen)) {
+// watch polls until ctx ends. After a failure it looks for the leader again.
+func (v *view) watch(ctx context.Context, report func(refreshed)) {
 	for ctx.Err() == nil {
-		s, err := v.look(ctx)
-		tell(seen{s, err})
+		s, err := v.fetch(ctx)
+		report(refreshed{s, err})
 		wait := v.interval
 		if err != nil {
-			if again, ok := v.link.lost(err); ok {
+			if again, ok := v.link.connectionLost(err); ok {
 				wait = again
 			}
 		}
@@ -117,27 +115,27 @@ func (v *view) watch(ctx context.Context, tell func(seen)) {
 	}
 }
 
-// look asks the server for everything.
-func (v *view) look(ctx context.Context) (scene, error) {
+// fetch reads a snapshot from the server.
+func (v *view) fetch(ctx context.Context) (snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.link.r.timeout)
 	defer cancel()
 	if err := v.link.connect(ctx); err != nil {
-		return scene{}, err
+		return snapshot{}, err
 	}
 	c := v.link.client
 	status, err := c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
 	if err != nil {
-		return scene{}, err
+		return snapshot{}, err
 	}
-	s := scene{at: v.p.now(), server: c.addr, status: status}
+	s := snapshot{at: v.p.now(), server: c.addr, status: status}
 	if s.groups, err = c.groups(ctx, v.tenant); err != nil {
 		return s, err
 	}
 	if s.instances, err = c.instances(ctx, v.tenant, ""); err != nil {
 		return s, err
 	}
-	slices.SortStableFunc(s.instances, urgency)
-	v.link.works()
+	slices.SortStableFunc(s.instances, compareUrgency)
+	v.link.recordSuccess()
 	return s, nil
 }
 
@@ -149,19 +147,19 @@ func (v *view) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		v.width, v.height = msg.Width, msg.Height
-	case seen:
-		v.saw(msg)
+	case refreshed:
+		v.handleRefresh(msg)
 	case tea.KeyMsg:
 		return v, v.key(msg.String())
 	}
 	return v, nil
 }
 
-// saw keeps the last scene when nothing newer could be seen.
-func (v *view) saw(s seen) {
+// handleRefresh shows a new snapshot, or keeps the last one after an error.
+func (v *view) handleRefresh(s refreshed) {
 	v.failed = s.err
 	if s.err == nil {
-		v.scene = s.scene
+		v.snapshot = s.snapshot
 	}
 	v.move(0)
 }

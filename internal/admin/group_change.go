@@ -12,97 +12,97 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// An order is what a person says about a group's rollout.
-type order struct {
+// A groupChange is a command that changes one group.
+type groupChange struct {
 	use, short, long string
-	done             string // what is said afterwards
-	already          string // what is said where it was so before
-	reasoned         bool   // it takes a reason
-	undoable         bool   // it can be undone
-	asks             func(g *apiv1.Group) string
-	send             func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error)
+	doneText         string
+	unchangedText    string
+	takesReason      bool
+	canUndo          bool
+	confirmation     func(g *apiv1.Group) string
+	send             func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error)
 }
 
-type orderFlags struct {
+type groupChangeFlags struct {
 	tenant, reason    string
 	undo, yes, dryRun bool
 }
 
 func (p *program) groupPauseCommand() *cobra.Command {
-	return p.orderCommand(order{
-		use: "pause GROUP", short: "Stop a group's rollout", done: "is paused", already: "is paused already", reasoned: true,
-		long: "Stop a group's rollout until it is resumed, whoever leads. Members that are lost meanwhile are replaced, from\n" +
+	return p.groupChangeCommand(groupChange{
+		use: "pause GROUP", short: "Stop a group's rollout", doneText: "is paused", unchangedText: "is paused already", takesReason: true,
+		long: "Stop a group's rollout until it is resumed, across changes of leader. Members that are lost meanwhile are replaced, from\n" +
 			"the last definition with which all of them were ready. What is more than the group's size goes all the same.",
-		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Reason: f.reason, DryRun: f.dryRun})
 		},
 	})
 }
 
 func (p *program) groupResumeCommand() *cobra.Command {
-	return p.orderCommand(order{
-		use: "resume GROUP", short: "End a pause or a halt", done: "goes on", already: "is neither paused nor halted: nothing to resume",
+	return p.groupChangeCommand(groupChange{
+		use: "resume GROUP", short: "End a pause or a halt", doneText: "goes on", unchangedText: "is neither paused nor halted: nothing to resume",
 		long: "End a group's pause or halt. Failures that led to a halt are forgotten: it takes as many again to halt anew.",
-		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
 		},
 	})
 }
 
 func (p *program) groupRollbackCommand() *cobra.Command {
-	return p.orderCommand(order{
-		use: "rollback GROUP", short: "Go back to the last good definition", done: "is rolled back", undoable: true,
+	return p.groupChangeCommand(groupChange{
+		use: "rollback GROUP", short: "Go back to the last good definition", doneText: "is rolled back", canUndo: true,
 		long: "Make the last definition with which all members were ready the desired one, in place of the configured one.\n" +
 			"Members made from another one are replaced like in any rollout. It ends when another definition is configured, or\n" +
 			"with --undo.",
-		asks: func(g *apiv1.Group) string {
+		confirmation: func(g *apiv1.Group) string {
 			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", wire.GroupKeyOf(g))
 		},
-		send: func(ctx context.Context, c *client, g *apiv1.Group, f orderFlags) (groupAnswer, error) {
+		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.RollbackGroup(ctx, &apiv1.RollbackGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Undo: f.undo, DryRun: f.dryRun})
 		},
 	})
 }
 
-func (p *program) orderCommand(o order) *cobra.Command {
-	var f orderFlags
+func (p *program) groupChangeCommand(o groupChange) *cobra.Command {
+	var f groupChangeFlags
 	cmd := &cobra.Command{Use: o.use, Short: o.short, Long: o.long, Args: arguments("GROUP")}
 	tenantFlag(cmd, &f.tenant)
 	dryRunFlag(cmd, &f.dryRun)
-	if o.reasoned {
+	if o.takesReason {
 		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
 	}
-	if o.undoable {
+	if o.canUndo {
 		cmd.Flags().BoolVar(&f.undo, "undo", false, "back to the configured definition")
 	}
-	if o.asks != nil {
+	if o.confirmation != nil {
 		yesFlag(cmd, &f.yes)
 	}
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			answer, err := p.order(cmd.Context(), c, o, f, args[0])
+			answer, err := p.applyGroupChange(cmd.Context(), c, o, f, args[0])
 			if err != nil {
 				return err
 			}
-			return out.print(document{answer}, func(t *table) { t.ordered(answer, o, f) })
+			return out.print(document{answer}, func(t *table) { t.groupChanged(answer, o, f) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) order(ctx context.Context, c *client, o order, f orderFlags, name string) (groupAnswer, error) {
+func (p *program) applyGroupChange(ctx context.Context, c *client, o groupChange, f groupChangeFlags, name string) (groupAnswer, error) {
 	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
 	if err != nil {
 		return nil, err
 	}
-	if o.asks != nil && !f.undo && !f.dryRun {
-		pretended := f
-		pretended.dryRun = true
-		if _, err := o.send(ctx, c, g, pretended); err != nil { // do not ask for confirmation of what would fail
+	if o.confirmation != nil && !f.undo && !f.dryRun {
+		dry := f
+		dry.dryRun = true
+		if _, err := o.send(ctx, c, g, dry); err != nil { // do not ask for confirmation of a change that would fail
 			return nil, err
 		}
-		if err := p.confirm(ctx, f.yes, o.asks(g)); err != nil {
+		if err := p.confirm(ctx, f.yes, o.confirmation(g)); err != nil {
 			return nil, err
 		}
 	}
@@ -115,20 +115,20 @@ type groupAnswer interface {
 	GetGroup() *apiv1.Group
 }
 
-// unchanged reports whether a server says that what was asked for was so before.
+// unchanged reports whether the server changed nothing.
 func unchanged(answer proto.Message) bool {
 	a, ok := answer.(interface{ GetUnchanged() bool })
 	return ok && a.GetUnchanged()
 }
 
-func (t *table) ordered(answer groupAnswer, o order, f orderFlags) {
+func (t *table) groupChanged(answer groupAnswer, o groupChange, f groupChangeFlags) {
 	g := answer.GetGroup()
-	what := o.done
+	what := o.doneText
 	if f.undo {
 		what = "is wanted as it is configured"
 	}
 	if unchanged(answer) {
-		t.say("group %s %s", wire.GroupKeyOf(g), o.already)
+		t.say("group %s %s", wire.GroupKeyOf(g), o.unchangedText)
 		return
 	}
 	if f.dryRun {

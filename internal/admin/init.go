@@ -19,8 +19,8 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// A Founding is what cluster init prints.
-type Founding struct {
+// A ClusterInit is what cluster init prints.
+type ClusterInit struct {
 	Cluster nstance.ClusterID `json:"cluster"`
 	Made    []string          `json:"made"`           // objects in storage that were made, or would be; none: all were there
 	Since   time.Time         `json:"since,omitzero"` // if none were made: when the oldest of the keys was
@@ -28,16 +28,16 @@ type Founding struct {
 	DryRun  bool              `json:"dry_run"`
 }
 
-// founding is what cluster init is asked for.
-type founding struct {
-	depot
+// An initRequest holds the flags of cluster init.
+type initRequest struct {
+	storageAccess
 	cluster string
 	shards  []string
 	dryRun  bool
 }
 
 func (p *program) initCommand() *cobra.Command {
-	var f founding
+	var f initRequest
 	cmd := &cobra.Command{
 		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities, keys and shards in storage",
 		Long: "Make the cluster's authorities and keys in storage, after a check that it honours conditional writes, and a\n" +
@@ -57,45 +57,45 @@ func (p *program) initCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return out.print(done, func(t *table) { t.founding(done) })
+		return out.print(done, func(t *table) { t.initRequest(done) })
 	}
 	return cmd
 }
 
-func (p *program) initialize(ctx context.Context, f *founding) (Founding, error) {
+func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, error) {
 	id := nstance.ClusterID(f.cluster)
 	err := errors.Join(f.check(), id.Validate("--cluster"))
 	for _, shard := range f.shards {
 		err = errors.Join(err, nstance.ShardID(shard).Validate("--shard"))
 	}
 	if err != nil {
-		return Founding{}, err
+		return ClusterInit{}, err
 	}
 	box, err := f.keys.Box(p.getenv)
 	if err != nil {
-		return Founding{}, err
+		return ClusterInit{}, err
 	}
-	var d *draft
+	var d *recordingVault
 	err = p.stderr.slow("looking for keys in storage", func() (err error) {
 		if err = f.belongs(ctx, id); err == nil {
-			d, err = p.rehearse(ctx, f.depot, box)
+			d, err = p.previewKeys(ctx, f.storageAccess, box)
 		}
 		return err
 	})
 	if err == nil && len(d.made) > 0 && !f.dryRun {
-		d, err = p.make(ctx, f.depot, box)
+		d, err = p.make(ctx, f.storageAccess, box)
 	}
 	if err == nil {
 		err = p.prepareShards(ctx, f, d)
 	}
 	if err != nil {
-		return Founding{}, err
+		return ClusterInit{}, err
 	}
-	return d.founding(id, f.dryRun), nil
+	return d.initRequest(id, f.dryRun), nil
 }
 
 // prepareShards writes a released lease for each new shard.
-func (p *program) prepareShards(ctx context.Context, f *founding, d *draft) error {
+func (p *program) prepareShards(ctx context.Context, f *initRequest, d *recordingVault) error {
 	if len(f.shards) == 0 {
 		return nil
 	}
@@ -121,21 +121,21 @@ func (p *program) prepareShards(ctx context.Context, f *founding, d *draft) erro
 	})
 }
 
-// make does what was rehearsed.
-func (p *program) make(ctx context.Context, at depot, box *secret.Box) (d *draft, err error) {
+// make makes what previewKeys found missing.
+func (p *program) make(ctx context.Context, at storageAccess, box *secret.Box) (d *recordingVault, err error) {
 	err = p.stderr.slow("making keys in storage", func() error {
 		store, err := at.open(ctx)
 		if err == nil {
-			d, err = p.establish(ctx, store, box, true)
+			d, err = p.makeKeys(ctx, store, box, true)
 		}
 		return err
 	})
 	return d, err
 }
 
-// belongs fails with Conflict if the storage is another cluster's, as far as
-// configurations in it tell.
-func (d *depot) belongs(ctx context.Context, id nstance.ClusterID) error {
+// belongs fails with Conflict if a configuration in the storage names another
+// cluster.
+func (d *storageAccess) belongs(ctx context.Context, id nstance.ClusterID) error {
 	is, shard, err := d.clusterIn(ctx, id)
 	if err != nil || is == "" {
 		return err
@@ -144,9 +144,9 @@ func (d *depot) belongs(ctx context.Context, id nstance.ClusterID) error {
 		fmt.Sprintf("this storage is of cluster %s, as the configuration of shard %s says", is, shard))
 }
 
-// clusterIn returns a cluster, other than the given one, that the storage is of,
-// and the shard whose configuration says so; empty: none does.
-func (d *depot) clusterIn(ctx context.Context, other nstance.ClusterID) (nstance.ClusterID, nstance.ShardID, error) {
+// clusterIn returns a cluster, other than the given one, that a configuration in the
+// storage names, and its shard; empty: none.
+func (d *storageAccess) clusterIn(ctx context.Context, other nstance.ClusterID) (nstance.ClusterID, nstance.ShardID, error) {
 	store, err := d.readOrNothing(ctx)
 	if err != nil {
 		return "", "", err
@@ -157,7 +157,7 @@ func (d *depot) clusterIn(ctx context.Context, other nstance.ClusterID) (nstance
 	}
 	for _, shard := range shards {
 		conf, err := configOf(ctx, store, shard)
-		if errors.Is(err, nstance.NotFound) || errors.Is(err, nstance.Invalid) { // it does not tell
+		if errors.Is(err, nstance.NotFound) || errors.Is(err, nstance.Invalid) { // it names no cluster
 			continue
 		}
 		if err != nil {
@@ -170,7 +170,7 @@ func (d *depot) clusterIn(ctx context.Context, other nstance.ClusterID) (nstance
 	return "", "", nil
 }
 
-func (t *table) founding(f Founding) {
+func (t *table) initRequest(f ClusterInit) {
 	for _, key := range f.Made {
 		if f.DryRun {
 			t.say("%s would be made", key)
@@ -190,18 +190,19 @@ func (t *table) founding(f Founding) {
 	t.keys(f.Keys)
 }
 
-// A draft is a vault that notes what is made in it. It is for one goroutine.
-type draft struct {
+// A recordingVault is a vault that records what is made in it. It is for one
+// goroutine.
+type recordingVault struct {
 	registration.Vault
-	ring  *registration.Keyring
-	tried map[string][]byte // what was to be stored, by name
-	made  []string          // keys in storage, in the order in which they were made
+	ring      *registration.Keyring
+	attempted map[string][]byte // by name
+	made      []string          // keys in storage, in the order in which they were made
 
 	leases []string // of new shards
 }
 
-// rehearse finds out what establish would make, and changes nothing.
-func (p *program) rehearse(ctx context.Context, at depot, box *secret.Box) (*draft, error) {
+// previewKeys finds out what makeKeys would make, and changes nothing.
+func (p *program) previewKeys(ctx context.Context, at storageAccess, box *secret.Box) (*recordingVault, error) {
 	store, err := at.readOrNothing(ctx)
 	if err != nil {
 		return nil, err
@@ -209,9 +210,9 @@ func (p *program) rehearse(ctx context.Context, at depot, box *secret.Box) (*dra
 	return p.load(ctx, newDryVault(vault.New(store, box)))
 }
 
-// establish makes the cluster's authorities and keys as far as they are missing.
-// A store that has none yet is put to the test first, as servers do at start.
-func (p *program) establish(ctx context.Context, store storage.Store, box *secret.Box, probe bool) (*draft, error) {
+// makeKeys makes the cluster's missing authorities and keys. A store without any is
+// probed first, as servers do at start.
+func (p *program) makeKeys(ctx context.Context, store storage.Store, box *secret.Box, probe bool) (*recordingVault, error) {
 	if probe {
 		if err := storage.Probe(ctx, store); err != nil {
 			return nil, err
@@ -220,17 +221,17 @@ func (p *program) establish(ctx context.Context, store storage.Store, box *secre
 	return p.load(ctx, vault.New(store, box))
 }
 
-func (p *program) load(ctx context.Context, v registration.Vault) (_ *draft, err error) {
-	d := &draft{Vault: v, tried: map[string][]byte{}}
+func (p *program) load(ctx context.Context, v registration.Vault) (_ *recordingVault, err error) {
+	d := &recordingVault{Vault: v, attempted: map[string][]byte{}}
 	d.ring, err = registration.OpenKeyring(ctx, d, p.now)
 	return d, err
 }
 
-// founding says what has been made.
-func (d *draft) founding(id nstance.ClusterID, dryRun bool) Founding {
-	f := Founding{Cluster: id, Made: slices.Concat([]string{}, d.made, d.leases), Keys: []Key{}, DryRun: dryRun}
+// initRequest returns what has been made.
+func (d *recordingVault) initRequest(id nstance.ClusterID, dryRun bool) ClusterInit {
+	f := ClusterInit{Cluster: id, Made: slices.Concat([]string{}, d.made, d.leases), Keys: []Key{}, DryRun: dryRun}
 	if dryRun && len(d.made) > 0 {
-		return f // the rehearsal's keys are nobody's
+		return f // the keys of a preview are not real
 	}
 	f.Keys = storedKeys(d.ring.Set)
 	if len(d.made) == 0 {
@@ -239,30 +240,30 @@ func (d *draft) founding(id nstance.ClusterID, dryRun bool) Founding {
 	return f
 }
 
-// Get implements registration.Vault. Who has tried to store something looks at
-// it next: what is found then is his own only if it is the same.
-func (d *draft) Get(ctx context.Context, name string) ([]byte, error) {
+// Get implements registration.Vault. A writer reads back what it attempted to store:
+// the stored object is its own only if the content is the same.
+func (d *recordingVault) Get(ctx context.Context, name string) ([]byte, error) {
 	data, err := d.Vault.Get(ctx, name)
-	if own, tried := d.tried[name]; tried && err == nil && bytes.Equal(data, own) {
-		d.note(vault.Key(name))
+	if own, attempted := d.attempted[name]; attempted && err == nil && bytes.Equal(data, own) {
+		d.recordMade(vault.Key(name))
 	}
 	return data, err
 }
 
-func (d *draft) note(key string) {
+func (d *recordingVault) recordMade(key string) {
 	if !slices.Contains(d.made, key) {
 		d.made = append(d.made, key)
 	}
 }
 
 // PutIfAbsent implements registration.Vault.
-func (d *draft) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	d.tried[name] = data
+func (d *recordingVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	d.attempted[name] = data
 	return d.Vault.PutIfAbsent(ctx, name, data)
 }
 
 // UpdateCatalogue implements registration.Vault.
-func (d *draft) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+func (d *recordingVault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
 	changed := false
 	c, err := d.Vault.UpdateCatalogue(ctx, func(c *registration.Catalogue) error {
 		before := *c
@@ -271,7 +272,7 @@ func (d *draft) UpdateCatalogue(ctx context.Context, fn func(*registration.Catal
 		return err
 	})
 	if err == nil && changed {
-		d.note(storage.ClusterLeaseKey)
+		d.recordMade(storage.ClusterLeaseKey)
 	}
 	return c, err
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// depot is what commands need that work in storage itself.
-type depot struct {
+// storageAccess holds the flags of commands that read and write storage directly.
+type storageAccess struct {
 	opener storage.Opener
 	url    string
 	keys   vault.KeySource // what seals private keys and secrets there
 }
 
-// flags adds the flag that says where the storage is.
-func (d *depot) flags(p *program, cmd *cobra.Command) {
+// flags adds the flag of the storage's URL.
+func (d *storageAccess) flags(p *program, cmd *cobra.Command) {
 	d.opener = p.opener
 	f := cmd.Flags()
 	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1, or the name of an S3 bucket; also --storage-bucket")
@@ -34,23 +34,22 @@ func (d *depot) flags(p *program, cmd *cobra.Command) {
 	})
 }
 
-// keyFlags adds the flags that say where the keys are that seal what is there.
-func (d *depot) keyFlags(cmd *cobra.Command, prefix string) {
+// keyFlags adds the flags of the keys that seal objects in storage.
+func (d *storageAccess) keyFlags(cmd *cobra.Command, prefix string) {
 	choice(cmd, &d.keys.Provider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
 	cmd.Flags().StringVar(&d.keys.Source, "key-source", "", prefix+"name of the variable (default "+vault.KeyVariable+"), or path of the file")
 }
 
-// open returns the store, and makes a directory where there is none.
-func (d *depot) open(ctx context.Context) (storage.Store, error) {
+// open returns the store, and makes a missing directory.
+func (d *storageAccess) open(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
 	return d.opener.Open(ctx, d.url)
 }
 
-// read returns the store for reading: nothing is made or written, whatever is
-// tried.
-func (d *depot) read(ctx context.Context) (storage.Store, error) {
+// read returns the store for reading only: writes fail, and nothing is made.
+func (d *storageAccess) read(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
@@ -58,16 +57,15 @@ func (d *depot) read(ctx context.Context) (storage.Store, error) {
 }
 
 // openTo is open for a command that writes, else read.
-func (d *depot) openTo(ctx context.Context, write bool) (storage.Store, error) {
+func (d *storageAccess) openTo(ctx context.Context, write bool) (storage.Store, error) {
 	if write {
 		return d.open(ctx)
 	}
 	return d.read(ctx)
 }
 
-// readOrNothing is read, but takes a directory that holds no store yet for an
-// empty one.
-func (d *depot) readOrNothing(ctx context.Context) (storage.Store, error) {
+// readOrNothing is read, but treats a directory without a store as an empty one.
+func (d *storageAccess) readOrNothing(ctx context.Context) (storage.Store, error) {
 	store, err := d.read(ctx)
 	if errors.Is(err, nstance.NotFound) {
 		return storage.ReadOnly(storage.NewMemory()), nil
@@ -79,7 +77,7 @@ func (d *depot) readOrNothing(ctx context.Context) (storage.Store, error) {
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 
 // check completes the name of a bucket to a URL, and refuses what cannot be.
-func (d *depot) check() error {
+func (d *storageAccess) check() error {
 	if bucketName.MatchString(d.url) {
 		d.url = "s3://" + d.url
 	}
