@@ -15,9 +15,9 @@ import (
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
-// access says which roles may call what. A method that is not listed may be
-// called by nobody. Tenants are checked where the object is known: another
-// tenant's object does not exist for an operator.
+// access says which roles may call what. A method that is not listed cannot be called.
+// Tenants are checked where the object is known: another tenant's object does not
+// exist for an operator.
 var access = map[string][]nstance.Role{
 	apiv1.AgentService_Connect_FullMethodName:                {nstance.RoleAgent},
 	apiv1.AgentService_RenewCertificate_FullMethodName:       {nstance.RoleAgent},
@@ -62,7 +62,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_RenewCertificate_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
 }
 
-// caller is who makes a call, and the term it falls into.
+// caller is who makes a call, and the term that it is made in.
 type caller struct {
 	nstance.Identity
 	term *term
@@ -76,14 +76,8 @@ func callerOf(ctx context.Context) caller {
 	return c
 }
 
-// sees reports whether the caller may know of things of tenant.
-func (c caller) sees(tenant nstance.TenantID) bool {
-	return c.Role == nstance.RoleAdmin || c.Tenant == tenant
-}
-
 // admit identifies the caller by its verified certificate, and refuses it
-// unless its role may call method, its certificate still stands and has not
-// expired, and this server leads.
+// unless its role may call method, its certificate is valid, and this server leads.
 func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
 	id, err := ports.IdentityOf(ctx)
 	if err != nil {
@@ -110,11 +104,11 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, err
 		t.records.Successors.Use(id)
 	}
 	if id.Role == nstance.RoleOperator {
-		if err := s.budgets.request(s.config().Budget(id.Tenant)); err != nil {
+		if err := s.operators.AllowRequest(id.Tenant); err != nil {
 			return nil, err
 		}
 	}
-	return context.WithValue(ctx, callerKey{}, caller{id, t}), nil
+	return s.operators.WithCaller(context.WithValue(ctx, callerKey{}, caller{id, t}), id, t.operators), nil
 }
 
 // forbidden says that a role may not call method, and which may.
@@ -148,7 +142,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	}
 	serve := func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }
 	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
-		return wire.Status(c.guarded(ss, func(ctx context.Context) error { return s.expiry.Serve(ctx, c.Identity, serve) }))
+		return wire.Status(s.operators.ServeStream(ctx, func(ctx context.Context) error { return s.expiry.Serve(ctx, c.Identity, serve) }))
 	}
 	return wire.Status(serve(ctx)) // the session ends with its certificate
 }

@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/reconcile/plan"
+	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/web"
 )
 
@@ -95,36 +93,6 @@ func (s *Server) refusedConfig() []reconcile.Attention {
 	}}
 }
 
-// everybodys reports whether each operator may see an entry: it concerns the
-// whole shard, and says nothing of its settings, machines or tenants.
-func everybodys(a reconcile.Attention) bool {
-	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock)
-}
-
-// Bounds on one answer.
-const (
-	maxAttention = 500
-	maxWhy       = 1 << 10 // bytes
-)
-
-// attentionMessages returns what a caller may see, and how much more there is
-// than one answer holds.
-func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Attention, omitted int32) {
-	for _, a := range list {
-		switch {
-		case c.Role != nstance.RoleAdmin && !everybodys(a) && (a.Tenant == "" || !c.sees(a.Tenant)):
-		case len(out) == maxAttention:
-			omitted++
-		default:
-			out = append(out, &apiv1.Attention{
-				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
-				Until: wire.Time(a.Until), Why: wire.Cut(a.Why, maxWhy), Remedy: wire.Cut(a.Remedy, maxWhy),
-			})
-		}
-	}
-	return out, omitted
-}
-
 // attentionRows returns for the status page, which has no login, how many entries
 // of each kind there are. Only what every operator may see is shown in words.
 func attentionRows(list []reconcile.Attention) []web.Attention {
@@ -138,7 +106,7 @@ func attentionRows(list []reconcile.Attention) []web.Attention {
 		if r.Count++; !a.Since.IsZero() && (r.Since.IsZero() || a.Since.Before(r.Since)) {
 			r.Since = a.Since
 		}
-		if everybodys(a) {
+		if operators.VisibleToAll(a) {
 			r.Why, r.Remedy = a.Why, a.Remedy
 		}
 	}

@@ -14,7 +14,8 @@ func (s *Server) openKeys(ctx context.Context) (err error) {
 		Shard: s.own.Shard.ID, Cluster: s.own.Cluster.ID, Interval: s.opts.KeyInterval, Now: s.opts.Now, Log: s.log,
 		Changed: func() {
 			if t := s.term.Load(); t != nil {
-				t.keysChanged()
+				t.agents.KeysChanged()
+				t.operators.KeysChanged(s.keys.Identity.Trusts)
 			}
 		},
 		Tend: func(ctx context.Context) {

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/groups"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -100,7 +101,7 @@ func (s *Server) reread(ctx context.Context, why string) (changed bool, err erro
 	t := s.term.Load()
 	if err == nil && t != nil {
 		if changed, err = t.accepts.consider(ctx, conf, p, why); t.granted.Err() != nil {
-			return false, errTermEnded
+			return false, ports.ErrTermEnded
 		}
 	}
 	s.note(err)

@@ -66,11 +66,7 @@ func HasExecutor(s *Server, tenant nstance.TenantID) bool {
 }
 
 // AdminWatches returns how many watches administrators hold open.
-func AdminWatches(s *Server) int {
-	s.budgets.mu.Lock()
-	defer s.budgets.mu.Unlock()
-	return s.budgets.usage("").watches
-}
+func AdminWatches(s *Server) int { return s.operators.AdminWatches() }
 
 // Standbys returns how many other servers listen to this one.
 func Standbys(s *Server) int { return s.peers.count(func(b standby) bool { return b.streams > 0 }) }

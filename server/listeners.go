@@ -157,7 +157,7 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 	l.agent.grpc = grpc.NewServer(mutual(agentStreams, nstance.RoleAgent)...)
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{})
 	l.operator.grpc = grpc.NewServer(mutual(operatorStreams, nstance.RoleOperator, nstance.RoleAdmin)...)
-	apiv1.RegisterOperatorServiceServer(l.operator.grpc, operatorService{s: s})
+	apiv1.RegisterOperatorServiceServer(l.operator.grpc, s.operators)
 	if l.peer.Listener != nil {
 		l.peer.grpc = s.peerPort(common)
 	}

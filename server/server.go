@@ -24,6 +24,7 @@ import (
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/keys"
+	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
 	"github.com/nstance-go/nstance/storage"
@@ -128,7 +129,7 @@ type Server struct {
 	peers   *peers
 	started chan struct{} // closed when the listeners are open
 
-	budgets budgets
+	operators *operators.Service
 
 	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
 
@@ -237,6 +238,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.operators = s.newOperators()
 	if s.ports, err = s.listen(ctx); err != nil {
 		return err
 	}

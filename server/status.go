@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/web"
 	"github.com/nstance-go/nstance/storage/cache"
 )
@@ -33,7 +34,7 @@ func (s *Server) status(r *http.Request) web.Status {
 	}
 	attention := s.attention()
 	if out.Summary {
-		attention = slices.DeleteFunc(attention, func(a reconcile.Attention) bool { return !everybodys(a) })
+		attention = slices.DeleteFunc(attention, func(a reconcile.Attention) bool { return !operators.VisibleToAll(a) })
 	}
 	out.Attention = attentionRows(attention)
 	out.LeaderAddress = s.leaderAddress()

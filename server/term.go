@@ -20,14 +20,12 @@ import (
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/garbage"
 	"github.com/nstance-go/nstance/server/internal/groups"
+	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
-
-// errTermEnded ends what is served by a server that no longer leads.
-var errTermEnded error = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard any more"}
 
 // A term is everything that acts while this server leads. Losing the lease
 // cancels its context, and with it everything below.
@@ -46,26 +44,17 @@ type term struct {
 	tuner      *tuner
 	records    *registrar.Records
 	collector  *garbage.Collector
-	events     *tenantFeeds[watched]
-	groupFeeds *tenantFeeds[groupChange]
+	operators  *operators.Term
 	address    *address.Keeper // nil: the shard has no movable address
 	quit       chan error      // why this server should not lead any more
 	done       chan struct{}   // closed when run has returned
-	streams    streams
 	exposures  *registrar.Exposures
-}
-
-// watched is one thing that watchers of instances are told.
-type watched struct {
-	event    nstance.Event
-	instance *reconcile.InstanceView // in a snapshot
-	renew    bool                    // nothing happened, but watchers may have to renew their certificates
 }
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t := &term{
-		server: s, granted: granted, log: s.log, began: s.opts.Now(), events: newTenantFeeds[watched](),
-		groupFeeds: newTenantFeeds[groupChange](), quit: make(chan error, 1), done: make(chan struct{}),
+		server: s, granted: granted, log: s.log, began: s.opts.Now(),
+		operators: s.operators.NewTerm(), quit: make(chan error, 1), done: make(chan struct{}),
 	}
 	t.accepts = newAcceptance(t)
 	if err := t.accepts.recall(granted.Context()); err != nil {
@@ -84,7 +73,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
 		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
-		Drains:            t.drains, Journal: t.journal, Changed: t.groupChanged, HealthInterval: t.conf.Shard.HealthInterval,
+		Drains:            t.drains, Journal: t.journal, Changed: t.operators.GroupChanged, HealthInterval: t.conf.Shard.HealthInterval,
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			MaxUserData: maxUserData(t.conf),
@@ -120,6 +109,11 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	t.operators.TermOptions = operators.TermOptions{
+		Lease: granted, Began: t.began, Reconciler: t.reconciler, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
+		Configs: configurations{s, t}, Log: t.log, Verify: t.registrar.Verify, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
+		Attention: t.attention,
 	}
 	t.address, err = t.newAddressKeeper()
 	return t, err
@@ -171,29 +165,13 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel() }
 }
 
-// hangUpAfter closes the connection below a stream some time after the term has
-// ended, unless the function it returns is called before.
-func (t *term) hangUpAfter(stream context.Context) (cancel func()) {
-	over := make(chan struct{})
-	stop := context.AfterFunc(t.granted.Context(), func() {
-		wait := time.NewTimer(ports.CloseGrace)
-		defer wait.Stop()
-		select {
-		case <-wait.C:
-			ports.CloseConnection(stream)()
-		case <-over:
-		}
-	})
-	return func() { stop(); close(over) }
-}
-
 // goAway ends the agents' sessions.
-func (t *term) goAway() { t.agents.Close(errTermEnded) }
+func (t *term) goAway() { t.agents.Close(ports.ErrTermEnded) }
 
 // journal receives every event, in order, mostly under the reconciler's lock:
 // everything it calls takes note and returns.
 func (t *term) journal(e nstance.Event) {
-	e.Seq = t.events.publish(e.Tenant, watched{event: e})
+	e.Seq = t.operators.Publish(e)
 	t.server.cache.Append(e)
 	t.server.metrics.Event(e)
 	if t.server.opts.Journal != nil {

@@ -1,5 +1,6 @@
 // Package wire converts between the domain types of package nstance and the
-// protobuf messages of api/v1. It is the only place that does.
+// protobuf messages of api/v1. What only the operators' API has is converted in
+// server/internal/operators: the agent links this package.
 package wire
 
 import (

@@ -228,3 +228,10 @@ func (c *Config) MayDynamic(g nstance.Group) error {
 	return nstance.FieldError("subnet_pool", "list it in shard.dynamic_subnet_pools of the configuration, or use one of those",
 		"subnet pool %q is not for groups made through the API", pool)
 }
+
+// A Changer is the caller on whose behalf groups are changed.
+type Changer struct {
+	Subject   string
+	Allowance Allowance // what it may name
+	Budget    *Budget   // nil: no limit
+}

@@ -15,23 +15,16 @@ import (
 // maxGroups is how many overlays a shard may have: all of them are in one object.
 const maxGroups = 5000
 
-// A Changer is the caller on whose behalf groups are changed.
-type Changer struct {
-	Subject   string
-	Allowance config.Allowance // what it may name
-	Budget    *config.Budget   // nil: no limit
-}
-
 // checkBudget fails with Quota if another overlay exceeded the changer's budget.
-func (c Changer) checkBudget(conf *config.Config, key nstance.GroupKey, f overlays, e overlay) error {
-	if c.Budget == nil {
+func checkBudget(who config.Changer, conf *config.Config, key nstance.GroupKey, f overlays, e overlay) error {
+	if who.Budget == nil {
 		return nil
 	}
 	groupsBefore, bytesBefore := f.usage(conf, key.Tenant)
 	f.Groups = maps.Clone(f.Groups)
 	f.put(key, e)
 	groups, bytes := f.usage(conf, key.Tenant)
-	return c.Budget.Grown(groupsBefore, groups, bytesBefore, bytes)
+	return who.Budget.Grown(groupsBefore, groups, bytesBefore, bytes)
 }
 
 // An edit changes the overlays, and returns the event to journal; the zero event:
@@ -66,7 +59,7 @@ func (g *Groups) edit(ctx context.Context, dryRun bool, change edit) error {
 }
 
 // event is the journal's entry for a change that a caller asked for.
-func (g *Groups) event(typ nstance.EventType, key nstance.GroupKey, what string, who Changer) nstance.Event {
+func (g *Groups) event(typ nstance.EventType, key nstance.GroupKey, what string, who config.Changer) nstance.Event {
 	return nstance.Event{
 		Time: g.Now().UTC(), Type: typ, Tenant: key.Tenant, Group: key.Group,
 		Reason: what + " (asked for by " + who.Subject + ")",
@@ -75,7 +68,7 @@ func (g *Groups) event(typ nstance.EventType, key nstance.GroupKey, what string,
 
 // changeEvent returns the event for another override of a group; the zero event:
 // they are equal.
-func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override, sizeBefore, size int, who Changer) nstance.Event {
+func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override, sizeBefore, size int, who config.Changer) nstance.Event {
 	names := config.Differences(before, after)
 	if len(names) == 0 {
 		return nstance.Event{}
@@ -98,7 +91,7 @@ func (g *Groups) acquireEditTurn(ctx context.Context) error {
 }
 
 // Create creates a dynamic group, unless it exists as o describes it.
-func (g *Groups) Create(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
 	conf := g.Config()
 	spec, template, err := newGroup(conf, who, key, o)
 	if err != nil {
@@ -124,7 +117,7 @@ func (g *Groups) Create(ctx context.Context, who Changer, key nstance.GroupKey, 
 			return none, err
 		}
 		created := overlay{Override: o, Dynamic: true, Base: b}
-		if err := who.checkBudget(conf, key, *f, created); err != nil {
+		if err := checkBudget(who, conf, key, *f, created); err != nil {
 			return none, err
 		}
 		f.put(key, created)
@@ -134,7 +127,7 @@ func (g *Groups) Create(ctx context.Context, who Changer, key nstance.GroupKey, 
 }
 
 // newGroup returns the group that o describes, and its template without o.
-func newGroup(conf *config.Config, who Changer, key nstance.GroupKey, o config.Override) (spec, template nstance.Group, err error) {
+func newGroup(conf *config.Config, who config.Changer, key nstance.GroupKey, o config.Override) (spec, template nstance.Group, err error) {
 	_, sized := conf.SizeOf(o.Template)
 	switch {
 	case conf.Static(key):
@@ -216,7 +209,7 @@ func (g *Groups) inForce(key nstance.GroupKey, removing bool) nstance.Group {
 
 // Update lays o over the group's override; fields that o leaves nil stay. It returns
 // once that is durable; a dry run only checks it.
-func (g *Groups) Update(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error) {
+func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error) {
 	conf := g.Config()
 	if err := who.Allowance.Check(o); err != nil {
 		return nstance.Group{}, false, err
@@ -263,7 +256,7 @@ func (g *Groups) Update(ctx context.Context, who Changer, key nstance.GroupKey, 
 				return none, err
 			}
 		}
-		if err := who.checkBudget(conf, key, *f, e); err != nil {
+		if err := checkBudget(who, conf, key, *f, e); err != nil {
 			return none, err
 		}
 		f.put(key, e)
@@ -342,7 +335,7 @@ func (g *Groups) templateBase(ctx context.Context, conf *config.Config, template
 // Remove begins the removal of a dynamic group, or clears the overlay of a
 // configured one. It returns the group as it is until it is gone, or as it is
 // without the overlay.
-func (g *Groups) Remove(ctx context.Context, who Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
+func (g *Groups) Remove(ctx context.Context, who config.Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
 	conf := g.Config()
 	var spec nstance.Group
 	err := g.edit(ctx, dryRun, func(f *overlays) (done nstance.Event, err error) {
@@ -360,7 +353,7 @@ func (g *Groups) Remove(ctx context.Context, who Changer, key nstance.GroupKey, 
 	return spec, err
 }
 
-func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *overlay, who Changer) (spec nstance.Group, done nstance.Event, err error) {
+func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
 	before := e.staticOverride()
 	if before.Empty() {
 		return spec, done, nstance.FieldError("group", "remove it from the configuration, then delete it",
@@ -377,7 +370,7 @@ func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *over
 	return spec, g.changeEvent(key, before, e.Override, size, spec.Size, who), nil
 }
 
-func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overlay, who Changer) (spec nstance.Group, done nstance.Event, err error) {
+func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
 	if !e.isGroup() || e.Removing != nil && !g.hasMembers(key) {
 		return spec, done, nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
@@ -400,7 +393,7 @@ func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overl
 // DefineInstance returns what an on-demand instance of a group is made from with o
 // laid over the group, and a function that fails with Quota where the tenant has no
 // room for one more beside so many on-demand instances.
-func (g *Groups) DefineInstance(ctx context.Context, who Changer, key nstance.GroupKey, o config.Override) (def nstance.Definition, admit func(onDemand int) error, err error) {
+func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (def nstance.Definition, admit func(onDemand int) error, err error) {
 	conf := g.Config()
 	v, err := g.shard.Group(key)
 	if err == nil {

@@ -17,6 +17,9 @@ const CloseGrace = time.Second
 // connection is closed.
 const SendTimeout = 10 * time.Second
 
+// ErrTermEnded ends what is served by a server that no longer leads.
+var ErrTermEnded error = &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard any more"}
+
 // ErrUntrusted ends what rests on a certificate whose authority is gone.
 var ErrUntrusted error = &nstance.Error{
 	Code: nstance.Denied, Msg: "the key that signed this certificate is not trusted any more", Remedy: "register again",

@@ -50,8 +50,8 @@ func dependsOnIdentity(id string, rec storage.Instance) (yes bool, until time.Ti
 	return yes, until
 }
 
-// Holders counts what depends on one key.
-type Holders struct {
+// holders counts what depends on one key.
+type holders struct {
 	mu        sync.Mutex
 	names     []string       // the first few
 	places    map[string]int // count by shard, and of operators
@@ -60,14 +60,7 @@ type Holders struct {
 	endless   bool      // some have no known end
 }
 
-// Count returns how many there are.
-func (h *Holders) Count() int { return h.count }
-
-// End returns when the last holder expires by itself; false: that is unknown of
-// some.
-func (h *Holders) End() (until time.Time, known bool) { return h.lastUntil, !h.endless }
-
-func (h *Holders) add(place, name string, until time.Time) {
+func (h *holders) add(place, name string, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.places == nil {
@@ -86,7 +79,7 @@ func (h *Holders) add(place, name string, until time.Time) {
 }
 
 // err fails with Conflict while there are holders.
-func (h *Holders) err(set string, k registration.KeyEntry) error {
+func (h *holders) err(set string, k registration.KeyEntry) error {
 	if h.count == 0 {
 		return nil
 	}
@@ -105,15 +98,16 @@ func (h *Holders) err(set string, k registration.KeyEntry) error {
 	}
 }
 
-// InstancesOf counts the instances of this shard that depend on a key, from
-// memory.
-func (r *Records) InstancesOf(set string, k registration.KeyEntry) *Holders {
-	h := &Holders{}
+// CountInstances counts the instances of this shard that depend on a key, from memory,
+// and returns when the last of them expires by itself. known is false where that is
+// unknown of some.
+func (r *Records) CountInstances(set string, k registration.KeyEntry) (n int, until time.Time, known bool) {
+	h := &holders{}
 	r.addInstances(set, k, h)
-	return h
+	return h.count, h.lastUntil, !h.endless
 }
 
-func (r *Records) addInstances(set string, k registration.KeyEntry, h *Holders) {
+func (r *Records) addInstances(set string, k registration.KeyEntry, h *holders) {
 	now := r.Now()
 	for _, rec := range r.shard.Records().All() {
 		if rec.Pending != nil && r.Successors.Used(string(rec.ID), rec.Pending.Serial) {
@@ -132,7 +126,7 @@ func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry
 		if set == registration.Workload {
 			return nil // the catalogue of keys says until when it is used
 		}
-		var h Holders
+		var h holders
 		shards, err := storage.Shards(ctx, r.store)
 		if err != nil {
 			return err
@@ -158,7 +152,7 @@ func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry
 }
 
 // addOtherShard counts the instances of another shard, from storage.
-func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k registration.KeyEntry, h *Holders) error {
+func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k registration.KeyEntry, h *holders) error {
 	recs, problems, err := storage.NewRecords(r.store, shard, nil).Load(ctx)
 	if err != nil {
 		return err
@@ -175,17 +169,16 @@ func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set 
 }
 
 // addOperators counts operators and administrators with a valid certificate.
-func (r *Records) addOperators(ctx context.Context, k registration.KeyEntry, h *Holders) error {
+func (r *Records) addOperators(ctx context.Context, k registration.KeyEntry, h *holders) error {
 	now := r.Now()
-	list, err := r.Operators(ctx)
+	list, unreadable, err := r.Operators(ctx)
 	if err != nil {
 		return err
 	}
+	for key := range unreadable {
+		h.add("operators", "the unreadable "+key, time.Time{})
+	}
 	for _, o := range list {
-		if o.Err != nil {
-			h.add("operators", "the unreadable "+o.Key, time.Time{})
-			continue
-		}
 		for _, c := range []*registration.KeyRecord{o.Current, o.Pending} {
 			if !o.Revoked && c != nil && now.Before(c.NotAfter) && c.Issuer == k.ID {
 				h.add("operators", string(o.Tenant)+"/"+o.Name, c.NotAfter)

@@ -3,9 +3,7 @@ package registrar
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -17,70 +15,41 @@ import (
 // parallelReads is how many objects one call reads at a time.
 const parallelReads = 16
 
-// An Operator is the record of an operator or administrator, or why it cannot be
-// read.
-type Operator struct {
-	registration.OperatorRegistration
-	Key string
-	Err error
-}
-
-// Latest returns the newest certificate of the operator.
-func (o Operator) Latest() *registration.KeyRecord {
-	if o.Pending != nil {
-		return o.Pending
-	}
-	return o.Current
-}
-
-// RevocationTime returns when the operator was revoked, zero if it was not. Where
-// the record was marked by hand that is unknown, and the time of its registration
-// is returned.
-func (o Operator) RevocationTime() time.Time {
-	if o.Revoked && o.RevokedAt.IsZero() {
-		return o.RegisteredAt
-	}
-	return o.RevokedAt
-}
-
-// Operators reads the records of all operators and administrators, in the order
-// of their keys.
-func (r *Records) Operators(ctx context.Context) ([]Operator, error) {
-	var list []Operator
+// Operators reads the records of all operators and administrators. unreadable says,
+// by key, why a damaged record cannot be read; any other error is the call's.
+func (r *Records) Operators(ctx context.Context) (list []registration.OperatorRegistration, unreadable map[string]error, err error) {
+	var keys []string
 	for entry, err := range r.store.List(ctx, storage.OperatorPrefix, "") {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		list = append(list, Operator{Key: entry.Key})
+		keys = append(keys, entry.Key)
 	}
+	found, damaged := make([]OperatorRecord, len(keys)), make([]error, len(keys))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelReads)
-	for i := range list {
+	for i, key := range keys {
 		g.Go(func() (err error) {
-			list[i], err = r.readOperator(ctx, list[i].Key)
+			if found[i], err = storage.NewDoc[OperatorRecord](r.store, key, nil).Load(ctx); errors.Is(err, nstance.Invalid) {
+				damaged[i], err = err, nil
+			}
 			return err
 		})
 	}
-	err := g.Wait()
-	list = slices.DeleteFunc(list, func(o Operator) bool { return o.Key == "" })
-	slices.SortFunc(list, func(a, b Operator) int { return strings.Compare(a.Key, b.Key) })
-	return list, err
-}
-
-// readOperator returns the record under key: without a key if it was deleted
-// meanwhile, with an error if it is damaged. Any other error is the call's.
-func (r *Records) readOperator(ctx context.Context, key string) (Operator, error) {
-	rec, err := storage.NewDoc[OperatorRecord](r.store, key, nil).Load(ctx)
-	switch {
-	case errors.Is(err, nstance.Invalid):
-		return Operator{Key: key, Err: err}, nil
-	case err != nil:
-		return Operator{}, err
-	case rec.Operator == nil:
-		return Operator{}, nil
+	if err := g.Wait(); err != nil {
+		return nil, nil, err
 	}
-	r.Successors.promote(OperatorHolder(rec.Operator.Tenant, rec.Operator.Name), &rec.Operator.Succession)
-	return Operator{OperatorRegistration: *rec.Operator, Key: key}, nil
+	unreadable = map[string]error{}
+	for i, key := range keys {
+		switch op := found[i].Operator; {
+		case damaged[i] != nil:
+			unreadable[key] = damaged[i]
+		case op != nil: // nil: deleted meanwhile
+			r.Successors.promote(OperatorHolder(op.Tenant, op.Name), &op.Succession)
+			list = append(list, *op)
+		}
+	}
+	return list, unreadable, nil
 }
 
 // SettleSuccessors makes durable which renewed certificates have been used. That

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// watchesAtOnce is how many watches of one tenant are sent something at the
-	// same time. The others hold nothing meanwhile: what waits for a watcher that
-	// does not read costs up to 64 KiB within gRPC.
-	watchesAtOnce = 2
+	// parallelWatches is how many watches of one tenant are sent something at a time.
+	// The others hold nothing meanwhile: a message that a watcher does not read costs
+	// up to 64 KiB within gRPC.
+	parallelWatches = 2
 
 	maxAdminWatches = 256  // of all administrators
-	maxTenantsUsing = 1000 // whose use is remembered without need
+	maxIdleTenants  = 1000 // whose usage is remembered
 )
 
-// budgets is what the operators of each tenant, and the administrators together,
+// budgets counts what the operators of each tenant, and the administrators together,
 // use of this server.
 type budgets struct {
 	mu sync.Mutex
@@ -38,7 +38,7 @@ type usage struct {
 	requests *rate.Limiter
 	watches  int
 	turns    watchTurn
-	drains   watchTurn // of watchers that carry out drains: others that do not read never delay them
+	drains   watchTurn // of drain executors: slow watchers must not delay them
 }
 
 // usage returns what a tenant uses. It needs the lock.
@@ -46,7 +46,7 @@ func (b *budgets) usage(id nstance.TenantID) *usage {
 	if u := b.of[id]; u != nil {
 		return u
 	}
-	if len(b.of) >= maxTenantsUsing {
+	if len(b.of) >= maxIdleTenants {
 		maps.DeleteFunc(b.of, func(_ nstance.TenantID, u *usage) bool {
 			return u.watches == 0 && u.requests.Tokens() >= float64(u.requests.Burst())
 		})
@@ -54,12 +54,18 @@ func (b *budgets) usage(id nstance.TenantID) *usage {
 	if b.of == nil {
 		b.of = map[nstance.TenantID]*usage{}
 	}
-	u := &usage{requests: rate.NewLimiter(rate.Inf, 1), turns: make(watchTurn, watchesAtOnce), drains: make(watchTurn, watchesAtOnce)}
+	u := &usage{requests: rate.NewLimiter(rate.Inf, 1), turns: make(watchTurn, parallelWatches), drains: make(watchTurn, parallelWatches)}
 	b.of[id] = u
 	return u
 }
 
-// request accounts for one call. Fails with Throttled beyond the budget.
+// AllowRequest counts one call of an operator. Fails with Throttled beyond the tenant's
+// budget.
+func (o *Service) AllowRequest(tenant nstance.TenantID) error {
+	return o.budgets.request(o.Config().Budget(tenant))
+}
+
+// request counts one call. Fails with Throttled beyond the budget.
 func (b *budgets) request(budget config.Budget) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +79,7 @@ func (b *budgets) request(budget config.Budget) error {
 	return budget.Exceeded(nstance.Throttled, "requests_per_second", fmt.Sprintf("sends more than %g requests a second", budget.RequestsPerSecond))
 }
 
-// watch accounts for one watch, until done is called. Fails with Quota beyond the
+// watch counts one watch, until done is called. Fails with Quota beyond the
 // budget.
 func (b *budgets) watch(id nstance.TenantID, limit int, refuse func() error) (done func(), err error) {
 	b.mu.Lock()
@@ -90,24 +96,31 @@ func (b *budgets) watch(id nstance.TenantID, limit int, refuse func() error) (do
 	}, nil
 }
 
-// beginWatch accounts for a watch of the caller.
+// AdminWatches returns how many watches administrators hold open.
+func (o *Service) AdminWatches() int {
+	o.budgets.mu.Lock()
+	defer o.budgets.mu.Unlock()
+	return o.budgets.usage("").watches
+}
+
+// beginWatch counts a watch of the caller, until done is called.
 func (c caller) beginWatch() (done func(), err error) {
-	s := c.term.server
+	s := c.service
 	if c.Role == nstance.RoleAdmin {
 		return s.budgets.watch("", maxAdminWatches, func() error {
 			return &nstance.Error{Code: nstance.Quota, Msg: fmt.Sprintf("administrators hold %d watches open", maxAdminWatches), Remedy: "end some"}
 		})
 	}
-	budget := s.config().Budget(c.Tenant)
+	budget := s.Config().Budget(c.Tenant)
 	return s.budgets.watch(c.Tenant, budget.MaxWatches, func() error {
 		return budget.Exceeded(nstance.Quota, "max_watches", fmt.Sprintf("holds %d watches open", budget.MaxWatches))
 	})
 }
 
-// watchTurn returns what a watch of the caller waits for before it is sent
-// something.
+// watchTurn returns what limits how many watches of the caller are sent something at
+// a time.
 func (c caller) watchTurn(executor bool) feed.Turn {
-	b, id := &c.term.server.budgets, c.Tenant
+	b, id := &c.service.budgets, c.Tenant
 	if c.Role == nstance.RoleAdmin {
 		id = ""
 	}
@@ -135,8 +148,8 @@ func (w watchTurn) Take(ctx context.Context) error {
 // Give implements feed.Turn.
 func (w watchTurn) Give() { <-w }
 
-// sendInTime sends a message to a watcher. One that does not read loses its
-// connection, and with it what waits there.
+// sendInTime sends a message to a watcher. A watcher that does not read loses its
+// connection.
 func sendInTime[M any](stream grpc.ServerStreamingServer[M], m *M) error {
 	defer time.AfterFunc(ports.SendTimeout, ports.CloseConnection(stream.Context())).Stop()
 	return stream.Send(m)

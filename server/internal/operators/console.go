@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 
 // GetConsoleOutput implements the RPC. It fails with Conflict where the provider
 // keeps no console output.
-func (operatorService) GetConsoleOutput(ctx context.Context, req *apiv1.GetConsoleOutputRequest) (*apiv1.GetConsoleOutputResponse, error) {
+func (*Service) GetConsoleOutput(ctx context.Context, req *apiv1.GetConsoleOutputRequest) (*apiv1.GetConsoleOutputResponse, error) {
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	console := c.term.reconciler.Abilities().Console
+	console := c.term.Reconciler.Abilities().Console
 	if console == nil {
 		return nil, &nstance.Error{
 			Code: nstance.Conflict, Field: "id", Msg: "the provider keeps no console output", Remedy: "look at the machine itself",
@@ -24,7 +24,7 @@ func (operatorService) GetConsoleOutput(ctx context.Context, req *apiv1.GetConso
 	if v.Machine.ProviderID == "" {
 		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: "no machine of " + req.GetId() + " has been seen yet", Remedy: "repeat it later"}
 	}
-	ctx, cancel := c.term.bound(ctx)
+	ctx, cancel := c.term.Bound(ctx)
 	defer cancel()
 	out, err := console.ConsoleOutput(ctx, v.Machine)
 	if err != nil {

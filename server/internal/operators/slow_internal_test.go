@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -19,8 +19,6 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -56,7 +54,7 @@ type (
 )
 
 // quietTerm returns a term in which nothing happens, and a watcher's stream.
-func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Lease) {
+func quietTerm(t *testing.T) (*Term, *deafWatcher, *lease.Lease) {
 	store := storage.NewMemory()
 	elector, err := lease.New(store, "s1", &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
 	require.NoError(t, err)
@@ -66,12 +64,13 @@ func quietTerm(t *testing.T) (*term, *deafWatcher, *lease.Lease) {
 	t.Cleanup(cloud.Close)
 	r, err := reconcile.New(cloud, store, &reconcile.Options{Owner: nstance.Owner{Installation: "i", Cluster: "c1", Shard: "s1"}})
 	require.NoError(t, err)
-	identity, err := registration.NewAuthority(registration.Identity, time.Now())
-	require.NoError(t, err)
-	tm := &term{server: &Server{keys: &keys.Keys{Keys: &registration.Keys{Identity: identity}}}, granted: granted, reconciler: r, drains: drain.New(nil), events: shortFeeds[watched](), groupFeeds: shortFeeds[groupChange](), log: slog.New(slog.DiscardHandler)}
+	o := NewService(Options{Issuer: func() string { return "key" }})
+	tm := o.NewTerm()
+	tm.TermOptions = TermOptions{Lease: granted, Reconciler: r, Drains: drain.New(nil), Log: slog.New(slog.DiscardHandler)}
+	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
 	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.gone}}})
-	d.ctx = context.WithValue(ctx, callerKey{}, caller{nstance.Identity{Role: nstance.RoleAdmin, Issuer: identity.Issuer()}, tm})
+	d.ctx = o.WithCaller(ctx, nstance.Identity{Role: nstance.RoleAdmin, Issuer: "key"}, tm)
 	return tm, d, elector
 }
 
@@ -95,7 +94,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			ended := make(chan error, 1)
-			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
 			d.take <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
@@ -114,7 +113,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			of := &deafGroupWatcher{ctx: d.ctx, take: d.take, gone: d.gone}
 			ended := make(chan error, 1)
-			go func() { ended <- operatorService{}.WatchGroups(&apiv1.WatchGroupsRequest{}, of) }()
+			go func() { ended <- (&Service{}).WatchGroups(&apiv1.WatchGroupsRequest{}, of) }()
 			of.take <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
@@ -133,7 +132,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			_, d, elector := quietTerm(t)
 			ended := make(chan error, 1)
 			began := time.Now()
-			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
 			<-d.gone
 			require.Equal(t, ports.SendTimeout, time.Since(began))
 			require.Error(t, <-ended)
@@ -144,7 +143,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			ended := make(chan error, 1)
-			go func() { ended <- operatorService{}.WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
+			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
 			d.take <- struct{}{}
 			tm.events.publish("default", watched{event: nstance.Event{Type: nstance.EventAlarm}})
 			synctest.Wait() // it is stuck in Send now

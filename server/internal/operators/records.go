@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -7,16 +7,17 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // GetRecord implements the RPC.
-func (o operatorService) GetRecord(ctx context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
+func (o *Service) GetRecord(ctx context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
 	key, err := callerOf(ctx).term.recordKey(ctx, req.GetKey())
 	if err != nil {
 		return nil, err
 	}
-	obj, err := o.s.store.Get(ctx, key)
+	obj, err := o.Store.Get(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +36,13 @@ func (o operatorService) GetRecord(ctx context.Context, req *apiv1.GetRecordRequ
 const maxRecord = 3 << 20
 
 // RepairRecord implements the RPC.
-func (o operatorService) RepairRecord(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
+func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
 	c := callerOf(ctx)
 	ref, err := storage.ParseInstanceKey(req.GetKey())
 	switch {
 	case err != nil:
 		return nil, nstance.FieldError("key", "repair other objects in the storage itself, while no server leads", "%.200q is no instance's record", req.GetKey())
-	case ref.Shard != o.s.own.Shard.ID:
+	case ref.Shard != o.Shard:
 		return nil, nstance.FieldError("key", "ask a server of that shard", "%s is a record of shard %s", req.GetKey(), ref.Shard)
 	case req.GetRemove() == (len(req.GetData()) > 0):
 		return nil, nstance.FieldError("data", "give the new content, or say remove", "either new content or removal must be asked for, and not both")
@@ -52,12 +53,12 @@ func (o operatorService) RepairRecord(ctx context.Context, req *apiv1.RepairReco
 	}
 	v := storage.Version(req.GetVersion())
 	if req.GetDryRun() {
-		return &apiv1.RepairRecordResponse{}, storage.Rehearse(ctx, o.s.store, req.GetKey(), v, data)
+		return &apiv1.RepairRecordResponse{}, storage.Rehearse(ctx, o.Store, req.GetKey(), v, data)
 	}
-	if err := c.term.granted.Err(); err != nil {
-		return nil, errTermEnded
+	if err := c.term.Lease.Err(); err != nil {
+		return nil, ports.ErrTermEnded
 	}
-	now, err := storage.Repair(ctx, o.s.store, req.GetKey(), v, data, c.term.granted.Epoch())
+	now, err := storage.Repair(ctx, o.Store, req.GetKey(), v, data, c.term.Lease.Epoch())
 	if err != nil {
 		return nil, err
 	}
@@ -65,17 +66,17 @@ func (o operatorService) RepairRecord(ctx context.Context, req *apiv1.RepairReco
 	if req.GetRemove() {
 		did = "removed"
 	}
-	c.term.journal(nstance.Event{
-		Time: o.s.opts.Now().UTC(), Type: nstance.EventRecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
+	c.term.Journal(nstance.Event{
+		Time: o.Now().UTC(), Type: nstance.EventRecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
 		Reason: did + " by " + c.Subject,
 	})
-	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.reconciler.Reread(ctx)
+	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.Reconciler.Reread(ctx)
 }
 
 // recordKey returns the key of what is asked for: an instance's record by its
 // ID, or an object of this shard by its key.
-func (t *term) recordKey(ctx context.Context, name string) (string, error) {
-	shard := t.conf.Shard.ID
+func (t *Term) recordKey(ctx context.Context, name string) (string, error) {
+	shard := t.service.Shard
 	if id, err := nstance.ParseInstanceID(name); err == nil {
 		return t.recordOf(ctx, id)
 	}
@@ -88,11 +89,11 @@ func (t *term) recordKey(ctx context.Context, name string) (string, error) {
 }
 
 // recordOf returns the key of an instance's record, readable or not.
-func (t *term) recordOf(ctx context.Context, id nstance.InstanceID) (string, error) {
-	if rec, ok := t.reconciler.Records().Get(id); ok {
-		return rec.Ref(t.conf.Shard.ID).Key(), nil
+func (t *Term) recordOf(ctx context.Context, id nstance.InstanceID) (string, error) {
+	if rec, ok := t.Reconciler.Records().Get(id); ok {
+		return rec.Ref(t.service.Shard).Key(), nil
 	}
-	for entry, err := range t.server.store.List(ctx, storage.InstancePrefix(t.conf.Shard.ID), "") {
+	for entry, err := range t.service.Store.List(ctx, storage.InstancePrefix(t.service.Shard), "") {
 		if err != nil {
 			return "", err
 		}

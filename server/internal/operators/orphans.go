@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -10,35 +10,35 @@ import (
 )
 
 // ListOrphans implements the RPC.
-func (operatorService) ListOrphans(ctx context.Context, req *apiv1.ListOrphansRequest) (resp *apiv1.ListOrphansResponse, err error) {
+func (*Service) ListOrphans(ctx context.Context, req *apiv1.ListOrphansRequest) (resp *apiv1.ListOrphansResponse, err error) {
 	resp = &apiv1.ListOrphansResponse{}
 	id := func(o reconcile.OrphanView) string { return string(o.Machine.ID) }
-	resp.Orphans, resp.NextPage, err = pageOf(req, callerOf(ctx).term.reconciler.Orphans(), id, orphanMessage)
+	resp.Orphans, resp.NextPage, err = pageOf(req, callerOf(ctx).term.Reconciler.Orphans(), id, orphanMessage)
 	return resp, err
 }
 
 // AdoptOrphan implements the RPC.
-func (operatorService) AdoptOrphan(ctx context.Context, req *apiv1.AdoptOrphanRequest) (*apiv1.AdoptOrphanResponse, error) {
+func (*Service) AdoptOrphan(ctx context.Context, req *apiv1.AdoptOrphanRequest) (*apiv1.AdoptOrphanResponse, error) {
 	c := callerOf(ctx)
 	o, err := c.orphan(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	if !req.GetDryRun() {
-		_, err = c.term.reconciler.AdoptOrphan(ctx, o.Machine.ID, c.because(""))
+		_, err = c.term.Reconciler.AdoptOrphan(ctx, o.Machine.ID, c.because(""))
 	}
 	return &apiv1.AdoptOrphanResponse{Orphan: orphanMessage(o)}, err
 }
 
 // DeleteOrphan implements the RPC.
-func (operatorService) DeleteOrphan(ctx context.Context, req *apiv1.DeleteOrphanRequest) (*apiv1.DeleteOrphanResponse, error) {
+func (*Service) DeleteOrphan(ctx context.Context, req *apiv1.DeleteOrphanRequest) (*apiv1.DeleteOrphanResponse, error) {
 	c := callerOf(ctx)
 	o, err := c.orphan(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	if !req.GetDryRun() {
-		err = c.term.reconciler.DeleteOrphan(ctx, o.Machine.ID, c.because(""))
+		err = c.term.Reconciler.DeleteOrphan(ctx, o.Machine.ID, c.because(""))
 	}
 	return &apiv1.DeleteOrphanResponse{Orphan: orphanMessage(o)}, err
 }
@@ -48,7 +48,7 @@ func (c caller) orphan(id string) (reconcile.OrphanView, error) {
 	if err != nil {
 		return reconcile.OrphanView{}, err
 	}
-	return c.term.reconciler.Orphan(parsed)
+	return c.term.Reconciler.Orphan(parsed)
 }
 
 func orphanMessage(o reconcile.OrphanView) *apiv1.Orphan {

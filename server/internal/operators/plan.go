@@ -1,8 +1,7 @@
-package server
+package operators
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -12,15 +11,13 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/internal/groups"
 )
 
-// Plan implements the RPC. A configuration concerns every tenant: an operator is
-// told only what it does to his own groups, and not what is wrong with it.
-func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
+// Plan implements the RPC. A configuration concerns every tenant: an operator sees only
+// what it does to the groups of its own tenant, and not why it is refused.
+func (*Service) Plan(ctx context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
 	c := callerOf(ctx)
 	switch {
 	case req.GetGroup() != nil && len(req.GetConfig()) > 0:
@@ -33,19 +30,19 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 	case req.GetGroup() != nil:
 		return c.planGroup(ctx, req.GetGroup())
 	}
-	conf, err := o.s.proposal(ctx, req.GetConfig())
+	conf, err := c.term.Configs.Parse(ctx, req.GetConfig())
 	if err != nil && c.Role != nstance.RoleAdmin {
 		err = nstance.Errorf(nstance.CodeOf(err), "the configuration would be refused: an administrator can see why")
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.term.groups.LookUpTypes(ctx, conf)
-	plans, err := c.term.groups.WhatIf(conf)
+	c.term.Groups.LookUpTypes(ctx, conf)
+	plans, err := c.term.Groups.WhatIf(conf)
 	if err != nil {
 		return nil, err
 	}
-	excess, err := c.term.accepts.excess(conf)
+	excess, err := c.term.Configs.Excess(conf)
 	resp := &apiv1.PlanResponse{Digest: conf.Digest(), Held: excess != ""}
 	for _, p := range plans {
 		if c.sees(p.Key.Tenant) {
@@ -53,20 +50,6 @@ func (o operatorService) Plan(ctx context.Context, req *apiv1.PlanRequest) (*api
 		}
 	}
 	return fitPlan(resp), err
-}
-
-// proposal returns the configuration in data or, if that is empty, the one that
-// a refresh would read. It fails as a refresh with it would.
-func (s *Server) proposal(ctx context.Context, data []byte) (conf *config.Config, err error) {
-	if len(data) > 0 {
-		conf, err = config.ParseContext(ctx, "proposed configuration", data, s.opts.Kinds...)
-	} else {
-		conf, _, err = s.read(ctx)
-	}
-	if err == nil {
-		err = errors.Join(s.permitted(conf), groups.CheckAbilities(conf, provider.AbilitiesOf(s.provider)))
-	}
-	return conf, err
 }
 
 // planGroup says what a change of one group would do.
@@ -77,8 +60,8 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	plans, err := c.term.groups.WhatIfGroup(spec, config.TemplateName(req.GetTemplate()))
-	resp := &apiv1.PlanResponse{Digest: c.term.server.config().Digest()}
+	plans, err := c.term.Groups.WhatIfGroup(spec, config.TemplateName(req.GetTemplate()))
+	resp := &apiv1.PlanResponse{Digest: c.service.Config().Digest()}
 	for _, p := range plans {
 		resp.Groups = append(resp.Groups, c.planMessage(p))
 	}

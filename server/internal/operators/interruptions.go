@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -12,41 +12,41 @@ import (
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
-// rehearsalSource begins the source of notices that somebody pretends.
+// rehearsalSource begins the source of notices that an operator rehearses.
 const rehearsalSource = "rehearsal/"
 
-// noticeTypes are the events that tell of a notice.
+// noticeTypes are the events that begin an interruption.
 var noticeTypes = []nstance.EventType{nstance.EventNoticeDetected, nstance.EventNoticeReceived}
 
-// interruptionTypes are the events that tell what becomes of a notice.
+// interruptionTypes are the events of an interruption.
 var interruptionTypes = []nstance.EventType{
 	nstance.EventNoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventReady,
 	nstance.EventDrainStarted, nstance.EventDrainAcknowledged, nstance.EventDrainCutShort, nstance.EventDrainCancelled,
 	nstance.EventDeleted,
 }
 
-// interruptions reads the stories of the notices that f chooses, those received
-// last first. However much happened besides, it reads only what tells of them.
+// interruptions reads the interruptions by the notices that f selects, latest first. It
+// reads only events of the instances concerned.
 func interruptions(ctx context.Context, j *cache.Cache, f cache.Filter) ([]*apiv1.Interruption, error) {
-	told, err := j.Sightings(ctx, f)
-	if err != nil || len(told) == 0 {
+	sightings, err := j.Sightings(ctx, f)
+	if err != nil || len(sightings) == 0 {
 		return nil, err
 	}
-	about := make([]nstance.InstanceID, 0, len(told))
-	for _, sight := range told {
+	about := make([]nstance.InstanceID, 0, len(sightings))
+	for _, sight := range sightings {
 		about = append(about, sight.Instance)
 	}
-	after := told[len(told)-1].Seq - 1
+	after := sightings[len(sightings)-1].Seq - 1
 	replacements := cache.Filter{Tenant: f.Tenant, After: after, Types: []nstance.EventType{nstance.EventReplacementRequested}, Replaces: about}
 	if err := eachEvent(ctx, j, replacements, func(e nstance.Event) { about = append(about, e.Instance) }); err != nil {
 		return nil, err
 	}
-	s := newStories()
-	if err := eachEvent(ctx, j, cache.Filter{Tenant: f.Tenant, After: after, Types: interruptionTypes, Any: about}, s.hear); err != nil {
+	s := newInterruptionReader()
+	if err := eachEvent(ctx, j, cache.Filter{Tenant: f.Tenant, After: after, Types: interruptionTypes, Any: about}, s.add); err != nil {
 		return nil, err
 	}
-	out := make([]*apiv1.Interruption, 0, len(told))
-	for _, sight := range told {
+	out := make([]*apiv1.Interruption, 0, len(sightings))
+	for _, sight := range sightings {
 		if i := s.find(sight.Instance, sight.EventID); i != nil {
 			out = append(out, i)
 		}
@@ -54,8 +54,8 @@ func interruptions(ctx context.Context, j *cache.Cache, f cache.Filter) ([]*apiv
 	return out, nil
 }
 
-// eachEvent calls do with every event that f chooses, oldest first, and holds no
-// more than a page of them.
+// eachEvent calls do with every event that f selects, oldest first, and holds no more
+// than a page of them.
 func eachEvent(ctx context.Context, j *cache.Cache, f cache.Filter, do func(nstance.Event)) error {
 	for f.Limit = journalPage; ; {
 		events, err := j.Events(ctx, f)
@@ -72,18 +72,18 @@ func eachEvent(ctx context.Context, j *cache.Cache, f cache.Filter, do func(nsta
 	}
 }
 
-// stories are interruptions that are being read, from what happened in order.
-type stories struct {
+// interruptionReader assembles interruptions from events in order.
+type interruptionReader struct {
 	of map[nstance.InstanceID][]*apiv1.Interruption
 	by map[nstance.InstanceID]nstance.InstanceID // replacement to what it replaces
 }
 
-func newStories() *stories {
-	return &stories{of: map[nstance.InstanceID][]*apiv1.Interruption{}, by: map[nstance.InstanceID]nstance.InstanceID{}}
+func newInterruptionReader() *interruptionReader {
+	return &interruptionReader{of: map[nstance.InstanceID][]*apiv1.Interruption{}, by: map[nstance.InstanceID]nstance.InstanceID{}}
 }
 
-// find returns the story of a notice, nil if there is none.
-func (s *stories) find(id nstance.InstanceID, eventID string) *apiv1.Interruption {
+// find returns the interruption by a notice, nil if there is none.
+func (s *interruptionReader) find(id nstance.InstanceID, eventID string) *apiv1.Interruption {
 	for _, i := range s.of[id] {
 		if i.GetEventId() == eventID {
 			return i
@@ -92,7 +92,7 @@ func (s *stories) find(id nstance.InstanceID, eventID string) *apiv1.Interruptio
 	return nil
 }
 
-func (s *stories) hear(e nstance.Event) {
+func (s *interruptionReader) add(e nstance.Event) {
 	at := wire.Time(e.Time)
 	switch e.Type {
 	case nstance.EventNoticeDetected, nstance.EventNoticeReceived:
@@ -124,9 +124,9 @@ func (s *stories) hear(e nstance.Event) {
 	}
 }
 
-// notice begins a story, or adds to it: one notice is detected by the agent and
+// notice begins an interruption, or adds to it: one notice is detected by the agent and
 // received by the server, and every new leader receives it again.
-func (s *stories) notice(e nstance.Event) {
+func (s *interruptionReader) notice(e nstance.Event) {
 	if e.Notice == nil {
 		return
 	}
@@ -143,7 +143,7 @@ func (s *stories) notice(e nstance.Event) {
 	}
 }
 
-func (s *stories) ended(e nstance.Event, how string) {
+func (s *interruptionReader) ended(e nstance.Event, how string) {
 	s.each(e.Instance, func(i *apiv1.Interruption) {
 		if i.GetDrainedAt() == nil {
 			i.DrainedAt, i.DrainOutcome = wire.Time(e.Time), how
@@ -151,9 +151,9 @@ func (s *stories) ended(e nstance.Event, how string) {
 	})
 }
 
-// each calls do with the stories of an instance whose notice stands. A
+// each calls do with the interruptions of an instance that were not withdrawn. A
 // replacement may be ready long after the machine has gone.
-func (s *stories) each(id nstance.InstanceID, do func(*apiv1.Interruption)) {
+func (s *interruptionReader) each(id nstance.InstanceID, do func(*apiv1.Interruption)) {
 	for _, i := range s.of[id] {
 		if !i.GetWithdrawn() {
 			do(i)

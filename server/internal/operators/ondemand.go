@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // CreateInstance implements the RPC.
-func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceRequest) (*apiv1.CreateInstanceResponse, error) {
+func (*Service) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceRequest) (*apiv1.CreateInstanceResponse, error) {
 	c := callerOf(ctx)
 	id, err := nstance.ParseInstanceID(req.GetId())
 	if err != nil {
@@ -34,17 +34,17 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
 		return nil, err
 	}
-	order := reconcile.OnDemandRequest{
+	request := reconcile.OnDemandRequest{
 		ID: id, Group: key, LoadBalancers: o.LoadBalancers, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun(),
 	}
-	if err := c.defineInstance(ctx, &order, o); err != nil {
+	if err := c.defineInstance(ctx, &request, o); err != nil {
 		return nil, err
 	}
-	v, err := c.term.reconciler.CreateInstance(ctx, order)
+	v, err := c.term.Reconciler.CreateInstance(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	if v.Record.ID == "" { // of a dry run there is nothing yet
+	if v.Record.ID == "" { // a dry run creates nothing
 		v.Record.ID, v.Record.Tenant, v.Record.Group, v.Record.OnDemand, v.State = id, key.Tenant, key.Group, true, nstance.Pending
 	}
 	return &apiv1.CreateInstanceResponse{Instance: instanceMessage(v)}, nil
@@ -53,10 +53,10 @@ func (operatorService) CreateInstance(ctx context.Context, req *apiv1.CreateInst
 // defineInstance completes a request with what the instance is made from. One that
 // was accepted before stays accepted, whatever became of its group.
 func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandRequest, o config.Override) (err error) {
-	if _, err := c.term.reconciler.Instance(req.ID); err == nil {
+	if _, err := c.term.Reconciler.Instance(req.ID); err == nil {
 		return nil
 	}
-	req.Definition, req.Admit, err = c.term.groups.DefineInstance(ctx, c.changer(), req.Group, o)
+	req.Definition, req.Admit, err = c.term.Groups.DefineInstance(ctx, c.changer(), req.Group, o)
 	return err
 }
 
@@ -64,7 +64,7 @@ func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandReque
 func requestDigest(o config.Override) string {
 	data, err := json.Marshal(o)
 	if err != nil {
-		panic("server: a request is not JSON: " + err.Error()) // its args are canonical
+		panic("operators: a request is not JSON: " + err.Error()) // its args were parsed
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
@@ -80,8 +80,8 @@ func inField(field string, err error) error {
 	return err
 }
 
-// endOf returns what became of an instance that is gone: failed if its create
-// was refused, else deleted.
+// endOf returns the last state of an instance that is gone: failed if its create was
+// refused, else deleted.
 func endOf(events []nstance.Event) nstance.State {
 	end := nstance.Deleted
 	for _, e := range events {

@@ -1,8 +1,10 @@
-package server
+package operators
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,51 +12,51 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/internal/registrar"
+	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // ListKeys implements the RPC.
-func (o operatorService) ListKeys(ctx context.Context, _ *apiv1.ListKeysRequest) (*apiv1.ListKeysResponse, error) {
+func (o *Service) ListKeys(ctx context.Context, _ *apiv1.ListKeysRequest) (*apiv1.ListKeysResponse, error) {
 	t, resp := callerOf(ctx).term, &apiv1.ListKeysResponse{}
-	if err := o.s.keys.Refresh(ctx); err != nil {
+	if err := o.Keys.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	for _, set := range []string{registration.Identity, registration.Workload, registration.Nonces} {
-		resp.Keys = append(resp.Keys, t.keyMessages(set, o.s.keys.Ring.Set(set))...)
+		resp.Keys = append(resp.Keys, t.keyMessages(set, o.Ring.Set(set))...)
 	}
 	return resp, nil
 }
 
 // RotateKey implements the RPC.
-func (o operatorService) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*apiv1.RotateKeyResponse, error) {
+func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*apiv1.RotateKeyResponse, error) {
 	c := callerOf(ctx)
-	if err := c.term.granted.Err(); err != nil {
-		return nil, errTermEnded
+	if err := c.term.Lease.Err(); err != nil {
+		return nil, ports.ErrTermEnded
 	}
 	r := registration.Rotation{Set: req.GetName(), Step: registration.Step(req.GetStep()), DryRun: req.GetDryRun()}
 	switch {
 	case !req.GetForce():
-		r.Free = c.term.records.Unused(r.Set)
+		r.Free = c.term.Records.Unused(r.Set)
 	case r.Step != registration.StepFinish:
 		return nil, nstance.FieldError("force", "leave it out", "is for step finish, not %.20q", req.GetStep())
 	}
-	before := o.s.keys.Ring.Set(r.Set)
-	set, err := o.s.keys.Ring.Rotate(ctx, r)
-	o.s.keys.HandleChanges()
+	before := o.Ring.Set(r.Set)
+	set, err := o.Ring.Rotate(ctx, r)
+	o.Keys.HandleChanges()
 	if err != nil {
 		return nil, err
 	}
 	if !r.DryRun && phasesOf(before) != phasesOf(set) {
-		c.term.journal(nstance.Event{
-			Time: o.s.opts.Now().UTC(), Type: nstance.EventKeysRotated, Tenant: c.Tenant,
+		c.term.Journal(nstance.Event{
+			Time: o.Now().UTC(), Type: nstance.EventKeysRotated, Tenant: c.Tenant,
 			Reason: fmt.Sprintf("%s of the %s keys by %s: %s", r.Step, r.Set, c.Subject, phasesOf(set)),
 		})
 	}
 	return &apiv1.RotateKeyResponse{Keys: c.term.keyMessages(r.Set, set)}, nil
 }
 
-// phasesOf says in one line how far the keys of a set are.
+// phasesOf returns the keys of a set with their phases, in one line.
 func phasesOf(s registration.KeySet) string {
 	var out []string
 	for _, k := range s.Keys {
@@ -63,15 +65,15 @@ func phasesOf(s registration.KeySet) string {
 	return strings.Join(out, ", ")
 }
 
-func (t *term) keyMessages(set string, s registration.KeySet) []*apiv1.Key {
+func (t *Term) keyMessages(set string, s registration.KeySet) []*apiv1.Key {
 	var out []*apiv1.Key
 	for _, k := range s.Keys {
-		holders := t.records.InstancesOf(set, k)
+		holders, until, known := t.Records.CountInstances(set, k)
 		m := &apiv1.Key{
 			Name: set, Id: k.ID, Phase: string(k.Phase), CreatedAt: wire.Time(k.CreatedAt), Since: wire.Time(k.Since),
-			NotAfter: wire.Time(k.NotAfter), Holders: int32(holders.Count()),
+			NotAfter: wire.Time(k.NotAfter), Holders: int32(holders),
 		}
-		if until, known := holders.End(); known {
+		if known {
 			m.LastUseEnds = wire.Time(later(until, k.UsedUntil))
 		}
 		if k.Phase != registration.PhaseCurrent {
@@ -90,34 +92,45 @@ func later(a, b time.Time) time.Time {
 }
 
 // ListOperators implements the RPC.
-func (operatorService) ListOperators(ctx context.Context, req *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
-	list, err := callerOf(ctx).term.records.Operators(ctx)
+func (*Service) ListOperators(ctx context.Context, req *apiv1.ListOperatorsRequest) (*apiv1.ListOperatorsResponse, error) {
+	list, unreadable, err := callerOf(ctx).term.Records.Operators(ctx)
 	if err != nil {
 		return nil, err
 	}
+	all := map[string]*apiv1.Operator{}
+	for _, op := range list {
+		all[storage.OperatorKey(op.Tenant, op.Name)] = operatorMessage(op)
+	}
+	for key, err := range unreadable {
+		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(key, storage.OperatorPrefix), ".json"), ".")
+		all[key] = &apiv1.Operator{Id: name, Tenant: tenant, Error: err.Error()}
+	}
 	resp := &apiv1.ListOperatorsResponse{}
-	resp.Operators, resp.NextPage, err = pageOf(req, list, func(o registrar.Operator) string { return o.Key }, operatorMessage)
+	same := func(key string) string { return key }
+	resp.Operators, resp.NextPage, err = pageOf(req, slices.Sorted(maps.Keys(all)), same, func(key string) *apiv1.Operator { return all[key] })
 	return resp, err
 }
 
-func operatorMessage(o registrar.Operator) *apiv1.Operator {
-	if o.Err != nil {
-		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(o.Key, storage.OperatorPrefix), ".json"), ".")
-		return &apiv1.Operator{Id: name, Tenant: tenant, Error: o.Err.Error()}
-	}
+func operatorMessage(o registration.OperatorRegistration) *apiv1.Operator {
 	m := &apiv1.Operator{
 		Id: o.Name, Tenant: string(o.Tenant), Role: string(o.Role), RegisteredAt: wire.Time(o.RegisteredAt), Hostname: o.Hostname,
-		RevokedAt: wire.Time(o.RevocationTime()), RevokedReason: o.RevokedReason,
+		RevokedAt: wire.Time(o.RevokedAt), RevokedReason: o.RevokedReason,
 	}
-	if c := o.Latest(); c != nil {
-		m.NotAfter, m.Issuer = wire.Time(c.NotAfter), c.Issuer
+	if o.Revoked && o.RevokedAt.IsZero() { // marked by hand: when is unknown
+		m.RevokedAt = wire.Time(o.RegisteredAt)
+	}
+	newest := o.Current
+	if o.Pending != nil {
+		newest = o.Pending
+	}
+	if newest != nil {
+		m.NotAfter, m.Issuer = wire.Time(newest.NotAfter), newest.Issuer
 	}
 	return m
 }
 
-// RevokeOperator implements the RPC. To repeat it is harmless; the first reason
-// stays.
-func (o operatorService) RevokeOperator(ctx context.Context, req *apiv1.RevokeOperatorRequest) (*apiv1.RevokeOperatorResponse, error) {
+// RevokeOperator implements the RPC. Repeating it is harmless; the first reason stays.
+func (o *Service) RevokeOperator(ctx context.Context, req *apiv1.RevokeOperatorRequest) (*apiv1.RevokeOperatorResponse, error) {
 	c := callerOf(ctx)
 	tenant := nstance.TenantID(req.GetTenant())
 	if tenant == "" {
@@ -129,17 +142,17 @@ func (o operatorService) RevokeOperator(ctx context.Context, req *apiv1.RevokeOp
 	if err := storage.ValidateKey(storage.OperatorKey(tenant, req.GetId())); err != nil || req.GetId() == "" || strings.Contains(req.GetId(), "/") {
 		return nil, nstance.FieldError("id", "use an id of ListOperators", "%.64q is not the name of an operator", req.GetId())
 	}
-	who, err := c.term.records.Operator(ctx, tenant, req.GetId())
+	who, err := c.term.Records.Operator(ctx, tenant, req.GetId())
 	if err != nil || req.GetDryRun() {
 		return &apiv1.RevokeOperatorResponse{}, err
 	}
 	return &apiv1.RevokeOperatorResponse{}, c.term.revoke(ctx, c, who, wire.Text(req.GetReason()))
 }
 
-// revoke makes it durable that who is refused, and ends what runs for him.
-func (t *term) revoke(ctx context.Context, by caller, who registration.OperatorRegistration, reason string) error {
-	now, first := t.server.opts.Now().UTC(), false
-	_, err := t.records.UpdateOperator(ctx, who.Tenant, who.Name, func(op *registration.OperatorRegistration) error {
+// revoke makes the revocation of an operator durable, and ends its streams.
+func (t *Term) revoke(ctx context.Context, by caller, who registration.OperatorRegistration, reason string) error {
+	now, first := t.service.Now().UTC(), false
+	_, err := t.Records.UpdateOperator(ctx, who.Tenant, who.Name, func(op *registration.OperatorRegistration) error {
 		if first = !op.Revoked; first {
 			op.Revoked, op.RevokedAt, op.RevokedReason = true, now, reason
 		}
@@ -155,7 +168,7 @@ func (t *term) revoke(ctx context.Context, by caller, who registration.OperatorR
 		return nstance.Errorf(nstance.Denied, "%s %s has been revoked", who.Role, who.Name)
 	})
 	if first {
-		t.journal(nstance.Event{
+		t.Journal(nstance.Event{
 			Time: now, Type: nstance.EventOperatorRevoked, Tenant: who.Tenant,
 			Reason: fmt.Sprintf("%s %s by %s: %s", who.Role, who.Name, by.Subject, reason),
 		})

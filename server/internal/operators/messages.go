@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -100,18 +99,6 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		m.LastReport = wire.Report(v.Report)
 	}
 	return m
-}
-
-func watchMessage(item feed.Item[watched]) *apiv1.WatchInstanceEventsResponse {
-	switch item.Kind {
-	case feed.Snapshot:
-		return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Snapshot{Snapshot: instanceMessage(*item.Value.instance)}}
-	case feed.Synced:
-		return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Synced{Synced: &apiv1.Synced{Seq: uint64(item.Seq)}}}
-	}
-	e := item.Value.event
-	e.Seq = item.Seq
-	return &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Event{Event: wire.Event(e)}}
 }
 
 // fileConditions returns the conditions of a machine's files.

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -8,42 +8,42 @@ import (
 )
 
 // Freeze implements the RPC.
-func (operatorService) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*apiv1.FreezeResponse, error) {
+func (*Service) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*apiv1.FreezeResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.FreezeResponse{}
 	reason := c.because(req.GetReason())
 	if req.GetGroup() != "" {
-		_, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-			return c.term.reconciler.Freeze(ctx, key, reason)
+		_, was, err := c.command(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+			return c.term.Reconciler.Freeze(ctx, key, reason)
 		})
 		resp.Unchanged = was.FrozenAlone
 		return resp, err
 	}
-	_, resp.Unchanged = c.term.reconciler.Frozen()
+	_, resp.Unchanged = c.term.Reconciler.Frozen()
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	return resp, c.term.reconciler.FreezeShard(ctx, reason)
+	return resp, c.term.Reconciler.FreezeShard(ctx, reason)
 }
 
 // Thaw implements the RPC.
-func (operatorService) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
+func (*Service) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1.ThawResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ThawResponse{}
 	if req.GetGroup() != "" {
-		_, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-			err := c.term.reconciler.Thaw(ctx, key, c.because(""))
-			c.term.agents.Thawed(key)
+		_, was, err := c.command(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+			err := c.term.Reconciler.Thaw(ctx, key, c.because(""))
+			c.term.Agents.Thawed(key)
 			return err
 		})
 		resp.Unchanged = !was.FrozenAlone
 		return resp, err
 	}
-	_, frozen := c.term.reconciler.Frozen()
+	_, frozen := c.term.Reconciler.Frozen()
 	resp.Unchanged = !frozen
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
-	err := c.term.reconciler.ThawShard(ctx, c.because(""))
-	c.term.agents.Thawed(nstance.GroupKey{})
+	err := c.term.Reconciler.ThawShard(ctx, c.because(""))
+	c.term.Agents.Thawed(nstance.GroupKey{})
 	return resp, err
 }
 

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -15,7 +15,7 @@ const (
 )
 
 // PreserveInstance implements the RPC.
-func (o operatorService) PreserveInstance(ctx context.Context, req *apiv1.PreserveInstanceRequest) (*apiv1.PreserveInstanceResponse, error) {
+func (o *Service) PreserveInstance(ctx context.Context, req *apiv1.PreserveInstanceRequest) (*apiv1.PreserveInstanceResponse, error) {
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err != nil {
@@ -34,7 +34,7 @@ func (o operatorService) PreserveInstance(ctx context.Context, req *apiv1.Preser
 		return nil, nstance.Errorf(nstance.Conflict, "%s is not preserved", v.Record.ID)
 	}
 	if !req.GetDryRun() {
-		if err := c.term.reconciler.Preserve(ctx, v.Record.ID, o.s.opts.Now().Add(keep), c.because("")); err != nil {
+		if err := c.term.Reconciler.Preserve(ctx, v.Record.ID, o.Now().Add(keep), c.because("")); err != nil {
 			return nil, err
 		}
 		if v, err = c.instance(req.GetId()); err != nil {

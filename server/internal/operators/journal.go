@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const (
 	maxTypes       = 64
 )
 
-// journalTenant returns whose events the caller may see; empty: everybody's.
+// journalTenant returns the tenant whose events the caller may see; empty: all.
 func (c caller) journalTenant(asked string) (nstance.TenantID, error) {
 	tenant := nstance.TenantID(asked)
 	if c.Role == nstance.RoleAdmin {
@@ -34,14 +34,14 @@ func (c caller) journalTenant(asked string) (nstance.TenantID, error) {
 }
 
 // ListEvents implements the RPC.
-func (o operatorService) ListEvents(ctx context.Context, req *apiv1.ListEventsRequest) (*apiv1.ListEventsResponse, error) {
+func (o *Service) ListEvents(ctx context.Context, req *apiv1.ListEventsRequest) (*apiv1.ListEventsResponse, error) {
 	f, err := eventFilter(callerOf(ctx), req)
 	if err != nil {
 		return nil, err
 	}
 	limit := f.Limit
 	f.Limit++ // one more says whether there is another page
-	events, err := o.s.cache.Events(ctx, f)
+	events, err := o.Events.Events(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func eventFilter(c caller, req *apiv1.ListEventsRequest) (f cache.Filter, err er
 }
 
 // ListInterruptions implements the RPC.
-func (o operatorService) ListInterruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
+func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
 	limit := int(req.GetLimit())
 	switch {
 	case limit < 0 || limit > journalPage:
@@ -121,7 +121,7 @@ func (o operatorService) ListInterruptions(ctx context.Context, req *apiv1.ListI
 	if err != nil {
 		return nil, err
 	}
-	list, err := interruptions(ctx, o.s.cache, cache.Filter{
+	list, err := interruptions(ctx, o.Events, cache.Filter{
 		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Instance: nstance.InstanceID(req.GetInstance()),
 		EventID: req.GetEventId(), Types: noticeTypes, Limit: limit,
 	})

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"context"
@@ -21,24 +21,24 @@ func (c caller) existing(tenant, group string) (reconcile.GroupView, error) {
 	if !c.sees(key.Tenant) {
 		return reconcile.GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
-	return c.term.reconciler.Group(key)
+	return c.term.Reconciler.Group(key)
 }
 
-// order gives an order about a group, unless it only pretends, and returns the
+// command carries out a command for a group, unless it is a dry run, and returns the
 // group as it is afterwards, and as it was before.
-func (c caller) order(tenant, group string, dryRun bool, give func(nstance.GroupKey) error) (*apiv1.Group, reconcile.GroupView, error) {
+func (c caller) command(tenant, group string, dryRun bool, do func(nstance.GroupKey) error) (*apiv1.Group, reconcile.GroupView, error) {
 	was, err := c.existing(tenant, group)
 	if err != nil || dryRun {
 		return groupMessage(was), was, err
 	}
-	if err := give(was.Key); err != nil {
+	if err := do(was.Key); err != nil {
 		return nil, was, err
 	}
-	is, err := c.term.reconciler.Group(was.Key)
+	is, err := c.term.Reconciler.Group(was.Key)
 	return groupMessage(is), was, err
 }
 
-// because returns the reason for an order, which says whose it is.
+// because returns the reason for a command, with the caller's name.
 func (c caller) because(reason string) string {
 	who := "asked for by " + c.Subject
 	if reason == "" {
@@ -52,34 +52,34 @@ func (c caller) because(reason string) string {
 const longestReason = 256
 
 // PauseGroup implements the RPC.
-func (operatorService) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
+func (*Service) PauseGroup(ctx context.Context, req *apiv1.PauseGroupRequest) (*apiv1.PauseGroupResponse, error) {
 	c := callerOf(ctx)
-	g, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-		return c.term.reconciler.Pause(ctx, key, c.because(req.GetReason()))
+	g, was, err := c.command(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		return c.term.Reconciler.Pause(ctx, key, c.because(req.GetReason()))
 	})
 	return &apiv1.PauseGroupResponse{Group: g, Unchanged: was.Paused}, err
 }
 
 // ResumeGroup implements the RPC.
-func (operatorService) ResumeGroup(ctx context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
+func (*Service) ResumeGroup(ctx context.Context, req *apiv1.ResumeGroupRequest) (*apiv1.ResumeGroupResponse, error) {
 	c := callerOf(ctx)
-	g, was, err := c.order(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
-		return c.term.reconciler.Resume(ctx, key, c.because(""))
+	g, was, err := c.command(req.GetTenant(), req.GetGroup(), req.GetDryRun(), func(key nstance.GroupKey) error {
+		return c.term.Reconciler.Resume(ctx, key, c.because(""))
 	})
 	return &apiv1.ResumeGroupResponse{Group: g, Unchanged: !was.Paused && was.Halted == "" && was.Failures == 0}, err
 }
 
 // RollbackGroup implements the RPC.
-func (operatorService) RollbackGroup(ctx context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
+func (*Service) RollbackGroup(ctx context.Context, req *apiv1.RollbackGroupRequest) (*apiv1.RollbackGroupResponse, error) {
 	c := callerOf(ctx)
-	g, _, err := c.order(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
+	g, _, err := c.command(req.GetTenant(), req.GetGroup(), false, func(key nstance.GroupKey) error {
 		switch {
 		case !req.GetUndo():
-			return c.term.reconciler.Rollback(ctx, key, c.because(""), req.GetDryRun())
+			return c.term.Reconciler.Rollback(ctx, key, c.because(""), req.GetDryRun())
 		case req.GetDryRun():
 			return nil
 		}
-		return c.term.reconciler.UndoRollback(ctx, key, c.because(""))
+		return c.term.Reconciler.UndoRollback(ctx, key, c.because(""))
 	})
 	return &apiv1.RollbackGroupResponse{Group: g}, err
 }

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"sync"
@@ -12,9 +12,8 @@ import (
 const tenantBacklog = 1024
 
 // tenantFeeds holds the events that watchers read: those of each tenant for its
-// operators, and all of them for administrators. A tenant with many events
-// therefore never makes the watchers of another one start again. It is safe for
-// concurrent use.
+// operators, and all of them for administrators. Many events of one tenant therefore
+// never make the watchers of another start again. It is safe for concurrent use.
 type tenantFeeds[T any] struct {
 	all *feed.Feed[T]
 

@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ func TestInterruptions(t *testing.T) {
 	notice := func(id, source string) *nstance.Notice {
 		return &nstance.Notice{Kind: nstance.Reclaim, EventID: id, Source: source, DetectedAt: t0, Deadline: at(120)}
 	}
-	s := newStories()
+	s := newInterruptionReader()
 	for _, e := range []nstance.Event{
 		{Type: nstance.EventNoticeDetected, Instance: "a", Tenant: "t", Group: "web", Time: at(0), Notice: notice("e1", "aws/spot")},
 		{Type: nstance.EventNoticeReceived, Instance: "a", Time: at(1), Notice: notice("e1", "aws/spot")},
@@ -32,7 +32,7 @@ func TestInterruptions(t *testing.T) {
 		{Type: nstance.EventReady, Instance: "z", Time: at(11)},
 		{Type: nstance.EventDeleted, Instance: "c", Time: at(99)}, // long afterwards, for something else
 	} {
-		s.hear(e)
+		s.add(e)
 	}
 	require.Len(t, s.of["a"], 1)
 	a, c := s.find("a", "e1"), s.find("c", "e2")
@@ -48,7 +48,7 @@ func TestInterruptions(t *testing.T) {
 	require.True(t, c.GetRehearsal() && c.GetWithdrawn())
 	require.Equal(t, "cancelled", c.GetDrainOutcome())
 	require.Nil(t, c.GetDeletedAt())
-	s = newStories()
-	s.hear(nstance.Event{Type: nstance.EventNoticeReceived, Instance: "a"})
+	s = newInterruptionReader()
+	s.add(nstance.Event{Type: nstance.EventNoticeReceived, Instance: "a"})
 	require.Empty(t, s.of, "damaged lines tell nothing")
 }

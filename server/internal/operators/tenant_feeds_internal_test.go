@@ -1,4 +1,4 @@
-package server
+package operators
 
 import (
 	"testing"

@@ -1,0 +1,170 @@
+package operators
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/storage/cache"
+)
+
+// ListInstances implements the RPC.
+func (*Service) ListInstances(ctx context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
+	c, resp := callerOf(ctx), &apiv1.ListInstancesResponse{}
+	ids := c.term.Reconciler.InstanceIDs(c.wants(req.GetGroup()))
+	var err error
+	resp.Instances, resp.NextPage, err = pageOf(req, ids, func(id nstance.InstanceID) string { return string(id) }, func(id nstance.InstanceID) *apiv1.Instance {
+		v, err := c.term.Reconciler.Instance(id)
+		if err != nil { // deleted meanwhile
+			return nil
+		}
+		return instanceMessage(v)
+	})
+	return resp, err
+}
+
+// wants returns a function that reports whether the caller may see a group and asks
+// for it; an empty name asks for all.
+func (c caller) wants(group string) func(nstance.GroupKey) bool {
+	return func(key nstance.GroupKey) bool {
+		return c.sees(key.Tenant) && (group == "" || string(key.Group) == group)
+	}
+}
+
+// instance returns an instance that the caller may know of.
+func (c caller) instance(id string) (reconcile.InstanceView, error) {
+	parsed, err := nstance.ParseInstanceID(id)
+	if err != nil {
+		return reconcile.InstanceView{}, err
+	}
+	v, err := c.term.Reconciler.Instance(parsed)
+	if err == nil && !c.sees(v.Record.Tenant) {
+		err = nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	return v, err
+}
+
+// GetInstance implements the RPC. A deleted instance still has its events.
+func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest) (*apiv1.GetInstanceResponse, error) {
+	c := callerOf(ctx)
+	id, err := nstance.ParseInstanceID(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	filter := cache.Filter{Instance: id, Limit: 1000, Newest: true}
+	if c.Role != nstance.RoleAdmin {
+		filter.Tenant = c.Tenant
+	}
+	events, err := o.Events.Events(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	resp := &apiv1.GetInstanceResponse{}
+	for _, e := range events {
+		resp.Events = append(resp.Events, wire.Event(e))
+	}
+	resp.Events = fittingEnd(resp.GetEvents())
+	v, err := c.instance(req.GetId())
+	switch {
+	case err == nil:
+		resp.Instance = instanceMessage(v)
+		if fields, derr := c.term.Reconciler.Drift(ctx, id); derr == nil { // an unreadable definition must not hide the rest
+			resp.Instance.Drift = c.changeMessages(fields)
+		}
+	case len(events) > 0:
+		e := events[len(events)-1]
+		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(endOf(events)), CreatedAt: wire.Time(id.Time())}
+	default:
+		return nil, err
+	}
+	return resp, nil
+}
+
+// DeleteInstance implements the RPC.
+func (*Service) DeleteInstance(ctx context.Context, req *apiv1.DeleteInstanceRequest) (*apiv1.DeleteInstanceResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err == nil && req.GetDryRun() {
+		err = c.term.Reconciler.Removable(v.Record.ID)
+	}
+	if err != nil || req.GetDryRun() {
+		return &apiv1.DeleteInstanceResponse{}, err
+	}
+	return &apiv1.DeleteInstanceResponse{}, c.term.Reconciler.Delete(ctx, v.Record.ID, c.because(""), req.GetNoDrain())
+}
+
+// DrainInstance implements the RPC.
+func (*Service) DrainInstance(ctx context.Context, req *apiv1.DrainInstanceRequest) (*apiv1.DrainInstanceResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err == nil && req.GetDryRun() {
+		err = c.term.Reconciler.Removable(v.Record.ID)
+	}
+	if err != nil || req.GetDryRun() {
+		return &apiv1.DrainInstanceResponse{}, err
+	}
+	d, err := c.term.Reconciler.Drain(ctx, v.Record.ID, c.because(req.GetReason()))
+	return &apiv1.DrainInstanceResponse{Drain: wire.Drain(&d)}, err
+}
+
+// AcknowledgeDrained implements the RPC.
+func (*Service) AcknowledgeDrained(ctx context.Context, req *apiv1.AcknowledgeDrainedRequest) (*apiv1.AcknowledgeDrainedResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	err = c.term.Drains.Acknowledge(ctx, nstance.Ack{
+		Instance: v.Record.ID, Generation: req.GetGeneration(), By: nstance.ExecutorOperator,
+		Outcome: nstance.Outcome(req.GetOutcome()), Delete: req.GetDelete(), Message: req.GetMessage(),
+	})
+	if errors.Is(err, nstance.NotFound) && v.State == nstance.Draining && v.Drain != nil && v.Drain.Generation == req.GetGeneration() {
+		err = nstance.Errorf(nstance.Unavailable, "drain %d of %s is on record and not announced yet: repeat", req.GetGeneration(), v.Record.ID)
+	}
+	return &apiv1.AcknowledgeDrainedResponse{}, err
+}
+
+// Interrupt implements the RPC: a notice as the cloud would give it, through
+// the same path.
+func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
+	c := callerOf(ctx)
+	v, err := c.instance(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	warning := 2 * time.Minute
+	if req.GetNotice() != nil {
+		warning = req.GetNotice().AsDuration()
+	}
+	if warning <= 0 || warning > time.Hour {
+		return nil, nstance.FieldError("notice", "use more than 0 and at most 1h", "%s is out of range", warning)
+	}
+	now := o.Now().UTC()
+	n := nstance.Notice{
+		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(warning), Source: rehearsalSource + c.Subject,
+		EventID: "rehearsal-" + now.Format("20060102T150405.000000000"), DetectedAt: now,
+	}
+	resp := &apiv1.InterruptResponse{EventId: n.EventID}
+	if req.GetDryRun() {
+		resp.Plan = c.term.Reconciler.Rehearse(v.Record.ID, n)
+		return resp, nil
+	}
+	if err := c.term.Reconciler.Thawed(v.Record.Key()); err != nil {
+		return nil, err // the notice would be recorded without effect
+	}
+	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
+		return &apiv1.InterruptResponse{}, o.Announce(v.Record.ID, warning)
+	}
+	durable := make(chan struct{})
+	c.term.Agents.ReceiveNotice(v.Record.ID, n, func() { close(durable) })
+	select {
+	case <-durable:
+		return resp, nil
+	case <-ctx.Done():
+		return resp, nstance.Errorf(nstance.Unavailable, "the notice is not durable yet: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,71 @@
+package operators
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+// GetShardStatus implements the RPC.
+func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
+	c := callerOf(ctx)
+	resp := &apiv1.GetShardStatusResponse{
+		Cluster: string(o.Cluster), Shard: string(o.Shard), Leader: true,
+		Epoch: c.term.Lease.Epoch(), AgentsConnected: int32(c.term.Agents.CountVisible(c.sees)), Version: o.Version,
+		TermStartedAt: wire.Time(c.term.Began), LeaderAddress: o.LeaderAddress(), Standbys: o.Standbys(),
+	}
+	for _, g := range c.term.Reconciler.Groups() {
+		if c.sees(g.Key.Tenant) {
+			resp.Groups++
+			resp.Instances += int32(g.Ready + g.Booting + g.Leaving + g.OnDemand)
+		}
+	}
+	if f, frozen := c.term.Reconciler.Frozen(); frozen {
+		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
+		resp.Holds = append(resp.Holds, holdMessage(plan.Hold{Kind: plan.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
+	}
+	if h, held := c.term.Reconciler.ClockHold(); held {
+		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
+	}
+	list := c.term.Attention()
+	resp.Attention, resp.AttentionOmitted = attentionMessages(c, list)
+	if c.Role == nstance.RoleAdmin {
+		resp.Problems = fitProblems(reconcile.Problems(list))
+	}
+	return resp, nil
+}
+
+// VisibleToAll reports whether operators of every tenant may see an entry: it concerns
+// the whole shard, and names none of its settings, machines or tenants.
+func VisibleToAll(a reconcile.Attention) bool {
+	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock)
+}
+
+// Bounds on one answer.
+const (
+	maxAttention = 500
+	maxWhy       = 1 << 10 // bytes
+)
+
+// attentionMessages returns what a caller may see, and how much more there is
+// than one answer holds.
+func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Attention, omitted int32) {
+	for _, a := range list {
+		switch {
+		case c.Role != nstance.RoleAdmin && !VisibleToAll(a) && (a.Tenant == "" || !c.sees(a.Tenant)):
+		case len(out) == maxAttention:
+			omitted++
+		default:
+			out = append(out, &apiv1.Attention{
+				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
+				Until: wire.Time(a.Until), Why: wire.Cut(a.Why, maxWhy), Remedy: wire.Cut(a.Remedy, maxWhy),
+			})
+		}
+	}
+	return out, omitted
+}
