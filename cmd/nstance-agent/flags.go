@@ -11,13 +11,13 @@ import (
 	"github.com/nstance-go/nstance/agent"
 )
 
-// A command is what the command line asks for.
+// A command is the parsed command line.
 type command struct {
 	help, version bool
 	getenv        func(string) string // with the flags in front of the environment
 }
 
-// parse makes a flag of every variable, so that the two cannot drift apart.
+// parse makes a flag of every variable, so that the two cannot differ.
 func parse(args []string, getenv func(string) string) (command, error) {
 	var c command
 	set := map[string]string{}
@@ -89,7 +89,7 @@ GET /healthz at --health-addr.
 	return b.String()
 }
 
-// version is what the toolchain knows about this build.
+// version returns the toolchain's information about this build.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,5 +1,5 @@
-// Command nstance-agent speaks for the machine it runs on: it registers with
-// the server of its shard, reports health, and passes on the cloud's notices.
+// Command nstance-agent is the agent of the machine it runs on: it registers with
+// the server of its shard, reports health, and forwards the cloud's notices.
 // It is configured by environment variables, each of which has a flag that
 // overrides it; nstance-agent --help lists them. Package agent does the work.
 package main

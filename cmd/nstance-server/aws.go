@@ -21,7 +21,7 @@ import (
 	"github.com/nstance-go/nstance/server/dev"
 )
 
-// What the scenarios use of the test cloud's catalog.
+// Names in the test cloud's catalog that the scenarios use.
 const (
 	awsRegion        = "us-east-1"
 	awsLeaderAddress = "10.0.0.100"

@@ -26,7 +26,7 @@ import (
 	"github.com/nstance-go/nstance/server/dev"
 )
 
-// What the scenarios use of the test cloud.
+// Names in the test cloud that the scenarios use.
 const (
 	azureSubscription  = "00000000-0000-0000-0000-000000000001"
 	azureLocation      = "westeurope"

@@ -22,7 +22,7 @@ import (
 	"github.com/nstance-go/nstance/server/dev"
 )
 
-// What the scenarios use of the test cloud.
+// Names in the test cloud that the scenarios use.
 const (
 	gcpProject       = "test-project"
 	gcpZone          = "us-central1-a"

@@ -1,6 +1,6 @@
-// Command nstance-server keeps the machines of one shard alive. nstance-server
-// --help says how; package server does the work. nstance-server dev shows all
-// of it on one machine.
+// Command nstance-server keeps the groups of one shard at their size. See
+// nstance-server --help; package server does the work. nstance-server dev runs a
+// whole shard on one machine.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 	"github.com/nstance-go/nstance/storage/secret/opener"
 )
 
-// parts are what this program is linked with.
+// parts are the providers, stores and sources that this program links.
 func parts() servercmd.Parts {
 	return servercmd.Parts{
 		Kinds: provider.Kinds{

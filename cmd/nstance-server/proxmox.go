@@ -14,14 +14,14 @@ import (
 	"github.com/nstance-go/nstance/server/dev"
 )
 
-// proxmoxNodes are the nodes of the cluster. Machines are placed where most memory
-// is free: on the last one only while the others are under maintenance.
+// proxmoxNodes are the nodes of the cluster. Machines are placed on the node with the
+// most free memory: on the last one only while the others are under maintenance.
 var proxmoxNodes = []pve.Node{
 	{Name: "pve1", Memory: 1 << 40, CPUs: 256}, {Name: "pve2", Memory: 1 << 40, CPUs: 256}, {Name: "pve3", Memory: 1 << 40, CPUs: 256},
 	{Name: "pve4", Memory: 600 << 30, CPUs: 256},
 }
 
-// A proxmoxRig is a cluster whose nodes can come under maintenance.
+// A proxmoxRig is a cluster whose nodes can be put under maintenance.
 type proxmoxRig struct {
 	cloud *pve.Cloud
 
@@ -30,7 +30,7 @@ type proxmoxRig struct {
 }
 
 // devProxmox is Proxmox VE for single-machine mode. Its machines have a metadata
-// service all the same: that is how a process here finds its user data.
+// service too, from which a process here reads its user data.
 func devProxmox() *dev.Cloud {
 	rig := &proxmoxRig{}
 	return &dev.Cloud{
@@ -58,8 +58,8 @@ func devProxmox() *dev.Cloud {
 	}
 }
 
-// maintain puts the nodes of machines under maintenance. It ends that of nodes
-// that are empty by now.
+// maintain puts the nodes of machines under maintenance. It ends the
+// maintenance of nodes that are empty.
 func (r *proxmoxRig) maintain(machines []testcloud.Machine) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package session holds the numbers on which both ends of an agent's stream
-// must agree, so that they cannot drift apart: a client that pings more often
-// than its server permits is disconnected by it, and a server that permits
-// less than its clients need finds broken streams too late.
+// Package session holds the keepalive settings on which both ends of an agent's
+// stream must agree: a server disconnects a client that pings more often than it
+// permits, and without frequent pings broken streams are detected too late.
 package session
 
 import (
@@ -10,11 +9,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// The keepalive of an agent's connection. A broken connection is found by
-// either end within PingInterval + PingTimeout, which is under the 15 s after
-// which a silent member must be asked about.
+// The keepalive of an agent's connection. Either end detects a broken connection
+// within PingInterval + PingTimeout, which is less than the 15 s after which the
+// provider must be asked about a silent member.
 const (
-	// PingInterval is how long a connection may be quiet before an end pings.
+	// PingInterval is how long a connection may be idle before an end pings.
 	// gRPC for Go raises a client's interval to at least 10 s
 	// (google.golang.org/grpc/internal, KeepaliveMinPingTime).
 	PingInterval = 10 * time.Second
@@ -35,7 +34,7 @@ func Server() keepalive.ServerParameters {
 	return keepalive.ServerParameters{Time: PingInterval, Timeout: PingTimeout}
 }
 
-// Enforcement returns what a server tolerates from its clients.
+// Enforcement returns the pings that a server permits.
 func Enforcement() keepalive.EnforcementPolicy {
 	return keepalive.EnforcementPolicy{MinTime: MinPingInterval, PermitWithoutStream: true}
 }

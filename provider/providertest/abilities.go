@@ -15,15 +15,15 @@ import (
 // An abilityPromise is one sentence of the contract of an ability.
 type abilityPromise struct {
 	name  string
-	check func(*bench, provider.Abilities)
+	check func(*fixture, provider.Abilities)
 }
 
-var accountPromises = []abilityPromise{{"it has a name that stays", checkAccount}}
+var accountPromises = []abilityPromise{{"its name does not change", checkAccount}}
 
 var imagePromises = []abilityPromise{
 	{"machines start from the resolved image", checkImage},
-	{"two looks agree", checkImageTwice},
-	{"a name that nothing fits is not found", checkNoImage},
+	{"two lookups agree", checkImageTwice},
+	{"a name without a match is not found", checkNoImage},
 	{"a context that has ended is no answer", checkImageCancelled},
 }
 
@@ -51,8 +51,7 @@ var balancerPromises = []abilityPromise{
 	{"a context that has ended fails every call and is no answer", checkBalancerCancelled},
 }
 
-// runAbilities checks the abilities for which the subject names something to
-// use them on.
+// runAbilities checks the abilities for which the subject has an input.
 func runAbilities(t *testing.T, newSubject func(t *testing.T) Subject) {
 	s := newSubject(t)
 	for _, a := range []struct {
@@ -71,7 +70,7 @@ func runAbilities(t *testing.T, newSubject func(t *testing.T) Subject) {
 		}
 		for _, p := range a.promises {
 			t.Run(a.name+"/"+p.name, func(t *testing.T) {
-				b := newBench(t, newSubject(t))
+				b := newFixture(t, newSubject(t))
 				p.check(b, b.abilities(a.name))
 			})
 		}
@@ -79,24 +78,24 @@ func runAbilities(t *testing.T, newSubject func(t *testing.T) Subject) {
 }
 
 // abilities requires the provider to have the named one.
-func (b *bench) abilities(name string) provider.Abilities {
+func (b *fixture) abilities(name string) provider.Abilities {
 	b.Helper()
 	can := provider.AbilitiesOf(b.Provider)
 	has := map[string]bool{
 		"account": can.Account != nil, "images": can.Images != nil, "subnets": can.Subnets != nil, "types": can.Types != nil, "load balancers": can.Balancers != nil,
 	}
-	require.True(b, has[name], "the subject names something for an ability that the provider does not have")
+	require.True(b, has[name], "the subject has an input for an ability that the provider does not have")
 	return can
 }
 
-// ended returns a context that is over.
-func (b *bench) ended() context.Context {
+// endedContext returns a context that has ended.
+func (b *fixture) endedContext() context.Context {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	return ctx
 }
 
-func checkAccount(b *bench, can provider.Abilities) {
+func checkAccount(b *fixture, can provider.Abilities) {
 	first, err := can.Account.Account(b.Context())
 	require.NoError(b, err)
 	require.NotEmpty(b, first)
@@ -105,7 +104,7 @@ func checkAccount(b *bench, can provider.Abilities) {
 	require.Equal(b, first, again)
 }
 
-func checkImage(b *bench, can provider.Abilities) {
+func checkImage(b *fixture, can provider.Abilities) {
 	id, err := can.Images.ResolveImage(b.Context(), b.Image)
 	require.NoError(b, err)
 	require.NotEmpty(b, id)
@@ -116,7 +115,7 @@ func checkImage(b *bench, can provider.Abilities) {
 	b.create(s)
 }
 
-func checkImageTwice(b *bench, can provider.Abilities) {
+func checkImageTwice(b *fixture, can provider.Abilities) {
 	first, err := can.Images.ResolveImage(b.Context(), b.Image)
 	require.NoError(b, err)
 	second, err := can.Images.ResolveImage(b.Context(), b.Image)
@@ -124,21 +123,21 @@ func checkImageTwice(b *bench, can provider.Abilities) {
 	require.Equal(b, first, second)
 }
 
-func checkNoImage(b *bench, can provider.Abilities) {
+func checkNoImage(b *fixture, can provider.Abilities) {
 	q := b.Image
 	q.Name = "no-such-image-" + b.owner.Installation
 	id, err := can.Images.ResolveImage(b.Context(), q)
-	b.refused(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, err)
 	require.Empty(b, id)
 }
 
-func checkImageCancelled(b *bench, can provider.Abilities) {
-	id, err := can.Images.ResolveImage(b.ended(), b.Image)
-	b.refused(nstance.Unavailable, err)
+func checkImageCancelled(b *fixture, can provider.Abilities) {
+	id, err := can.Images.ResolveImage(b.endedContext(), b.Image)
+	b.requireCode(nstance.Unavailable, err)
 	require.Empty(b, id)
 }
 
-func checkFree(b *bench, can provider.Abilities) {
+func checkFree(b *fixture, can provider.Abilities) {
 	free, err := can.Subnets.FreeAddresses(b.Context(), b.Subnets)
 	require.NoError(b, err)
 	for _, s := range b.Subnets {
@@ -147,7 +146,7 @@ func checkFree(b *bench, can provider.Abilities) {
 	}
 }
 
-func checkFreeFalls(b *bench, can provider.Abilities) {
+func checkFreeFalls(b *fixture, can provider.Abilities) {
 	subnet := b.Subnets[0]
 	before, err := can.Subnets.FreeAddresses(b.Context(), b.Subnets)
 	require.NoError(b, err)
@@ -160,19 +159,19 @@ func checkFreeFalls(b *bench, can provider.Abilities) {
 	})
 }
 
-func checkNoSubnet(b *bench, can provider.Abilities) {
+func checkNoSubnet(b *fixture, can provider.Abilities) {
 	unknown := "no-such-subnet-" + b.owner.Installation
 	free, err := can.Subnets.FreeAddresses(b.Context(), []string{unknown})
-	require.False(b, err == nil && free[unknown] > 0, "%d addresses are free in a subnet that is not there", free[unknown])
+	require.False(b, err == nil && free[unknown] > 0, "%d addresses are free in a subnet that does not exist", free[unknown])
 }
 
-func checkFreeCancelled(b *bench, can provider.Abilities) {
-	free, err := can.Subnets.FreeAddresses(b.ended(), b.Subnets)
-	b.refused(nstance.Unavailable, err)
+func checkFreeCancelled(b *fixture, can provider.Abilities) {
+	free, err := can.Subnets.FreeAddresses(b.endedContext(), b.Subnets)
+	b.requireCode(nstance.Unavailable, err)
 	require.Empty(b, free)
 }
 
-func checkTypes(b *bench, can provider.Abilities) {
+func checkTypes(b *fixture, can provider.Abilities) {
 	archs, err := can.Types.TypeArchs(b.Context(), b.Types)
 	require.NoError(b, err)
 	for _, name := range b.Types {
@@ -180,102 +179,102 @@ func checkTypes(b *bench, can provider.Abilities) {
 	}
 }
 
-func checkNoType(b *bench, can provider.Abilities) {
+func checkNoType(b *fixture, can provider.Abilities) {
 	const unknown = "no-such-type"
 	archs, err := can.Types.TypeArchs(b.Context(), append(slices.Clone(b.Types), unknown))
 	require.NoError(b, err)
 	require.NotContains(b, archs, unknown)
-	require.Contains(b, archs, b.Types[0], "one unknown name hides no other")
+	require.Contains(b, archs, b.Types[0], "an unknown name does not hide the others")
 }
 
-func checkTypesCancelled(b *bench, can provider.Abilities) {
-	archs, err := can.Types.TypeArchs(b.ended(), b.Types)
-	b.refused(nstance.Unavailable, err)
+func checkTypesCancelled(b *fixture, can provider.Abilities) {
+	archs, err := can.Types.TypeArchs(b.endedContext(), b.Types)
+	b.requireCode(nstance.Unavailable, err)
 	require.Empty(b, archs)
 }
 
-// member waits until m is a member of the load balancer, or is none.
-func (b *bench) member(can provider.Abilities, m nstance.Machine, want bool) {
+// waitMember waits until m is a member of the load balancer, or is not one.
+func (b *fixture) waitMember(can provider.Abilities, m nstance.Machine, want bool) {
 	b.Helper()
-	b.eventually("BalancerMembers never came round", func(ctx context.Context) (bool, error) {
+	b.eventually("BalancerMembers never showed the change", func(ctx context.Context) (bool, error) {
 		in, err := can.Balancers.BalancerMembers(ctx, b.Balancer)
 		return slices.Contains(in, m.ProviderID) == want, err
 	})
 }
 
-// joined makes n machines and lets them join.
-func (b *bench) joined(can provider.Abilities, n int) []nstance.Machine {
+// createJoined makes n machines that join the load balancer.
+func (b *fixture) createJoined(can provider.Abilities, n int) []nstance.Machine {
 	b.Helper()
 	var machines []nstance.Machine
 	for range n {
 		machines = append(machines, b.create(b.spec()))
 	}
 	require.NoError(b, can.Balancers.JoinBalancer(b.Context(), b.Balancer, machines))
-	b.Cleanup(func() { // before the machines go
+	b.Cleanup(func() { // before the machines are deleted
 		_ = can.Balancers.LeaveBalancer(context.WithoutCancel(b.Context()), b.Balancer, machines)
 	})
 	for _, m := range machines {
-		b.member(can, m, true)
+		b.waitMember(can, m, true)
 	}
 	return machines
 }
 
-func checkJoin(b *bench, can provider.Abilities) { b.joined(can, 2) }
+func checkJoin(b *fixture, can provider.Abilities) { b.createJoined(can, 2) }
 
-func checkJoinAgain(b *bench, can provider.Abilities) {
-	m := b.joined(can, 1)
+func checkJoinAgain(b *fixture, can provider.Abilities) {
+	m := b.createJoined(can, 1)
 	require.NoError(b, can.Balancers.JoinBalancer(b.Context(), b.Balancer, m))
-	b.member(can, m[0], true)
+	b.waitMember(can, m[0], true)
 }
 
-func checkLeave(b *bench, can provider.Abilities) {
-	m := b.joined(can, 2)
+func checkLeave(b *fixture, can provider.Abilities) {
+	m := b.createJoined(can, 2)
 	require.NoError(b, can.Balancers.LeaveBalancer(b.Context(), b.Balancer, m[:1]))
-	b.member(can, m[0], false)
-	b.member(can, m[1], true)
+	b.waitMember(can, m[0], false)
+	b.waitMember(can, m[1], true)
 }
 
-func checkLeaveAgain(b *bench, can provider.Abilities) {
-	m := b.joined(can, 1)
+func checkLeaveAgain(b *fixture, can provider.Abilities) {
+	m := b.createJoined(can, 1)
 	for range 2 {
 		require.NoError(b, can.Balancers.LeaveBalancer(b.Context(), b.Balancer, m))
-		b.member(can, m[0], false)
+		b.waitMember(can, m[0], false)
 	}
 }
 
-func checkLeaveGone(b *bench, can provider.Abilities) {
-	m := b.joined(can, 1)
+func checkLeaveGone(b *fixture, can provider.Abilities) {
+	m := b.createJoined(can, 1)
 	b.remove(m[0])
 	require.NoError(b, can.Balancers.LeaveBalancer(b.Context(), b.Balancer, m))
-	b.member(can, m[0], false)
+	b.waitMember(can, m[0], false)
 }
 
-func checkNoBalancer(b *bench, can provider.Abilities) {
+func checkNoBalancer(b *fixture, can provider.Abilities) {
 	m := []nstance.Machine{b.create(b.spec())}
 	lb := b.Balancer
 	if lb.ID = b.NoBalancer; lb.ID == "" {
 		lb.ID = "no-such-balancer"
 	}
 	_, err := can.Balancers.BalancerMembers(b.Context(), lb)
-	b.refused(nstance.NotFound, err)
-	b.refused(nstance.NotFound, can.Balancers.JoinBalancer(b.Context(), lb, m))
-	b.refused(nstance.NotFound, can.Balancers.LeaveBalancer(b.Context(), lb, m))
+	b.requireCode(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, can.Balancers.JoinBalancer(b.Context(), lb, m))
+	b.requireCode(nstance.NotFound, can.Balancers.LeaveBalancer(b.Context(), lb, m))
 }
 
-func checkBalancerArgs(b *bench, can provider.Abilities) {
+func checkBalancerArgs(b *fixture, can provider.Abilities) {
 	lb := b.Balancer
 	lb.Args = json.RawMessage(`{"no_such_argument": true}`)
 	_, err := can.Balancers.BalancerMembers(b.Context(), lb)
-	b.refused(nstance.Invalid, err)
+	b.requireCode(nstance.Invalid, err)
 	require.ErrorContains(b, err, "no_such_argument")
 }
 
-func checkBalancerCancelled(b *bench, can provider.Abilities) {
-	m := b.joined(can, 1)
-	in, err := can.Balancers.BalancerMembers(b.ended(), b.Balancer)
-	b.refused(nstance.Unavailable, err)
+func checkBalancerCancelled(b *fixture, can provider.Abilities) {
+	m := b.createJoined(can, 1)
+	in, err := can.Balancers.BalancerMembers(b.endedContext(), b.Balancer)
+	b.requireCode(nstance.Unavailable, err)
 	require.Empty(b, in)
-	b.refused(nstance.Unavailable, can.Balancers.JoinBalancer(b.ended(), b.Balancer, m))
-	b.refused(nstance.Unavailable, can.Balancers.LeaveBalancer(b.ended(), b.Balancer, m))
-	b.member(can, m[0], true)
+	b.requireCode(nstance.Unavailable, can.Balancers.JoinBalancer(b.endedContext(), b.Balancer, m))
+	b.requireCode(nstance.Unavailable, can.Balancers.LeaveBalancer(b.endedContext(), b.Balancer, m))
+	b.waitMember(can, m[0], true)
 }

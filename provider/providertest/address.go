@@ -12,9 +12,9 @@ import (
 // addressPromises are those of nstance.AddressMover, in the order of its comments.
 var addressPromises = []struct {
 	name  string
-	check func(b *bench, here nstance.AddressMover)
+	check func(b *fixture, mover nstance.AddressMover)
 }{
-	{"one that was taken is here", checkTaken},
+	{"one that was taken is held", checkTaken},
 	{"taking it again changes nothing", checkTakenAgain},
 	{"taking it moves it away from another machine", checkMoved},
 	{"one that does not exist is not found", checkNoAddress},
@@ -28,72 +28,72 @@ func runAddress(t *testing.T, newSubject func(t *testing.T) Subject) {
 	}
 	for _, p := range addressPromises {
 		t.Run(p.name, func(t *testing.T) {
-			b := newBench(t, newSubject(t))
-			here, ok := b.Provider.(nstance.AddressMover)
+			b := newFixture(t, newSubject(t))
+			mover, ok := b.Provider.(nstance.AddressMover)
 			require.True(t, ok, "Subject.Address is for providers that can move addresses")
-			p.check(b, here)
+			p.check(b, mover)
 		})
 	}
 }
 
-// holds waits until the machine has the address, or has it no more.
-func (b *bench) holds(m nstance.AddressMover, want bool) {
+// waitHolds waits until the machine has the address, or does not have it any more.
+func (b *fixture) waitHolds(m nstance.AddressMover, want bool) {
 	b.Helper()
-	b.eventually("HoldsAddress never came round", func(ctx context.Context) (bool, error) {
+	b.eventually("HoldsAddress never showed the change", func(ctx context.Context) (bool, error) {
 		held, err := m.HoldsAddress(ctx, b.Address)
 		return held == want, err
 	})
 }
 
-func checkTaken(b *bench, here nstance.AddressMover) {
-	require.NoError(b, here.TakeAddress(b.Context(), b.Address))
-	b.holds(here, true)
+func checkTaken(b *fixture, mover nstance.AddressMover) {
+	require.NoError(b, mover.TakeAddress(b.Context(), b.Address))
+	b.waitHolds(mover, true)
 }
 
-func checkTakenAgain(b *bench, here nstance.AddressMover) {
-	checkTaken(b, here)
-	checkTaken(b, here)
+func checkTakenAgain(b *fixture, mover nstance.AddressMover) {
+	checkTaken(b, mover)
+	checkTaken(b, mover)
 }
 
-func checkMoved(b *bench, here nstance.AddressMover) {
-	if b.Elsewhere == nil { // then the test has one machine only
+func checkMoved(b *fixture, mover nstance.AddressMover) {
+	if b.Elsewhere == nil { // the test has only one machine
 		return
 	}
 	for range 2 {
 		require.NoError(b, b.Elsewhere.TakeAddress(b.Context(), b.Address))
-		b.holds(b.Elsewhere, true)
-		b.holds(here, false)
-		require.NoError(b, here.TakeAddress(b.Context(), b.Address))
-		b.holds(here, true)
-		b.holds(b.Elsewhere, false)
+		b.waitHolds(b.Elsewhere, true)
+		b.waitHolds(mover, false)
+		require.NoError(b, mover.TakeAddress(b.Context(), b.Address))
+		b.waitHolds(mover, true)
+		b.waitHolds(b.Elsewhere, false)
 	}
 }
 
-func checkNoAddress(b *bench, here nstance.AddressMover) {
+func checkNoAddress(b *fixture, mover nstance.AddressMover) {
 	if b.NoAddress == "" {
 		return
 	}
-	b.refused(nstance.NotFound, here.TakeAddress(b.Context(), b.NoAddress))
-	held, err := here.HoldsAddress(b.Context(), b.NoAddress)
-	b.refused(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, mover.TakeAddress(b.Context(), b.NoAddress))
+	held, err := mover.HoldsAddress(b.Context(), b.NoAddress)
+	b.requireCode(nstance.NotFound, err)
 	require.False(b, held)
 }
 
-func checkEmptyAddress(b *bench, here nstance.AddressMover) {
-	err := here.TakeAddress(b.Context(), "")
-	b.refused(nstance.Invalid, err)
-	b.field("address", err)
-	_, err = here.HoldsAddress(b.Context(), "")
-	b.refused(nstance.Invalid, err)
+func checkEmptyAddress(b *fixture, mover nstance.AddressMover) {
+	err := mover.TakeAddress(b.Context(), "")
+	b.requireCode(nstance.Invalid, err)
+	b.requireField("address", err)
+	_, err = mover.HoldsAddress(b.Context(), "")
+	b.requireCode(nstance.Invalid, err)
 }
 
-func checkAddressCancelled(b *bench, here nstance.AddressMover) {
-	checkTaken(b, here)
+func checkAddressCancelled(b *fixture, mover nstance.AddressMover) {
+	checkTaken(b, mover)
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	b.refused(nstance.Unavailable, here.TakeAddress(ctx, b.Address))
-	held, err := here.HoldsAddress(ctx, b.Address)
-	b.refused(nstance.Unavailable, err)
+	b.requireCode(nstance.Unavailable, mover.TakeAddress(ctx, b.Address))
+	held, err := mover.HoldsAddress(ctx, b.Address)
+	b.requireCode(nstance.Unavailable, err)
 	require.False(b, held)
-	b.holds(here, true)
+	b.waitHolds(mover, true)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// gone deletes m until it is not found.
-func (b *bench) gone(m nstance.Machine) {
+// deleteUntilNotFound deletes m until it is not found.
+func (b *fixture) deleteUntilNotFound(m nstance.Machine) {
 	b.Helper()
 	b.eventually("Delete never became NotFound", func(ctx context.Context) (bool, error) {
 		err := b.Provider.Delete(ctx, m)
@@ -20,80 +20,80 @@ func (b *bench) gone(m nstance.Machine) {
 	})
 }
 
-func checkDelete(b *bench) {
+func checkDelete(b *fixture) {
 	s := b.spec()
 	m := b.create(s)
-	b.known(s.ID)
+	b.waitKnown(s.ID)
 	require.NoError(b, b.Provider.Delete(b.Context(), m))
-	b.gone(m)
+	b.deleteUntilNotFound(m)
 	_, err := b.Provider.Get(b.Context(), s.ID)
-	b.refused(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, err)
 	got, err := collect(b.Context(), b.Provider, b.owner)
 	require.NoError(b, err)
 	require.Empty(b, got, "listed after the proof of absence")
-	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))
+	b.requireCode(nstance.NotFound, b.Provider.Delete(b.Context(), m))
 }
 
-func checkDeleteOther(b *bench) {
+func checkDeleteOther(b *fixture) {
 	s := b.spec()
 	stays := b.create(s)
 	m := b.create(b.spec())
-	b.known(m.ID) // before that, not found is no proof
-	b.gone(m)
-	b.untouched(s, stays)
+	b.waitKnown(m.ID) // before that, not found is no proof
+	b.deleteUntilNotFound(m)
+	b.requireUnchanged(s, stays)
 }
 
-func checkDeleteUnknown(b *bench) {
+func checkDeleteUnknown(b *fixture) {
 	s := b.spec()
 	m := b.create(s)
-	b.known(s.ID) // before that, not found is no proof
-	b.gone(m)
-	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))
+	b.waitKnown(s.ID) // before that, not found is no proof
+	b.deleteUntilNotFound(m)
+	b.requireCode(nstance.NotFound, b.Provider.Delete(b.Context(), m))
 	b.create(b.spec())
-	b.refused(nstance.NotFound, b.Provider.Delete(b.Context(), m))
+	b.requireCode(nstance.NotFound, b.Provider.Delete(b.Context(), m))
 }
 
-func checkDeleteByID(b *bench) {
+func checkDeleteByID(b *fixture) {
 	s := b.spec()
 	b.create(s)
-	b.known(s.ID)
-	b.gone(nstance.Machine{ID: s.ID, Owner: s.Owner})
+	b.waitKnown(s.ID)
+	b.deleteUntilNotFound(nstance.Machine{ID: s.ID, Owner: s.Owner})
 	_, err := b.Provider.Get(b.Context(), s.ID)
-	b.refused(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, err)
 }
 
-func checkDeleteWrongID(b *bench) {
+func checkDeleteWrongID(b *fixture) {
 	s := b.spec()
 	m := b.create(s)
-	b.known(s.ID)
+	b.waitKnown(s.ID)
 	wrong := m
 	wrong.ID = b.spec().ID
-	b.refused(nstance.Conflict, b.Provider.Delete(b.Context(), wrong))
-	b.untouched(s, m)
+	b.requireCode(nstance.Conflict, b.Provider.Delete(b.Context(), wrong))
+	b.requireUnchanged(s, m)
 }
 
-func checkDeleteWrongOwner(b *bench) {
+func checkDeleteWrongOwner(b *fixture) {
 	s := b.spec()
 	m := b.create(s)
-	b.known(s.ID)
-	for name, owner := range others(s.Owner) {
+	b.waitKnown(s.ID)
+	for name, owner := range otherOwners(s.Owner) {
 		wrong := m
 		wrong.Owner = owner
 		err := b.Provider.Delete(b.Context(), wrong)
 		require.Error(b, err, "other %s", name)
-		b.refused(nstance.Conflict, err)
+		b.requireCode(nstance.Conflict, err)
 	}
-	b.untouched(s, m)
+	b.requireUnchanged(s, m)
 }
 
-func checkDeleteSwapped(b *bench) {
+func checkDeleteSwapped(b *fixture) {
 	s1, s2 := b.spec(), b.spec()
 	m1, m2 := b.create(s1), b.create(s2)
-	b.known(s1.ID)
-	b.known(s2.ID)
+	b.waitKnown(s1.ID)
+	b.waitKnown(s2.ID)
 	wrong := m1
 	wrong.ProviderID = m2.ProviderID
-	b.refused(nstance.Conflict, b.Provider.Delete(b.Context(), wrong))
-	b.untouched(s1, m1)
-	b.untouched(s2, m2)
+	b.requireCode(nstance.Conflict, b.Provider.Delete(b.Context(), wrong))
+	b.requireUnchanged(s1, m1)
+	b.requireUnchanged(s2, m2)
 }

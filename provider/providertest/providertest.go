@@ -21,10 +21,10 @@ import (
 // random installation ID and deletes it again, so the cloud need not be empty
 // and may be shared.
 type Subject struct {
-	// Provider is what is tested.
+	// Provider is the provider under test.
 	Provider nstance.Provider
 
-	// Shape fills in what this cloud needs of a spec: Image, InstanceType,
+	// Shape sets the fields of a spec that this cloud needs: Image, InstanceType,
 	// Subnet, Arch, Args. Nil leaves them empty.
 	Shape func(*nstance.MachineSpec)
 
@@ -32,9 +32,9 @@ type Subject struct {
 	// a spec that asks for it.
 	Spot bool
 
-	// UserData returns what the machine itself can read as its user data,
-	// waiting for it until ctx ends. Nil where the test cannot look into a
-	// machine: then that promise is not checked.
+	// UserData returns the user data that the machine itself reads. It waits for
+	// it until ctx ends. Nil where the test cannot read inside a machine: then
+	// that promise is not checked.
 	UserData func(ctx context.Context, m nstance.Machine) ([]byte, error)
 
 	// BadArgs are arguments that the provider must refuse, by the name of the
@@ -44,27 +44,26 @@ type Subject struct {
 
 	// Address is one that can move, for providers that are an
 	// nstance.AddressMover; the suite takes it. Empty: those promises are not
-	// checked. Elsewhere is the same cloud as another machine sees it, NoAddress
-	// an address that the cloud does not have; what needs one that is not
-	// given is not checked either.
+	// checked. Elsewhere is the view of another machine on the same cloud,
+	// NoAddress an address that the cloud does not have; promises that need a
+	// missing one are not checked.
 	Address   string
 	Elsewhere nstance.AddressMover
 	NoAddress string
 
-	// What the optional abilities are checked with; those for which nothing is
-	// given are not checked. An image query that some image fits; subnets that
-	// the cloud can count, of which the first takes another machine; instance
-	// types; a load balancer that the suite may use, and the ID of one that does
-	// not exist, in the cloud's spelling ("no-such-balancer" if empty).
+	// Inputs for the optional abilities; those without input are not checked. An
+	// image query that an image matches; subnets that the cloud can count, the
+	// first with a free address; instance types; a load balancer that the suite
+	// may use, and the ID of one that does not exist, in the cloud's format
+	// ("no-such-balancer" if empty).
 	Image      nstance.ImageQuery
 	Subnets    []string
 	Types      []string
 	Balancer   nstance.LoadBalancer
 	NoBalancer string
 
-	// Wait is how long to wait for what a cloud does in its own time: knowing
-	// a fresh machine, and letting go of a deleted one. 10 seconds; give real
-	// clouds minutes.
+	// Wait bounds how long a cloud may take to show a new machine and to remove a
+	// deleted one. 10 seconds; use minutes for real clouds.
 	Wait time.Duration
 }
 
@@ -73,7 +72,7 @@ type Subject struct {
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	for _, p := range promises {
 		t.Run(p.name, func(t *testing.T) {
-			p.check(newBench(t, newSubject(t)))
+			p.check(newFixture(t, newSubject(t)))
 		})
 	}
 	t.Run("market", func(t *testing.T) { runMarket(t, newSubject) })
@@ -82,7 +81,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	t.Run("ability", func(t *testing.T) { runAbilities(t, newSubject) })
 	if s := newSubject(t); s.UserData != nil {
 		t.Run("user data/reaches the machine unchanged", func(t *testing.T) {
-			checkUserData(newBench(t, newSubject(t)))
+			checkUserData(newFixture(t, newSubject(t)))
 		})
 	}
 }
@@ -90,7 +89,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 // A promise is one sentence of the contract.
 type promise struct {
 	name  string
-	check func(*bench)
+	check func(*fixture)
 }
 
 var promises = []promise{
@@ -122,26 +121,26 @@ var promises = []promise{
 	{"context/one that ends during a listing fails it", checkCancelledList},
 }
 
-// A bench is a subject with the test that uses it.
-type bench struct {
+// A fixture is a subject with the test that uses it.
+type fixture struct {
 	*testing.T
 	Subject
 	owner nstance.Owner
 }
 
-func newBench(t *testing.T, s Subject) *bench {
+func newFixture(t *testing.T, s Subject) *fixture {
 	require.NotNil(t, s.Provider, "the subject needs a provider")
 	if s.Wait == 0 {
 		s.Wait = 10 * time.Second
 	}
-	b := &bench{T: t, Subject: s, owner: nstance.Owner{
+	b := &fixture{T: t, Subject: s, owner: nstance.Owner{
 		Installation: strings.ToLower(rand.Text()), Cluster: "suite", Shard: "a", Tenant: "default",
 	}}
 	return b
 }
 
-// spec returns a fresh, valid spec of the bench's owner.
-func (b *bench) spec() nstance.MachineSpec {
+// spec returns a fresh, valid spec of the fixture's owner.
+func (b *fixture) spec() nstance.MachineSpec {
 	b.Helper()
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	id, err := nstance.NewInstanceID("tst", now)
@@ -156,8 +155,8 @@ func (b *bench) spec() nstance.MachineSpec {
 	return s
 }
 
-// create makes the machine of s and sees to its deletion.
-func (b *bench) create(s nstance.MachineSpec) nstance.Machine {
+// create makes the machine of s, and deletes it after the test.
+func (b *fixture) create(s nstance.MachineSpec) nstance.Machine {
 	b.Helper()
 	m, err := b.Provider.Create(b.Context(), s)
 	require.NoError(b, err)
@@ -165,8 +164,8 @@ func (b *bench) create(s nstance.MachineSpec) nstance.Machine {
 	return m
 }
 
-// remove deletes m until it is not found, whatever the test thought of it.
-func (b *bench) remove(m nstance.Machine) {
+// remove deletes m until it is not found, whether or not the test failed.
+func (b *fixture) remove(m nstance.Machine) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), b.Wait)
 	defer cancel()
 	err := poll(ctx, func() (bool, error) {
@@ -179,7 +178,7 @@ func (b *bench) remove(m nstance.Machine) {
 }
 
 // eventually waits until try is true. An error ends the test.
-func (b *bench) eventually(what string, try func(ctx context.Context) (bool, error)) {
+func (b *fixture) eventually(what string, try func(ctx context.Context) (bool, error)) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), b.Wait)
 	defer cancel()
@@ -205,10 +204,10 @@ func poll(ctx context.Context, try func() (bool, error)) error {
 	}
 }
 
-// known waits until Get knows m, and returns what it says.
-func (b *bench) known(id nstance.InstanceID) (m nstance.Machine) {
+// waitKnown waits until Get finds the machine, and returns it.
+func (b *fixture) waitKnown(id nstance.InstanceID) (m nstance.Machine) {
 	b.Helper()
-	b.eventually("Get never knew the machine", func(ctx context.Context) (_ bool, err error) {
+	b.eventually("Get never found the machine", func(ctx context.Context) (_ bool, err error) {
 		m, err = b.Provider.Get(ctx, id)
 		if nstance.CodeOf(err) == nstance.NotFound {
 			return false, nil
@@ -218,8 +217,8 @@ func (b *bench) known(id nstance.InstanceID) (m nstance.Machine) {
 	return m
 }
 
-// listed waits until List of owner yields at least n machines, and returns them.
-func (b *bench) listed(owner nstance.Owner, n int) (out []nstance.Machine) {
+// waitListed waits until List of owner yields at least n machines, and returns them.
+func (b *fixture) waitListed(owner nstance.Owner, n int) (out []nstance.Machine) {
 	b.Helper()
 	b.eventually("List never showed them all", func(ctx context.Context) (_ bool, err error) {
 		out, err = collect(ctx, b.Provider, owner)
@@ -239,8 +238,8 @@ func collect(ctx context.Context, p nstance.Provider, owner nstance.Owner) ([]ns
 	return out, nil
 }
 
-// marked requires m to carry the marks of s.
-func (b *bench) marked(s nstance.MachineSpec, m nstance.Machine) {
+// requireMarks requires m to have the marks of s.
+func (b *fixture) requireMarks(s nstance.MachineSpec, m nstance.Machine) {
 	b.Helper()
 	require.Equal(b, s.ID, m.ID, "instance ID")
 	require.Equal(b, s.Owner, m.Owner, "owner")
@@ -251,10 +250,10 @@ func (b *bench) marked(s nstance.MachineSpec, m nstance.Machine) {
 	require.NotEmpty(b, m.Status, "status; use StatusUnknown where there is none")
 }
 
-// refused requires err to be of the given code, classified by the provider.
-func (b *bench) refused(code nstance.Code, err error) {
+// requireCode requires err to have the given code, classified by the provider.
+func (b *fixture) requireCode(code nstance.Code, err error) {
 	b.Helper()
 	require.Error(b, err)
-	require.True(b, classified(err), "the error carries no code: %v", err)
+	require.True(b, classified(err), "the error has no code: %v", err)
 	require.Equal(b, code, nstance.CodeOf(err), "code of: %v", err)
 }

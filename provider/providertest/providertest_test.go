@@ -329,7 +329,7 @@ var diseases = map[string]disease{
 	"knows every market": {"market/an unknown market is refused", spoilt(func(s *nstance.MachineSpec) { s.Market = nstance.Spot })},
 	"ignores args":       {"args/an unacceptable no_such_argument is refused by name", spoilt(func(s *nstance.MachineSpec) { s.Args = nil })},
 	"mangles user data":  {"user data/reaches the machine unchanged", spoilt(func(s *nstance.MachineSpec) { s.UserData = []byte(strings.ToUpper(string(s.UserData))) })},
-	"takes no address": {"address/one that was taken is here", func(p *parts, _ *simcloud.Cloud) {
+	"takes no address": {"address/one that was taken is held", func(p *parts, _ *simcloud.Cloud) {
 		p.take = func(context.Context, string) error { return nil }
 	}},
 	"holds every address": {"address/taking it moves it away from another machine", func(p *parts, c *simcloud.Cloud) {
@@ -356,13 +356,13 @@ var diseases = map[string]disease{
 			return held, err
 		}
 	}},
-	"finds every image": {"ability/images/a name that nothing fits is not found", func(p *parts, c *simcloud.Cloud) {
+	"finds every image": {"ability/images/a name without a match is not found", func(p *parts, c *simcloud.Cloud) {
 		p.ImageResolver = images(func(ctx context.Context, q nstance.ImageQuery) (string, error) {
 			q.Name = ""
 			return c.ResolveImage(ctx, q)
 		})
 	}},
-	"finds another image each time": {"ability/images/two looks agree", func(p *parts, _ *simcloud.Cloud) {
+	"finds another image each time": {"ability/images/two lookups agree", func(p *parts, _ *simcloud.Cloud) {
 		n := 0
 		p.ImageResolver = images(func(context.Context, nstance.ImageQuery) (string, error) {
 			n++

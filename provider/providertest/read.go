@@ -9,30 +9,30 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-func checkGetMarks(b *bench) {
+func checkGetMarks(b *fixture) {
 	s := b.spec()
 	made := b.create(s)
-	m := b.known(s.ID) // whatever Get answers first must be the whole truth
-	b.marked(s, m)
+	m := b.waitKnown(s.ID) // the first answer of Get must be complete
+	b.requireMarks(s, m)
 	require.Equal(b, made.ProviderID, m.ProviderID)
 }
 
-func checkGetUnknown(b *bench) {
+func checkGetUnknown(b *fixture) {
 	b.create(b.spec())
 	_, err := b.Provider.Get(b.Context(), b.spec().ID)
-	b.refused(nstance.NotFound, err)
+	b.requireCode(nstance.NotFound, err)
 }
 
-func checkGetTwice(b *bench) {
+func checkGetTwice(b *fixture) {
 	s := b.spec()
 	b.create(s)
-	first, second := b.known(s.ID), b.known(s.ID)
-	second.Status = first.Status // the one thing that may move
+	first, second := b.waitKnown(s.ID), b.waitKnown(s.ID)
+	second.Status = first.Status // may change
 	second.Addresses = first.Addresses
 	require.Equal(b, first, second)
 }
 
-func checkListMarks(b *bench) {
+func checkListMarks(b *fixture) {
 	s := b.spec()
 	made := b.create(s)
 	filter := s.Owner
@@ -43,17 +43,17 @@ func checkListMarks(b *bench) {
 		return len(got) > 0, err
 	})
 	require.Len(b, got, 1)
-	b.marked(s, got[0])
+	b.requireMarks(s, got[0])
 	require.Equal(b, made.ProviderID, got[0].ProviderID)
 }
 
-func checkListOnce(b *bench) {
+func checkListOnce(b *fixture) {
 	const n = 12
 	var want, got []nstance.InstanceID
 	for range n {
 		want = append(want, b.create(b.spec()).ID)
 	}
-	for _, m := range b.listed(b.owner, n) {
+	for _, m := range b.waitListed(b.owner, n) {
 		got = append(got, m.ID)
 	}
 	slices.Sort(want)
@@ -61,9 +61,9 @@ func checkListOnce(b *bench) {
 	require.Equal(b, want, got)
 }
 
-// apart makes one machine of the bench's owner and one of each of the others,
-// and requires a listing by each to show its own only.
-func (b *bench) apart(owners ...nstance.Owner) {
+// requireSeparateLists makes one machine of the fixture's owner and one of each other
+// owner, and requires a listing of each to show only its own.
+func (b *fixture) requireSeparateLists(owners ...nstance.Owner) {
 	b.Helper()
 	mine := []nstance.MachineSpec{b.spec()}
 	for _, o := range owners {
@@ -75,37 +75,37 @@ func (b *bench) apart(owners ...nstance.Owner) {
 		b.create(s)
 	}
 	for _, s := range mine {
-		got := b.listed(s.Owner, 1)
+		got := b.waitListed(s.Owner, 1)
 		require.Len(b, got, 1, "listed for %+v", s.Owner)
-		b.marked(s, got[0])
+		b.requireMarks(s, got[0])
 	}
 }
 
-func checkListInstallation(b *bench) { b.apart(others(b.owner)["installation"]) }
+func checkListInstallation(b *fixture) { b.requireSeparateLists(otherOwners(b.owner)["installation"]) }
 
-func checkListShard(b *bench) {
-	o := others(b.owner)
-	b.apart(o["cluster"], o["shard"])
+func checkListShard(b *fixture) {
+	o := otherOwners(b.owner)
+	b.requireSeparateLists(o["cluster"], o["shard"])
 }
 
-func checkListTenant(b *bench) {
-	b.apart(others(b.owner)["tenant"])
+func checkListTenant(b *fixture) {
+	b.requireSeparateLists(otherOwners(b.owner)["tenant"])
 	all := b.owner
 	all.Tenant = ""
-	require.Len(b, b.listed(all, 2), 2, "listed for every tenant")
+	require.Len(b, b.waitListed(all, 2), 2, "listed for every tenant")
 }
 
-func checkListEmpty(b *bench) {
+func checkListEmpty(b *fixture) {
 	got, err := collect(b.Context(), b.Provider, b.owner)
 	require.NoError(b, err)
 	require.Empty(b, got)
 }
 
-func checkListBreak(b *bench) {
+func checkListBreak(b *fixture) {
 	for range 3 {
 		b.create(b.spec())
 	}
-	b.listed(b.owner, 3)
+	b.waitListed(b.owner, 3)
 	seen := 0
 	for _, err := range b.Provider.List(b.Context(), b.owner) {
 		require.NoError(b, err)
@@ -113,29 +113,29 @@ func checkListBreak(b *bench) {
 		break
 	}
 	require.Equal(b, 1, seen)
-	require.Len(b, b.listed(b.owner, 3), 3, "listed afterwards")
+	require.Len(b, b.waitListed(b.owner, 3), 3, "listed afterwards")
 }
 
-func checkCancelled(b *bench) {
+func checkCancelled(b *fixture) {
 	s := b.spec()
 	m := b.create(s)
-	b.known(s.ID)
+	b.waitKnown(s.ID)
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	_, err := b.Provider.Get(ctx, s.ID)
-	b.noAnswer("Get", err)
+	b.requireNoAnswer("Get", err)
 	_, err = collect(ctx, b.Provider, b.owner)
-	b.noAnswer("List", err)
-	b.noAnswer("Delete", b.Provider.Delete(ctx, m))
-	b.untouched(s, m)
+	b.requireNoAnswer("List", err)
+	b.requireNoAnswer("Delete", b.Provider.Delete(ctx, m))
+	b.requireUnchanged(s, m)
 	fresh := b.spec()
 	made, err := b.Provider.Create(ctx, fresh)
 	b.Cleanup(func() { b.removeIfAny(made, fresh) })
-	b.noAnswer("Create", err)
+	b.requireNoAnswer("Create", err)
 }
 
-// removeIfAny deletes the machine of s if there is one after all.
-func (b *bench) removeIfAny(made nstance.Machine, s nstance.MachineSpec) {
+// removeIfAny deletes the machine of s if it was made.
+func (b *fixture) removeIfAny(made nstance.Machine, s nstance.MachineSpec) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), b.Wait)
 	defer cancel()
 	if made.ProviderID == "" {
@@ -146,19 +146,19 @@ func (b *bench) removeIfAny(made nstance.Machine, s nstance.MachineSpec) {
 	}
 }
 
-// noAnswer requires err to say that nothing was learned.
-func (b *bench) noAnswer(op string, err error) {
+// requireNoAnswer requires err to mean that there was no answer.
+func (b *fixture) requireNoAnswer(op string, err error) {
 	b.Helper()
 	require.Error(b, err, "%s after its context ended", op)
 	code := nstance.CodeOf(err)
 	require.Contains(b, []nstance.Code{nstance.Unavailable, nstance.Ambiguous}, code, "%s: %v", op, err)
 }
 
-func checkCancelledList(b *bench) {
+func checkCancelledList(b *fixture) {
 	for range 3 {
 		b.create(b.spec())
 	}
-	b.listed(b.owner, 3)
+	b.waitListed(b.owner, 3)
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	var seen int
@@ -170,10 +170,10 @@ func checkCancelledList(b *bench) {
 		seen++
 		cancel()
 	}
-	// A page that had arrived may still be yielded, but then it must be all.
+	// A page that has arrived may still be yielded if it is the last one.
 	if last == nil {
 		require.Equal(b, 3, seen, "a listing that was cut off ended without an error")
 		return
 	}
-	b.noAnswer("List", last)
+	b.requireNoAnswer("List", last)
 }

@@ -10,10 +10,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Dated checks that a store over HTTP knows what time it is at its back end,
-// from answers to reads, writes and deletions, be they good or bad. Of the calls
-// only the dates count. Open opens it over a service whose clock is off by so
-// much.
+// Dated checks that a store over HTTP reads its back end's clock from answers to
+// reads, writes and deletions, errors included. Results of the calls are ignored.
+// Open opens the store over a service whose clock is off by that much.
 func Dated(t *testing.T, open func(t *testing.T, off time.Duration) storage.Store) {
 	for name, call := range map[string]func(context.Context, storage.Store) error{
 		"get":    func(ctx context.Context, s storage.Store) error { _, err := s.Get(ctx, "a"); return err },

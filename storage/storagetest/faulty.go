@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// An Op names a call of a store. The empty Op stands for any.
+// An Op names a call of a store. The empty Op matches any.
 type Op string
 
 // The calls.
@@ -22,24 +22,24 @@ const (
 	List        Op = "list"
 )
 
-// A Mode is where a call is cut.
+// A Mode is how a call fails.
 type Mode int
 
 // The modes.
 const (
 	Refuse Mode = iota // the call never reaches the store
-	Lose               // it is carried out, its answer is lost; a list breaks at its end
-	Late               // it fails now, and is carried out when Land is called; for writes
+	Lose               // it takes effect, its answer is lost; a list breaks at its end
+	Late               // it fails now, and takes effect when Land is called; for writes
 )
 
-// A Fault makes calls fail, or lets something happen just before them.
+// A Fault makes calls fail, or runs a function just before them.
 type Fault struct {
 	Op     Op     // which call; empty: any
 	Prefix string // of the key; empty: any
 	Skip   int    // let that many matching calls pass first
 	Times  int    // then hit that many; 0 means one, negative means all
 	Mode   Mode
-	Err    error  // what the caller is told; nil: Unavailable
+	Err    error  // the caller's error; nil: Unavailable
 	Do     func() // runs before each call that is hit; may use the store beneath
 	Pass   bool   // only Do: the call itself is left alone
 }
@@ -84,7 +84,7 @@ func (f *Faulty) Heal() {
 	f.faults = nil
 }
 
-// Land carries out the late writes, in order; their outcome is nobody's.
+// Land carries out the late writes, in order, and ignores their errors.
 func (f *Faulty) Land() {
 	f.mu.Lock()
 	late := f.late

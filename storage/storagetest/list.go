@@ -22,8 +22,8 @@ func BadKeys() []string {
 	}
 }
 
-// many writes the keys, several at a time.
-func many(t *testing.T, s storage.Store, keys []string) {
+// putAll writes the keys, several at a time.
+func putAll(t *testing.T, s storage.Store, keys []string) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for part := range slices.Chunk(keys, len(keys)/16+1) {
@@ -49,15 +49,15 @@ func list(t *testing.T, s storage.Store, prefix, after string) []string {
 	return keys
 }
 
-// listAll wants more keys than one page of any back end has: Azure Blob Storage
-// answers with up to 5,000 (learn.microsoft.com/rest/api/storageservices/list-blobs).
+// listAll uses more keys than one page of any back end has: Azure Blob Storage
+// returns up to 5,000 (learn.microsoft.com/rest/api/storageservices/list-blobs).
 func listAll(t *testing.T, s storage.Store) {
 	require.Empty(t, list(t, s, "", ""))
 	var keys []string
 	for i := range 10_000 {
 		keys = append(keys, fmt.Sprintf("big/%d/%05d", i%3, i))
 	}
-	many(t, s, keys)
+	putAll(t, s, keys)
 	slices.Sort(keys)
 	require.Equal(t, keys, list(t, s, "", ""))
 	require.Equal(t, keys[7000:], list(t, s, "", keys[6999]))
@@ -66,7 +66,7 @@ func listAll(t *testing.T, s storage.Store) {
 func listPart(t *testing.T, s storage.Store) {
 	// '-' and '.' sort before '/', digits and letters after it.
 	keys := []string{"a-b/x", "a.b", "a/b", "a/b-c", "a/b.c", "a/c/d", "a0", "aa/b", "b/B", "b/b"}
-	many(t, s, keys)
+	putAll(t, s, keys)
 	for _, c := range []struct {
 		prefix, after string
 		want          []string
@@ -106,9 +106,9 @@ func listEntries(t *testing.T, s storage.Store) {
 	require.Equal(t, []storage.Entry{{Key: "a/1", Version: v1, Size: 6}, {Key: "a/2", Version: v2}}, got)
 }
 
-// listFolders wants what storage.Folders says, of any store.
+// listFolders checks storage.Folders with any store.
 func listFolders(t *testing.T, s storage.Store) {
-	many(t, s, []string{"a", "b/x/1", "b/x/2", "b/x-y/1", "b/y/z/1", "b/z", "c/1"})
+	putAll(t, s, []string{"a", "b/x/1", "b/x/2", "b/x-y/1", "b/y/z/1", "b/z", "c/1"})
 	for prefix, want := range map[string][]string{"": {"b", "c"}, "b/": {"x", "x-y", "y"}, "b/y/": {"z"}, "c/": nil, "d/": nil} {
 		var names []string
 		for name, err := range storage.Folders(t.Context(), s, prefix) {
@@ -119,14 +119,14 @@ func listFolders(t *testing.T, s storage.Store) {
 	}
 }
 
-// listRewritten lists again and again while every key is replaced.
+// listRewritten lists repeatedly while every key is replaced.
 func listRewritten(t *testing.T, s storage.Store) {
 	const writers, rounds = 4, 5
 	var keys []string
 	for i := range 300 {
 		keys = append(keys, fmt.Sprintf("instance/z1/default/web/%03d.json", i))
 	}
-	many(t, s, keys)
+	putAll(t, s, keys)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	written := make(chan struct{}, writers)
@@ -169,7 +169,7 @@ func replace(ctx context.Context, s storage.Store, key string, data []byte) erro
 }
 
 func listBreak(t *testing.T, s storage.Store) {
-	many(t, s, []string{"a/1", "a/2", "a/3"})
+	putAll(t, s, []string{"a/1", "a/2", "a/3"})
 	seq := s.List(t.Context(), "a/", "")
 	for e := range seq { //nolint:errcheck // an error would not have this key
 		require.Equal(t, "a/1", e.Key)
@@ -184,7 +184,7 @@ func listBreak(t *testing.T, s storage.Store) {
 }
 
 func listCancelled(t *testing.T, s storage.Store) {
-	many(t, s, []string{"a/1", "a/2", "a/3"})
+	putAll(t, s, []string{"a/1", "a/2", "a/3"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var last error

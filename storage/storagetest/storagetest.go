@@ -1,6 +1,5 @@
 // Package storagetest checks that a storage.Store keeps its promises, one
-// subtest for each, and makes stores fail on purpose for the tests of those
-// who use them.
+// subtest for each, and injects faults into stores for the tests of their users.
 package storagetest
 
 import (
@@ -91,7 +90,7 @@ func absentOnce(t *testing.T, s storage.Store) {
 	holds(t, s, key, "1", v)
 }
 
-// race lets 16 writers run at once and returns who was told that he won.
+// race runs 16 writers at once and returns those that succeeded.
 func race(t *testing.T, write func(data []byte) (storage.Version, error)) (winner string, v storage.Version) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -154,8 +153,8 @@ func matchRace(t *testing.T, s storage.Store) {
 	}
 }
 
-// getAgain repeats a get that the store could not answer. One emulator may read
-// an object while it is replaced, which the checksum shows.
+// getAgain repeats a get without an answer. An emulator may read an object while it
+// is replaced, which the checksum detects.
 func getAgain(ctx context.Context, s storage.Store) (obj storage.Object, err error) {
 	for range 10 {
 		if obj, err = s.Get(ctx, key); nstance.CodeOf(err) != nstance.Unavailable {
@@ -269,7 +268,7 @@ func tooLarge(t *testing.T, s storage.Store) {
 	require.ErrorIs(t, err, nstance.NotFound)
 }
 
-// calls names every call of a store on one key.
+// calls returns every call of a store for one key, by name.
 func calls(ctx context.Context, s storage.Store, key string, v storage.Version) map[string]error {
 	_, get := s.Get(ctx, key)
 	_, absent := s.PutIfAbsent(ctx, key, []byte("x"))
