@@ -82,6 +82,7 @@ var floors = []struct {
 	{"./server/internal/groups", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/keys", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/operators", belowRooms, clouds, "a room knows no other room and not the server"},
+	{"./server/internal/peers", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/registrar", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/dev", anyOwn, clouds, "single-machine mode builds quickly"},
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},

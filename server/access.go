@@ -147,6 +147,19 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return wire.Status(serve(ctx)) // the session ends with its certificate
 }
 
+// peerStream admits other servers of the shard, which TLS has verified, to the methods
+// that access names.
+func (s *Server) peerStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	id, err := ports.IdentityOf(ss.Context())
+	if err == nil && !slices.Contains(access[info.FullMethod], id.Role) {
+		err = forbidden(info.FullMethod, id.Role)
+	}
+	if err != nil {
+		return wire.Status(err)
+	}
+	return wire.Status(s.expiry.Serve(ss.Context(), id, func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }))
+}
+
 // calledStream is a stream whose context knows the caller.
 type calledStream struct {
 	grpc.ServerStream

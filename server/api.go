@@ -22,7 +22,7 @@ func (s *Server) newOperators() *operators.Service {
 		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config, Now: s.opts.Now, Store: s.store, Events: s.cache,
 		Keys: s.keys, Ring: s.keys.Ring, Issuer: s.keys.Identity.Issuer,
 		Announce: s.announce, InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
-		LeaderAddress: s.leaderAddress, Standbys: s.peers.list,
+		LeaderAddress: s.leaderAddress, Standbys: s.peers.List,
 	})
 }
 

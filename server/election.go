@@ -2,18 +2,43 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"iter"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/server/internal/peers"
 	"github.com/nstance-go/nstance/storage/lease"
 )
+
+// newPeers returns the connections to the other servers of the shard.
+func (s *Server) newPeers() *peers.Peers {
+	return peers.New(peers.Options{
+		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Log: s.log,
+		TTL:         func() time.Duration { return s.config().Shard.Election.TTL },
+		Address:     func() string { return s.advertised().Operator },
+		Certificate: func() (*tls.Certificate, error) { return s.keys.Certificate() },
+		Pool:        func() *x509.CertPool { return s.keys.Identity.Pool() },
+		Announcements: func(ctx context.Context) (iter.Seq[lease.Announcement], error) {
+			holder, ok := s.elector.(interface {
+				Announcements(ctx context.Context) iter.Seq[lease.Announcement]
+			})
+			if s.term.Load() == nil || !ok {
+				return nil, s.standingBy()
+			}
+			return holder.Announcements(ctx), nil
+		},
+	})
+}
 
 // elect returns this server's part in the lease that it shares with others.
 func (s *Server) elect() (lease.Elector, error) {
 	conf, at := s.config(), s.advertised()
 	return lease.New(s.store, conf.Shard.ID, &lease.Options{
 		Address: at.Operator, Registration: at.Registration, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
-		Watch: s.peers.listen, Standby: s.peers.known, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
+		Watch: s.peers.Listen, Standby: s.peers.HasStandby, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
 	})
 }
 

@@ -69,10 +69,10 @@ func HasExecutor(s *Server, tenant nstance.TenantID) bool {
 func AdminWatches(s *Server) int { return s.operators.AdminWatches() }
 
 // Standbys returns how many other servers listen to this one.
-func Standbys(s *Server) int { return s.peers.count(func(b standby) bool { return b.streams > 0 }) }
+func Standbys(s *Server) int { return s.peers.Connected() }
 
 // Relief reports whether one of them has never failed to take the address.
-func Relief(s *Server) bool { return s.peers.relief() }
+func Relief(s *Server) bool { return s.peers.HasRelief() }
 
 // AttentionKinds are the kinds of what needs attention.
 func AttentionKinds() []string { return attentionKinds() }

@@ -163,6 +163,16 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 	}
 }
 
+// peerPort returns what serves the other servers of the shard.
+func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
+	creds := ports.Closable(credentials.NewTLS(pki.Changing(func() *tls.Config {
+		return pki.PeerTLS(s.keys.Certificate, s.keys.Identity.Pool(), s.own.Shard.ID, s.own.Cluster.ID)
+	})))
+	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.MaxConcurrentStreams(peerStreams), grpc.StreamInterceptor(s.peerStream))...)
+	apiv1.RegisterPeerServiceServer(g, s.peers)
+	return g
+}
+
 // serve serves every port until shutdown has stopped them.
 func (l *listeners) serve() {
 	var wg sync.WaitGroup

@@ -25,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/server/internal/operators"
+	"github.com/nstance-go/nstance/server/internal/peers"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
 	"github.com/nstance-go/nstance/storage"
@@ -126,7 +127,7 @@ type Server struct {
 	keys    *keys.Keys
 	expiry  ports.Expiry
 	ports   *listeners
-	peers   *peers
+	peers   *peers.Peers
 	started chan struct{} // closed when the listeners are open
 
 	operators *operators.Service
@@ -199,7 +200,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if err := storage.Probe(ctx, store); err != nil {
 		return nil, err
 	}
-	s.peers = newPeers(s)
+	s.peers = s.newPeers()
 	s.elector = s.opts.Elector
 	if err := s.openCache(); err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func (s *Server) status(r *http.Request) web.Status {
 		return out
 	}
 	out.Leader, out.Epoch = true, t.granted.Epoch()
-	for _, b := range s.peers.list() {
+	for _, b := range s.peers.List() {
 		out.Standbys = append(out.Standbys, web.Standby{Address: b.GetAddress(), Version: b.GetVersion(), AddressFailed: b.GetAddressFailed(), Since: b.GetSince().AsTime()})
 	}
 	if out.Summary {

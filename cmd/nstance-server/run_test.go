@@ -174,7 +174,7 @@ func runs(t *testing.T, bin string) {
 		stop, first := start()
 		first("lease taken")
 		_, second := start()
-		second("the leader tells of its renewals")
+		second("listening to the leader")
 		require.NoError(t, stop(syscall.SIGTERM))
 		second("the leader has given the lease back")
 		second("lease taken")

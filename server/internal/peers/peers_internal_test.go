@@ -1,4 +1,4 @@
-package server
+package peers
 
 import (
 	"fmt"
@@ -12,50 +12,49 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/server/config"
 )
 
-// TestPeers is about whom a leader that gives the lease back leaves it to.
+// TestPeers is about the standbys that a leader leaves the lease to.
 func TestPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPeers(&Server{conf: &config.Config{Shard: config.Shard{Election: config.Election{TTL: 6 * time.Second}}}})
+		p := New(Options{TTL: func() time.Duration { return 6 * time.Second }})
 		join := func(id string, failed bool) func(bool) {
 			leave, err := p.join(&apiv1.WatchRequest{Server: id, AddressFailed: failed})
 			require.NoError(t, err)
 			return leave
 		}
-		require.False(t, p.known())
+		require.False(t, p.HasStandby())
 		again, leave := join("b", true), join("b", true)
-		require.True(t, p.known())
-		require.False(t, p.relief(), "it has failed before")
+		require.True(t, p.HasStandby())
+		require.False(t, p.HasRelief(), "it has failed before")
 		fresh := join("c", false)
-		require.True(t, p.relief())
+		require.True(t, p.HasRelief())
 
 		fresh(false)
-		require.False(t, p.relief(), "it has gone away")
+		require.False(t, p.HasRelief(), "it has gone away")
 		leave(false)
-		require.True(t, p.known(), "one of its streams is left")
+		require.True(t, p.HasStandby(), "one of its streams is left")
 		again(true)
-		require.True(t, p.known(), "it was this side that ended the stream")
+		require.True(t, p.HasStandby(), "it was this side that ended the stream")
 		sleep.For(t.Context(), 12*time.Second)
-		require.True(t, p.known())
+		require.True(t, p.HasStandby())
 		sleep.For(t.Context(), time.Millisecond)
-		require.False(t, p.known())
+		require.False(t, p.HasStandby())
 		require.Empty(t, p.standbys)
 
 		gone, err := p.join(&apiv1.WatchRequest{Server: "d", Address: strings.Repeat("ä", 500), Version: "1"})
 		require.NoError(t, err)
-		require.Len(t, p.list()[0].GetAddress(), maxSaid)
+		require.Len(t, p.List()[0].GetAddress(), maxText)
 		gone(false)
-		require.Empty(t, p.list())
+		require.Empty(t, p.List())
 
 		for i := range maxStandbys {
 			join(fmt.Sprint(i), false)
 		}
-		for _, b := range p.list() {
+		for _, b := range p.List() {
 			require.NotEmpty(t, b.GetServer())
 		}
-		require.Len(t, p.list(), maxStandbys)
+		require.Len(t, p.List(), maxStandbys)
 		_, err = p.join(&apiv1.WatchRequest{Server: "one more"})
 		require.ErrorIs(t, err, nstance.Throttled)
 	})
