@@ -63,7 +63,7 @@ func TestOpenDir(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, "use a newer program")
 	})
-	t.Run("removes what dead writers left, and nothing else", func(t *testing.T) {
+	t.Run("removes temporary files of dead writers, and nothing else", func(t *testing.T) {
 		path := t.TempDir()
 		openDir(t, path)
 		old, young := filepath.Join(path, ".tmp", "old"), filepath.Join(path, ".tmp", "young")

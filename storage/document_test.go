@@ -157,7 +157,7 @@ func TestDoc(t *testing.T) {
 		_, err = b.mem.Get(t.Context(), stateKey)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	bubble(t, "a dead term writes nothing", func(t *testing.T) {
+	bubble(t, "a term that is over writes nothing", func(t *testing.T) {
 		b := newBed()
 		over := errors.New("over")
 		d := storage.NewDoc[state](b, stateKey, &storage.DocOptions{Check: func() error { return over }})
@@ -165,7 +165,7 @@ func TestDoc(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorIs(t, err, over)
 	})
-	bubble(t, "people may write .jsonc, with comments and without a format", func(t *testing.T) {
+	bubble(t, ".jsonc may have comments and no format", func(t *testing.T) {
 		b := newBed()
 		b.put(t, "groups/z1.jsonc", "{\n  // for the weekend\n  \"groups\": {\"a\": {\"paused\": true},},\n}\n")
 		d := storage.NewDoc[state](b, "groups/z1.jsonc", nil)

@@ -69,7 +69,7 @@ func TestProbeLeavesNothing(t *testing.T) {
 		"storage that fails for good": {Skip: 1, Times: -1},
 		"a lack of the right":         {Op: storagetest.Delete, Times: -1, Err: nstance.Denied},
 	} {
-		bubble(t, "what is left by "+name+" goes with a later probe", func(t *testing.T) {
+		bubble(t, "objects left by "+name+" are removed by a later probe", func(t *testing.T) {
 			mem := storage.NewMemory()
 			f := storagetest.NewFaulty(mem)
 			f.Inject(cut)
@@ -83,7 +83,7 @@ func TestProbeLeavesNothing(t *testing.T) {
 			require.Empty(t, left(t, mem))
 		})
 	}
-	t.Run("a cancelled one tidies up", func(t *testing.T) {
+	t.Run("a cancelled one cleans up", func(t *testing.T) {
 		mem := storage.NewMemory()
 		f := storagetest.NewFaulty(mem)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -79,7 +79,7 @@ func TestLoad(t *testing.T) {
 		require.Len(t, recs, 9)
 		require.Equal(t, "new", recs[2].Hostname)
 	})
-	bubble(t, "keeps what is created meanwhile", func(t *testing.T) {
+	bubble(t, "keeps records that are created in the meantime", func(t *testing.T) {
 		b := filled(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.Refuse, Skip: 1},
 			storagetest.Fault{Op: storagetest.Get, Pass: true, Do: func() {
@@ -172,7 +172,7 @@ func TestLoad(t *testing.T) {
 			"instance/z1/stray stray ",
 		}, got)
 	})
-	bubble(t, "an ID that stands in two groups is a problem of the second", func(t *testing.T) {
+	bubble(t, "an ID with records in two groups is a problem of the second", func(t *testing.T) {
 		b := filled(t, 1)
 		other := storage.NewRecords(b.mem, shard, nil)
 		twin := newInstance(1)

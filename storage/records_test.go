@@ -127,7 +127,7 @@ func TestCreate(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, rec, got)
 	})
-	bubble(t, "refuses an ID that stands in the shard, of whatever tenant", func(t *testing.T) {
+	bubble(t, "refuses an ID that has a record in the shard, of any tenant", func(t *testing.T) {
 		b, rec := with(t)
 		other := newInstance(1)
 		_, err := b.recs.Create(t.Context(), other)
@@ -428,7 +428,7 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-func TestDeadTermWritesNothing(t *testing.T) {
+func TestEndedTermWritesNothing(t *testing.T) {
 	over := errors.New("lease lost")
 	var dead atomic.Bool
 	mem := storage.NewMemory()
@@ -481,7 +481,7 @@ func TestDeadTermWritesNothing(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	bubble(t, "of what is unknown or gone is success", func(t *testing.T) {
+	bubble(t, "of an unknown or deleted record is success", func(t *testing.T) {
 		b, rec := with(t)
 		require.NoError(t, b.recs.Delete(t.Context(), newInstance(2).ID))
 		obj, err := b.mem.Get(t.Context(), keyOf(rec))
@@ -573,7 +573,7 @@ func TestRefresh(t *testing.T) {
 			}
 		}
 	})
-	bubble(t, "shows no caller what is older than its question", func(t *testing.T) {
+	bubble(t, "returns no state from before the call", func(t *testing.T) {
 		b, rec := with(t)
 		var written atomic.Int64
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Pass: true, Do: func() { wait(time.Millisecond) }})
@@ -596,7 +596,7 @@ func TestRefresh(t *testing.T) {
 		}
 		wg.Wait()
 	})
-	bubble(t, "finds what is not in memory", func(t *testing.T) {
+	bubble(t, "finds a record that is not in memory", func(t *testing.T) {
 		b, rec := with(t)
 		fresh := storage.NewRecords(b, shard, nil)
 		got, err := fresh.Refresh(t.Context(), rec.ID)

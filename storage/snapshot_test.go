@@ -121,7 +121,7 @@ func TestSnapshot(t *testing.T) {
 		require.Equal(t, "new", recs[2].Hostname)
 		require.Equal(t, newInstance(5).ID, recs[3].ID, "what was deleted is gone")
 	})
-	bubble(t, "keeps what a newer program knows of a record", func(t *testing.T) {
+	bubble(t, "keeps the fields of a newer program", func(t *testing.T) {
 		b := newBed()
 		b.put(t, keyOf(newInstance(1)), `{"format":"1.5","epoch":3,"write_id":"w","id":"`+string(newInstance(1).ID)+`","tenant":"default","group":"web","mood":"good","shape":{}}`)
 		_, _, err := b.recs.Load(t.Context())
@@ -138,7 +138,7 @@ func TestSnapshot(t *testing.T) {
 		require.Contains(t, string(obj.Data), `"mood":"good"`)
 		require.Contains(t, string(obj.Data), `"format":"1.5"`)
 	})
-	bubble(t, "is not believed where it says what no listing says", func(t *testing.T) {
+	bubble(t, "is not used for records that the listing does not show", func(t *testing.T) {
 		b := snapped(t, 3)
 		b.rewrite(t, func(text string) string { // a record that never was, and one of another group
 			lines := strings.SplitAfter(text, "\n")
@@ -245,7 +245,7 @@ func (h hanging) Get(ctx context.Context, key string) (storage.Object, error) {
 }
 
 func TestSaveSnapshot(t *testing.T) {
-	bubble(t, "writes only what differs from what stands there", func(t *testing.T) {
+	bubble(t, "writes only a snapshot that differs from the stored one", func(t *testing.T) {
 		b := snapped(t, 3)
 		_, _ = b.load(t)
 		b.Reset()
@@ -275,7 +275,7 @@ func TestSaveSnapshot(t *testing.T) {
 			require.Contains(t, head, want)
 		}
 	})
-	bubble(t, "leaves out what is in doubt", func(t *testing.T) {
+	bubble(t, "leaves out records in doubt", func(t *testing.T) {
 		b, rec := with(t)
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late}, storagetest.Fault{Op: storagetest.Get, Times: -1})
 		_, err := b.recs.Update(t.Context(), rec.ID, host("late"))

@@ -22,13 +22,12 @@ type program struct {
 	stderr *console
 	getenv func(string) string
 	opener storage.Opener
-	begun  bool // the command line was understood
+	begun  bool // the command line was parsed
 }
 
-// Main runs nstance-admin with args, which leave out the program's name, and
-// returns its exit code. Results go to stdout, all else to stderr. It returns
-// soon after ctx has ended, which is no failure for a command that follows
-// something until then. open opens the cluster's storage.
+// Main runs nstance-admin with args, without the program's name, and returns its
+// exit code. Results go to stdout, everything else to stderr. It returns soon
+// after ctx has ended, which is no failure for a command that watches until then. open opens the cluster's storage.
 func Main(ctx context.Context, open storage.Opener, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
 	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv, opener: open}
 	root := p.root()
@@ -49,8 +48,8 @@ const help = `Administer the shards of an Nstance cluster.
 Results go to standard output, as tables or with -o json or yaml, everything else
 to standard error.
 
-Exit codes: 0 done; 1 failed, or cancelled at the question; 2 the command line, or
-what it asks for, is wrong; 3 there is no such thing; 4 not logged in, or not
+Exit codes: 0 done; 1 failed, or not confirmed; 2 the command line or the request is
+wrong; 3 not found; 4 not logged in, or not
 permitted; 5 no answer in time, repeat later; 6 it exists already, or is in
 another state than the command needs.`
 

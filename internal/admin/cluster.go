@@ -39,7 +39,7 @@ func (p *program) nonceCommand() *cobra.Command {
 		Use:   "nonce --storage URL",
 		Short: "Mint a nonce with which one operator or administrator registers",
 		Long: "Mint a nonce with which one operator or administrator registers. It is signed with the key in the\n" +
-			"cluster's storage, which is made, together with the cluster's authorities, if there is none yet.",
+			"cluster's storage. A missing key is made, together with the cluster's authorities.",
 		Args: arguments(),
 	}
 	f := cmd.Flags()

@@ -60,14 +60,14 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 	var d storageAccess
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "status --storage URL", Short: "Show what storage alone tells about the cluster",
-		Long: "Show what storage alone tells about the cluster: who leads each shard, the keys and their rotation, and how many\n" +
-			"operators there are. No server is asked, no key is needed, nothing is ever written. Whether a lease is renewed\n" +
-			"shows by looking at it for as long as it lasts, some seconds. What only servers know is in status and cluster keys.",
+		Use: "status --storage URL", Short: "Show the state of the cluster in storage",
+		Long: "Show the state of the cluster in storage: the leader of each shard, the keys and their rotation, and the number of\n" +
+			"operators. It calls no server, needs no key and writes nothing. To find out whether a lease is renewed, it\n" +
+			"watches the lease for its ttl, some seconds. For what only servers know, see status and cluster keys.",
 		Args: arguments(),
 	}
 	d.flags(p, cmd)
-	cmd.Flags().Var(duration.NewFlag(&wait, lease.MaxTTL), "wait", "how long to look at most whether leases are renewed; 0: not at all")
+	cmd.Flags().Var(duration.NewFlag(&wait, lease.MaxTTL), "wait", "how long to watch at most whether leases are renewed; 0: not at all")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if wait < 0 {

@@ -70,7 +70,7 @@ func renew(store storage.Store, shard nstance.ShardID, at time.Time) error {
 	return err
 }
 
-// led leaves the lease of a shard behind, as a server that nobody follows.
+// led writes the lease of a shard, as a server without a successor leaves it.
 func (d *depot) led(shard nstance.ShardID, released bool) {
 	d.leave(shard, &lease.Options{TTL: time.Second}, released)
 }

@@ -203,7 +203,7 @@ func (s *stage) try(path string, more ...string) result {
 	return run(s.t, strings.NewReader("new"), env, append(args, more...)...)
 }
 
-// changes returns what anybody was told to change, or has changed.
+// changes returns the changes that were requested or made.
 func (s *stage) changes() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

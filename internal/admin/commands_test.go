@@ -101,7 +101,7 @@ func (w *world) populate() *world {
 	return w
 }
 
-// TestTop: where nobody could press a key, it is printed once.
+// TestTop: without a terminal it is printed once.
 func TestTop(t *testing.T) {
 	r := newWorld(t).populate().run("top")
 	require.Zero(t, r.code, r.errors)

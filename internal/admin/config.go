@@ -50,7 +50,7 @@ func (t *table) config(s *apiv1.GetConfigStatusResponse) {
 func (p *program) configRefreshCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "refresh", Short: "Make the server read its configuration again",
-		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.\nWith --dry-run it reads and checks, and uses nothing of it.",
+		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.\nWith --dry-run it only reads and checks.",
 		Args: arguments(),
 	}
 	var dryRun bool
@@ -81,9 +81,9 @@ func (p *program) configConfirmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "confirm DIGEST", Short: "Let a configuration take effect that was held for changing too much",
 		Long: `Let a configuration take effect that was held because it would change more than
-shard.max_change permits at once. DIGEST is what config status and config
-refresh call it, or its beginning, 8 digits or more: whatever has been written
-since is not meant.`,
+shard.max_change permits at once. DIGEST is its digest in config status and
+config refresh, or the first 8 digits or more. Newer configurations stay
+unconfirmed.`,
 		Args: arguments("DIGEST"),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
@@ -136,9 +136,9 @@ type ConfigValidation struct {
 func (p *program) configValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "validate FILE", Short: "Check a configuration without using it",
-		Long: `Check a configuration without using it, and without asking a server or a cloud.
-What a change would do to machines is what plan shows; what only the provider
-understands, such as its arguments, nstance-server validate checks too.`,
+		Long: `Check a configuration without using it, and without calling a server or a cloud.
+For the effect of a change on machines, see plan. nstance-server validate also
+checks what only the provider understands, such as its arguments.`,
 		Args: arguments("FILE"),
 	}
 	out := p.output(cmd)

@@ -20,7 +20,7 @@ func TestConfirmNamesWhatIsHeld(t *testing.T) {
 			require.Contains(t, r.errors, "config status")
 		})
 	}
-	t.Run("nobody is there to say yes", func(t *testing.T) {
+	t.Run("no terminal to confirm", func(t *testing.T) {
 		r := w.run("config", "confirm", "01234567")
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.errors, "it would remove 30")

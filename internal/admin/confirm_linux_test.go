@@ -57,7 +57,7 @@ func TestConfirmation(t *testing.T) {
 		require.NotContains(t, r.errors, "Continue?")
 		w.done()
 	})
-	t.Run("demanded where nobody can answer", func(t *testing.T) {
+	t.Run("required without a terminal", func(t *testing.T) {
 		null, err := os.Open(os.DevNull)
 		require.NoError(t, err)
 		defer null.Close()

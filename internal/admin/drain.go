@@ -23,12 +23,11 @@ func (p *program) drainWatchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watch", Short: "Be the executor of drains, and print each that is to be carried out",
 		Long: `Be the executor of drains until interrupted: of all in the identity's tenant, for an
-administrator of all in the shard. While this runs, no agent's hook empties a
-machine whose drain begins. Print each drain that is to be carried out, and what
-changes about it: with -o json one object a line.
+administrator of all in the shard. While this runs, new drains do not use an agent's
+hook. Print each drain and its changes: with -o json one object a line.
 
-A drain is carried out once "drain ack" has said so. Without that its deadline
-decides. If this ends, other executors take over after 10 s.`,
+A drain is over once "drain ack" acknowledges it, or at its deadline. If this command
+ends, other executors take over after 10 s.`,
 		Args: arguments(),
 	}
 	r, out := p.remote(cmd), p.output(cmd)
@@ -143,8 +142,8 @@ func (p *program) drainAckCommand() *cobra.Command {
 	req := &apiv1.AcknowledgeDrainedRequest{Outcome: string(nstance.OutcomeDrained)}
 	cmd := &cobra.Command{
 		Use: "ack INSTANCE", Short: "Say that a drain has been carried out, or could not be",
-		Long: `Say that a drain has been carried out, after which the machine is deleted at once. With
---failed it is only recorded, and the deadline decides. It counts only while the
+		Long: `Acknowledge a drain, after which the machine is deleted at once. With --failed the
+failure is only recorded, and the deadline decides. It is accepted only while the
 executor of that drain is an operator: see "drain watch".`,
 		Args: instanceArgument,
 	}

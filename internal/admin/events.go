@@ -39,12 +39,11 @@ func (p *program) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened, or what happens",
-		Long: `Show what happened, as far as the server's journal reaches back: the newest --limit
-events, oldest first. --all shows everything, from the oldest on, as it comes:
-with -o json one object a line, which is how the journal is exported.
+		Long: `Show the newest --limit events of the server's journal, oldest first. --all streams
+the whole journal, oldest first: with -o json one object a line, as an export.
 
-With --follow, show what happens from now on, or after the given number, until
-interrupted; a broken connection resumes.`,
+With --follow, show new events, or those after the given number, until interrupted.
+It reconnects and resumes after a broken connection.`,
 		Args: arguments(),
 	}
 	f := cmd.Flags()

@@ -171,7 +171,7 @@ func closedPort(t testing.TB) string {
 	return lis.Addr().String()
 }
 
-// silentPort returns an address where whoever connects waits for ever.
+// silentPort returns an address that accepts connections and never answers.
 func silentPort(t testing.TB) string {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestServers(t *testing.T) {
 	other.set(func() { other.standby = true })
 	closedAddr := closedPort(t)
 
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no server", func(t *testing.T) {
 		r := w.run("status", "--server", closedAddr)
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, closedAddr+" cannot be reached")

@@ -98,7 +98,7 @@ func (r *running) ended() int {
 	}
 }
 
-// watching waits until somebody watches, and returns how.
+// watching waits for a watch, and returns its request.
 func (w *world) watching(t *testing.T) string {
 	t.Helper()
 	var call string
@@ -181,7 +181,7 @@ func TestFollowComesBack(t *testing.T) {
 		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Unavailable, "no leader") })
 		w.disconnect()
 		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, 10*time.Second, time.Millisecond)
-		w.event(numbered(2)) // while nobody watches
+		w.event(numbered(2)) // without a watch
 		w.set(func() { delete(w.fail, "GetShardStatus") })
 		require.Contains(t, w.watching(t), "after=true")
 		require.Equal(t, "2", r.event().Reason)

@@ -107,8 +107,8 @@ func TestFrame(t *testing.T) {
 	})
 	t.Run("what cannot be seen any more keeps its last look, and says so", func(t *testing.T) {
 		v := &view{frame: sample(1)}
-		v.handleRefresh(refreshed{err: errors.New("unavailable: nobody leads")})
-		require.Contains(t, v.text(noon.Add(30*time.Second)), "seen 30s ago: unavailable: nobody leads")
+		v.handleRefresh(refreshed{err: errors.New("unavailable: no leader")})
+		require.Contains(t, v.text(noon.Add(30*time.Second)), "seen 30s ago: unavailable: no leader")
 		require.Contains(t, v.text(noon), "dbx000")
 		v = &view{}
 		require.Contains(t, v.text(noon), "looking ...")

@@ -24,9 +24,9 @@ type freezeFlags struct {
 
 func (p *program) freezeCommand() *cobra.Command {
 	return p.freezeChangeCommand(freezeChange{
-		name: "freeze", short: "Change no machine any more, but let drains under way end",
-		long: "Change no machine of the shard or of a group any more, durably: nothing is made, drained or deleted, except what is\n" +
-			"leaving already. Agents report and renew as ever. Notices are recorded, and acted on after the thaw.",
+		name: "freeze", short: "Stop all changes of machines, except drains under way",
+		long: "Stop all changes of machines in the shard or a group, durably: nothing is made, drained or deleted, except members\n" +
+			"that leave already. Agents report and renew as usual. Notices are recorded, and handled after the thaw.",
 		send: func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error) {
 			return c.Freeze(ctx, &apiv1.FreezeRequest{Tenant: f.tenant, Group: f.group, Reason: f.reason, DryRun: f.dryRun})
 		},
@@ -35,7 +35,7 @@ func (p *program) freezeCommand() *cobra.Command {
 
 func (p *program) thawCommand() *cobra.Command {
 	return p.freezeChangeCommand(freezeChange{
-		name: "thaw", short: "End a freeze", long: "End a freeze. That of the shard and that of a group do not end each other.",
+		name: "thaw", short: "End a freeze", long: "End a freeze. The freeze of the shard and that of a group end separately.",
 		send: func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error) {
 			return c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
 		},

@@ -119,7 +119,7 @@ func (p *program) groupScaleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scale GROUP SIZE",
 		Short: "Change how many members a group has",
-		Long:  "Change how many members a group has. Members that become superfluous are drained, then deleted.",
+		Long:  "Change how many members a group has. Surplus members are drained, then deleted.",
 		Args:  arguments("GROUP", "SIZE"),
 	}
 	tenantFlag(cmd, &tenant)

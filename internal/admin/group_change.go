@@ -31,8 +31,8 @@ type groupChangeFlags struct {
 func (p *program) groupPauseCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
 		use: "pause GROUP", short: "Stop a group's rollout", doneText: "is paused", unchangedText: "is paused already", takesReason: true,
-		long: "Stop a group's rollout until it is resumed, across changes of leader. Members that are lost meanwhile are replaced, from\n" +
-			"the last definition with which all of them were ready. What is more than the group's size goes all the same.",
+		long: "Stop a group's rollout until it is resumed, across changes of leader. Members lost until then are replaced from the last\n" +
+			"definition with which all of them were ready. Surplus members are deleted all the same.",
 		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.PauseGroup(ctx, &apiv1.PauseGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Reason: f.reason, DryRun: f.dryRun})
 		},
@@ -42,7 +42,7 @@ func (p *program) groupPauseCommand() *cobra.Command {
 func (p *program) groupResumeCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
 		use: "resume GROUP", short: "End a pause or a halt", doneText: "goes on", unchangedText: "is neither paused nor halted: nothing to resume",
-		long: "End a group's pause or halt. Failures that led to a halt are forgotten: it takes as many again to halt anew.",
+		long: "End a group's pause or halt. The failures that led to a halt are reset.",
 		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
 		},
@@ -52,9 +52,9 @@ func (p *program) groupResumeCommand() *cobra.Command {
 func (p *program) groupRollbackCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
 		use: "rollback GROUP", short: "Go back to the last good definition", doneText: "is rolled back", canUndo: true,
-		long: "Make the last definition with which all members were ready the desired one, in place of the configured one.\n" +
-			"Members made from another one are replaced like in any rollout. It ends when another definition is configured, or\n" +
-			"with --undo.",
+		long: "Make the last definition with which all members were ready the desired one, instead of the configured one.\n" +
+			"Members of another definition are replaced as in any rollout. The rollback ends when another definition is\n" +
+			"configured, or with --undo.",
 		confirmation: func(g *apiv1.Group) string {
 			return fmt.Sprintf("rolling group %s back replaces every member that was made from its configured definition", wire.GroupKeyOf(g))
 		},

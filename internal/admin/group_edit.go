@@ -139,8 +139,8 @@ func textOrFile(flag, text string) (string, error) {
 func (p *program) groupCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create GROUP", Short: "Make a group from a template",
-		Long: "Make a group from a template of the configuration. What is not said is as the template has it. Saying the same\n" +
-			"again changes nothing; a group of that name which differs is code 6.",
+		Long: "Make a group from a template of the configuration. Missing settings are those of the template. A repeated\n" +
+			"command changes nothing; if the group exists with other settings, the exit code is 6.",
 		Args: arguments("GROUP"),
 	}
 	f := newGroupForm(cmd)
@@ -183,9 +183,9 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 func (p *program) groupUpdateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update GROUP", Short: "Change what a group should be",
-		Long: "Change what a group should be; what is not said stays. --var replaces all variables that were set this way\n" +
-			"(--var '' gives them up), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type\n" +
-			"and --var can be changed. Ask nstance-admin plan first what a change would replace.",
+		Long: "Change a group; missing settings stay. --var replaces all variables that were set this way (--var '' removes\n" +
+			"them), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type\n" +
+			"and --var can be changed. nstance-admin plan shows what a change would replace.",
 		Args: arguments("GROUP"),
 	}
 	f := newGroupForm(cmd)
@@ -260,8 +260,8 @@ func (p *program) groupDeleteCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
 		use: "delete GROUP", short: "Delete a group, or what was changed of it", doneText: "goes, or is as the configuration has it",
 		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
-			"then the group is gone. Instances made by request stay. Of a group in the configuration what was changed through\n" +
-			"the API is deleted. A protected group is code 6.",
+			"then the group is removed. Instances made by request stay. For a group in the configuration, its changes through\n" +
+			"the API are deleted. For a protected group the exit code is 6.",
 		confirmation: func(g *apiv1.Group) string {
 			if g.GetIsStatic() {
 				return fmt.Sprintf("group %s returns to what the configuration says", wire.GroupKeyOf(g))

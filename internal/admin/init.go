@@ -41,9 +41,9 @@ func (p *program) initCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities, keys and shards in storage",
 		Long: "Make the cluster's authorities and keys in storage, after a check that it honours conditional writes, and a\n" +
-			"released lease for each --shard, so that its first server leads at once and not after a minute. What is there\n" +
-			"already is not changed. The first server, and cluster nonce, make the keys too. A storage of another cluster is\n" +
-			"code 6.",
+			"released lease for each --shard, so that its first server leads at once and not after a minute. Existing\n" +
+			"objects are not changed. The first server and cluster nonce make missing keys too. If the storage belongs to\n" +
+			"another cluster, the exit code is 6.",
 		Args: arguments(),
 	}
 	f.flags(p, cmd)

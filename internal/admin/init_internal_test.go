@@ -51,7 +51,7 @@ func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
 	require.Equal(t, string(registration.PhaseCurrent), storedKeys(d.ring.Set)[0].Phase)
 }
 
-// An overtaken vault is one in which somebody else makes everything before one of
+// An overtaken vault is one in which another process makes everything before one of
 // the calls.
 type overtaken struct {
 	registration.Vault
@@ -85,9 +85,9 @@ func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*registration.C
 	return o.Vault.UpdateCatalogue(ctx, fn)
 }
 
-// Whenever somebody else makes the keys, what is made, or rehearsed, goes
+// Whenever another process makes the keys, what is made, or rehearsed, goes
 // together.
-func TestSomebodyElseMakesTheKeys(t *testing.T) {
+func TestAnotherProcessMakesTheKeys(t *testing.T) {
 	for name, vaultOver := range map[string]func(*overtaken) registration.Vault{
 		"rehearsed": func(o *overtaken) registration.Vault { return newDryVault(o) },
 		"made":      func(o *overtaken) registration.Vault { return o },

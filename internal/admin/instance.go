@@ -107,8 +107,8 @@ func connection(connected bool) string {
 func (p *program) instanceGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get ID", Short: "Show an instance and its story",
-		Long: "Show an instance and what happened to it, oldest first. One that is gone still has its story for as\n" +
-			"long as the server's journal reaches back.",
+		Long: "Show an instance and its events, oldest first. The events of a deleted instance are shown as long as\n" +
+			"they are in the server's journal.",
 		Args: instanceArgument,
 	}
 	r, out := p.remote(cmd), p.output(cmd)
@@ -269,7 +269,7 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 	var yes, dryRun, noDrain bool
 	cmd := &cobra.Command{
 		Use: "delete ID", Short: "Drain and delete an instance",
-		Long: "Drain and delete an instance. One that its group manages is replaced: to have fewer, scale the group.",
+		Long: "Drain and delete an instance. A member of a group is replaced: to have fewer, scale the group.",
 		Args: instanceArgument,
 	}
 	cmd.Flags().BoolVar(&noDrain, "no-drain", false, "delete it without draining it first")
@@ -304,7 +304,7 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use: "drain ID", Short: "Drain an instance, after which it is deleted",
-		Long: "Drain an instance, after which it is deleted. One that its group manages is replaced.",
+		Long: "Drain an instance, after which it is deleted. A member of a group is replaced.",
 		Args: instanceArgument,
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the journal")

@@ -20,8 +20,8 @@ type ConsoleOutput struct {
 func (p *program) instanceConsoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "console ID", Short: "Show the end of what an instance has printed to its console",
-		Long: "Show the end of what an instance has printed to its console, at most 64 KiB, as far as its provider keeps\n" +
-			"that. Clouds deliver it minutes late. Control characters are left out.",
+		Long: "Show the end of an instance's console output, at most 64 KiB, if its provider keeps it. Clouds deliver it\n" +
+			"minutes late. Control characters are omitted.",
 		Args: instanceArgument,
 	}
 	r, out := p.remote(cmd), p.output(cmd)

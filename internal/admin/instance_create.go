@@ -17,9 +17,9 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "create GROUP", Short: "Make one instance beside a group's size",
-		Long: "Make one instance beside a group's size, from the group's definition with what is said here laid over it. It is\n" +
-			"not counted, replaced or removed for being silent, and goes when it is reclaimed, deleted or old enough. Saying the\n" +
-			"same again with the same --id finds the same instance.",
+		Long: "Make one instance beside a group's size, from the group's definition with the overrides given here. It is not\n" +
+			"counted, replaced, or removed without reports; it ends when it is reclaimed, deleted or at its maximum age. A\n" +
+			"repeated command with the same --id returns the same instance.",
 		Args: arguments("GROUP"),
 	}
 	tenantFlag(cmd, &tenant)

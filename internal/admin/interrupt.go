@@ -53,8 +53,8 @@ func (p *program) interruptCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "interrupt ID",
 		Short: "Rehearse a reclaim of an instance",
-		Long: "Rehearse a reclaim: the server is told that the cloud takes the instance back, and does what it would\n" +
-			"do then. The instance is drained and deleted, and replaced. With --wait, the latency of each stage is\n" +
+		Long: "Rehearse a reclaim: the server receives a notice as if the cloud reclaimed the instance, and reacts as it\n" +
+			"would then. The instance is drained and deleted, and replaced. With --wait, the latency of each stage is\n" +
 			"reported.",
 		Args: instanceArgument,
 	}

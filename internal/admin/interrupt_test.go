@@ -96,7 +96,7 @@ func TestRehearsalEnds(t *testing.T) {
 			require.Equal(t, gone, r.Replacement)
 			require.EqualValues(t, 5, *r.ReplacementRequestedMS)
 		}},
-		"without a replacement, if nobody wants one": {webA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) {
+		"without a replacement, if none is needed": {webA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) {
 			require.Empty(t, r.Replacement)
 		}},
 		"for an instance on demand": {dbA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) { require.Empty(t, r.Replacement) }},

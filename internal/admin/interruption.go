@@ -17,7 +17,7 @@ import (
 func (p *program) interruptionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "interruption", Short: "Notices, and what became of each",
-		Long: "Notices, and what became of each, as far as the server's journal reaches back.",
+		Long: "Notices in the server's journal, and the outcome of each.",
 	}
 	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand())
 	return cmd

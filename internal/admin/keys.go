@@ -119,13 +119,13 @@ func (p *program) rotateCommand() *cobra.Command {
 		Short: "Replace a key of the cluster, with overlap",
 		Long: "Replace a key of the cluster, with overlap. The steps are:\n\n" +
 			"  begin      a next key is made, which all clients and servers trust and which signs nothing yet\n" +
-			"  activate   the next key signs, the present one is retired and still trusted; 5 minutes after begin\n" +
-			"  finish     the retired key is gone; when nothing in any shard depends on it any more\n" +
-			"  abort      the next key is gone; instead of activate\n\n" +
-			"Each may be repeated. With --watch all of them are taken as soon as they are possible; interrupt and repeat it\n" +
-			"at will. The steps of identity, workload and nonce are taken by a server, of whichever shard.\n\n" +
-			"encryption has no steps: what is sealed in storage with an older key is sealed again with the first one of\n" +
-			"--key-source. Servers must have both keys by then.",
+			"  activate   the next key signs, the current one is retired and still trusted; 5 minutes after begin\n" +
+			"  finish     the retired key is destroyed; when nothing in any shard depends on it any more\n" +
+			"  abort      the next key is destroyed; instead of activate\n\n" +
+			"Each may be repeated. With --watch all of them are taken as soon as they are possible; it may be interrupted\n" +
+			"and repeated. A server of any shard takes the steps of identity, workload and nonce.\n\n" +
+			"encryption has no steps: objects in storage that are sealed with an older key are sealed again with the first one\n" +
+			"of --key-source. Servers must have both keys before.",
 		Args: arguments("NAME"), ValidArgs: []string{registration.Identity, registration.Workload, registration.Nonces, encryption},
 	}
 	o.r, o.out = p.remote(cmd), p.output(cmd)

@@ -363,8 +363,8 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "login --nonce FILE|- --registration ADDR --ca FILE",
 		Short: "Exchange a nonce of kind admin for a certificate",
-		Long: "Exchange a nonce of kind admin for a certificate, which every other command shows to the\n" +
-			"shard's server. It lives 24 hours and is renewed by any command that runs in its last third.",
+		Long: "Exchange a nonce of kind admin for a certificate, which every other command uses with the\n" +
+			"shard's server. It is valid for 24 hours and is renewed by any command that runs in its last third.",
 		Args: arguments(),
 	}
 	if role == nstance.RoleOperator {

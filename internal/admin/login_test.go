@@ -223,8 +223,8 @@ func TestLoginDryRun(t *testing.T) {
 		}), nil, 4, "the nonce expired at"},
 		"a nonce of another kind": {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "is of kind"},
 		"another authority":       {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
-		"nobody there":            {w.nonce(nil), []string{"--registration", closedPort(t)}, 5, "cannot be reached"},
-		"nobody who answers":      {w.nonce(nil), []string{"--registration", silentPort(t), "--timeout", "50ms"}, 5, "did not answer within 50ms"},
+		"no server":               {w.nonce(nil), []string{"--registration", closedPort(t)}, 5, "cannot be reached"},
+		"no answer":               {w.nonce(nil), []string{"--registration", silentPort(t), "--timeout", "50ms"}, 5, "did not answer within 50ms"},
 		"another shard's": {w.nonce(nil), []string{"--identity", func() string {
 			id := w.identity(time.Now())
 			id.Shard = "eu1b"

@@ -15,8 +15,8 @@ import (
 func (p *program) orphanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "orphan", Short: "Machines that carry the shard's marks and have no record",
-		Long: "Machines that carry the shard's marks and have no record. The server deletes one by itself once it is\n" +
-			"certain that no record can name it; the others wait here for a decision.",
+		Long: "Machines with the shard's marks and without a record. The server deletes an orphan by itself once it is\n" +
+			"certain that no record can name it; the others need a decision.",
 	}
 	cmd.AddCommand(p.orphanListCommand(), p.orphanAdoptCommand(), p.orphanDeleteCommand())
 	return cmd

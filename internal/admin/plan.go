@@ -24,12 +24,13 @@ func (p *program) planCommand() *cobra.Command {
 	var file, group string
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Say what a change would do, without doing it",
-		Long: `Say what a change would do: which fields change, who is replaced, drained or pushed
-to and why, how long that takes at most, and whether it would be held until confirmed.
+		Long: `Show what a change would do: which fields change, which instances are replaced, drained
+or updated and why, how long that takes at most, and whether it would be held until
+confirmed.
 
-Without flags it is the configuration that config refresh would read; with --file another
-one, "-" for standard input; with --group a change of one group, said with the flags of
-group update.`,
+Without flags the change is the configuration that config refresh would read; with --file
+another one, "-" for standard input; with --group a change of one group, with the flags
+of group update.`,
 		Args: arguments(),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "proposed configuration, - for standard input")

@@ -16,9 +16,9 @@ import (
 func (p *program) instancePreserveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "preserve ID", Short: "Keep an instance for inspection, and replace it meanwhile",
-		Long: `Keep an instance for inspection. It counts no more, so its group replaces it, and
-nothing drains or deletes it before the time is over; then it is drained and
-deleted. Only the cloud may still take it. --end does that now.`,
+		Long: `Keep an instance for inspection. It does not count any more, so its group replaces
+it, and it is not drained or deleted before its time is over; then it is drained and
+deleted. Only the cloud may still reclaim it. --end ends the time now.`,
 		Args: instanceArgument,
 	}
 	r, out := p.remote(cmd), p.output(cmd)

@@ -23,8 +23,8 @@ func (p *program) recordCommand() *cobra.Command {
 		Long: `Records as they are stored, and repair of those that cannot be read. A record that
 cannot be read holds its group: losses are replaced, nothing else is done.
 
-With --storage the object is read and written in the storage itself, which is
-for objects that keep any server from leading. Else the server is asked.`,
+With --storage the object is read and written in the storage itself, for objects
+that prevent any server from leading. Without it the server is asked.`,
 	}
 	cmd.AddCommand(p.recordShowCommand(), p.recordRepairCommand())
 	return cmd
@@ -158,8 +158,8 @@ func indented(data string) string {
 func (p *program) recordRepairCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "repair (KEY | ID) (--from FILE | --remove)", Short: "Replace or remove a record that cannot be read",
-		Long: `Replace or remove a record that cannot be read. What can be read is refused, as is
-new content that cannot be read either, and whatever has changed meanwhile.
+		Long: `Replace or remove a record that cannot be read. It refuses a record that can be read,
+new content that cannot be read, and a record that has changed in the meantime.
 
 A removed record leaves its machine, if there is one, without a record: see
 nstance-admin orphan.`,
@@ -195,7 +195,7 @@ nstance-admin orphan.`,
 			if remove {
 				s.Action = "remove"
 			}
-			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s what stands there", rec.Key, s.Action)); err != nil {
+			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.Key, s.Action)); err != nil {
 				return err
 			}
 			if !dryRun {
@@ -233,7 +233,7 @@ func (p *program) content(from string) ([]byte, error) {
 		return nil, nstance.FieldError("--from", "name a file that can be read", "%v", err)
 	}
 	if len(data) == 0 {
-		return nil, nstance.FieldError("--from", "to remove the record say --remove", "is empty")
+		return nil, nstance.FieldError("--from", "to remove the record use --remove", "is empty")
 	}
 	return data, nil
 }

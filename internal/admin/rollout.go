@@ -37,11 +37,11 @@ func (p *program) groupRolloutCommand() *cobra.Command {
 		Use: "rollout GROUP", Short: "Watch a group's rollout until it is done or halted",
 		Long: `Watch a group's rollout until every member is ready and of the desired
 definition, which is exit code 0, or until it is halted, which is exit code 6. On a
-terminal the view is drawn again and again; elsewhere each change is a line.`,
+terminal the view is refreshed; elsewhere each change is a line.`,
 		Args: arguments("GROUP"),
 	}
 	tenantFlag(cmd, &tenant)
-	cmd.Flags().Var(duration.NewFlag(&interval, time.Second), "interval", "time between two views; members are listed less often where there are many")
+	cmd.Flags().Var(duration.NewFlag(&interval, time.Second), "interval", "time between two views; many members are listed less often")
 	cmd.Flags().Var(duration.NewFlag(&wait, 0), "wait", "how long to watch at most, then exit code 5; 0 for as long as it takes")
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

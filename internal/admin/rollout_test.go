@@ -127,7 +127,7 @@ func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStr
 	}
 }
 
-// lists returns how often somebody has asked for everything.
+// lists returns the number of complete lists that were requested.
 func (w *world) lists() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +165,7 @@ func TestOrders(t *testing.T) {
 		require.Contains(t, r.errors, "--yes")
 		require.Equal(t, []string{"rollback undo=false default/web dry=true"}, w.done())
 	})
-	t.Run("nobody is asked about what cannot be", func(t *testing.T) {
+	t.Run("an impossible change is refused without a question", func(t *testing.T) {
 		w.set(func() {
 			w.fail["RollbackGroup"] = &nstance.Error{Code: nstance.Conflict, Msg: "it is the last good one", Remedy: "configure the definition that you want"}
 		})
@@ -184,7 +184,7 @@ func TestOrders(t *testing.T) {
 	})
 }
 
-// A tape is an output that somebody reads while it is written.
+// A tape is an output that is read while it is written.
 type tape struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer

@@ -55,8 +55,8 @@ func (p *program) secretPutCommand() *cobra.Command {
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use: "put NAME --storage URL", Short: "Store a secret that standard input holds, in place of one of that name",
-		Long: "Store a secret that standard input holds, in place of one of that name, for which it asks first. It is sealed with\n" +
-			"the key that the cluster's own keys are sealed with. It is stored as it comes: mind a line break at its end.",
+		Long: "Store a secret from standard input. It asks before it replaces one of that name. The secret is sealed with the key\n" +
+			"that seals the cluster's own keys. It is stored unchanged, including a line break at its end.",
 		Args: secretArgument,
 	}
 	d.flags(p, cmd)

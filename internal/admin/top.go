@@ -20,8 +20,8 @@ import (
 func (p *program) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Watch groups, members, drains and holds",
-		Long: `Watch groups, their members, drains and holds, in a view that is drawn again and
-again. Keys: up and down choose a group, p shows what needs attention, q ends.
+		Long: `Watch groups, their members, drains and holds, in a view that is refreshed.
+Keys: up and down choose a group, p shows what needs attention, q ends.
 
 Where standard output is no terminal it is printed once.`,
 		Args: arguments(),

@@ -64,7 +64,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// Whoever embeds the adapter of one cloud does not link the storage of others.
+// A program that embeds the adapter of one cloud does not link those of others.
 func TestAdaptersLinkOneCloud(t *testing.T) {
 	const s3, gcs, azure = "github.com/aws/aws-sdk-go-v2/service/s3", "cloud.google.com/go/storage", "github.com/Azure/azure-sdk-for-go/sdk/storage"
 	for pkg, banned := range map[string][]string{"s3": {gcs, azure}, "gcs": {s3, azure}, "azure": {s3, gcs}} {

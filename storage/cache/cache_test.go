@@ -74,7 +74,7 @@ func TestJournal(t *testing.T) {
 	other := event("other tenant")
 	other.Tenant, other.Instance = "acme", "i2"
 	c.Append(other)
-	c.Append(nstance.Event{Time: noon, Type: nstance.EventAlarm, Reason: "nobody's"})
+	c.Append(nstance.Event{Time: noon, Type: nstance.EventAlarm, Reason: "of no tenant"})
 	for i := range 5 {
 		c.Append(event(strconv.Itoa(i)))
 	}
@@ -91,7 +91,7 @@ func TestJournal(t *testing.T) {
 		filter cache.Filter
 		want   []string
 	}{
-		{"all", cache.Filter{}, []string{"full", "other tenant", "nobody's", "0", "1", "2", "3", "4"}},
+		{"all", cache.Filter{}, []string{"full", "other tenant", "of no tenant", "0", "1", "2", "3", "4"}},
 		{"a tenant's", cache.Filter{Tenant: "acme"}, []string{"other tenant"}},
 		{"a group's", cache.Filter{Tenant: "default", Group: "web", Limit: 2}, []string{"full", "0"}},
 		{"an instance's", cache.Filter{Instance: "i2"}, []string{"other tenant"}},

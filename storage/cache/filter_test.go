@@ -51,7 +51,7 @@ func TestFilterByWhoIsConcerned(t *testing.T) {
 		"each once, last first":  {cache.Filter{}, []cache.Sighting{{Seq: 6, Instance: "i1", EventID: "e3"}, {Seq: 4, Instance: "i3", EventID: "e2"}, {Seq: 1, Instance: "i1", EventID: "e1"}}},
 		"no more than the limit": {cache.Filter{Limit: 1}, []cache.Sighting{{Seq: 6, Instance: "i1", EventID: "e3"}}},
 		"of an instance":         {cache.Filter{Instance: "i3"}, []cache.Sighting{{Seq: 4, Instance: "i3", EventID: "e2"}}},
-		"of somebody else":       {cache.Filter{Tenant: "acme"}, nil},
+		"of another tenant":      {cache.Filter{Tenant: "acme"}, nil},
 	} {
 		got, err := c.Sightings(t.Context(), f.filter)
 		require.NoError(t, err)

@@ -155,7 +155,7 @@ func TestSpoiltWhileOpen(t *testing.T) {
 	}
 }
 
-// Whoever reads what is damaged has it replaced. Here that is one page with old
+// A read of damaged content has the file replaced. Here that is one page with old
 // events, which neither the writer nor the looks at the file meet.
 func TestReadersNotice(t *testing.T) {
 	path := newPath(t)

@@ -23,7 +23,7 @@ func TestDated(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	})
-	t.Run("not over a client that somebody else made", func(t *testing.T) {
+	t.Run("not over a client of the caller", func(t *testing.T) {
 		_, s := open(t, accept)
 		_, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 		require.NoError(t, err)

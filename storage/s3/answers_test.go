@@ -66,7 +66,7 @@ func TestAnswers(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		srv := httptest.NewServer(nil)
 		srv.Close()
 		_, err := open(t, srv.URL, "").PutIfAbsent(t.Context(), "b", nil)

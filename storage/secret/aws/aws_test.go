@@ -142,7 +142,7 @@ func TestPrefix(t *testing.T) {
 	require.Equal(t, "hunter2", string(data))
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoAnswer(t *testing.T) {
 	s := &service{}
 	front := httptest.NewServer(s)
 	src := open(t, aws.SecretsManager, "", s)
