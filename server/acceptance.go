@@ -36,16 +36,16 @@ func (p proposal) parse(kinds provider.Kinds) (*config.Config, error) {
 	return config.Parse(p.Name, p.Data, kinds...)
 }
 
-// accepted is what accepted/{shard}.json holds: the configuration in force, and
-// one that waits to be confirmed. It is written before anything acts on it, so
-// that a new leader wants what the old one wanted, whatever stands in config/.
+// accepted is what accepted/{shard}.json holds: the configuration in force, and one
+// that is held until it is confirmed. It is written before anything acts on it, so
+// that a new leader goes on with it, whatever config/ holds.
 type accepted struct {
 	storage.Header
 	proposal
 	Held *held `json:"held,omitempty"`
 }
 
-// held is a configuration that would change too much at once.
+// held is a configuration that would change more than shard.max_change permits.
 type held struct {
 	proposal
 	Reason string `json:"reason"`
@@ -56,11 +56,11 @@ type acceptance struct {
 	t   *term
 	doc *storage.Doc[accepted]
 
-	mu      sync.Mutex
-	held    *held
-	trouble string // why what is in force is not remembered; empty: it is
-	refused string // why the latest one was refused, as journalled; empty: it was not
-	told    string // digest of the latest one that was accepted, as journalled
+	mu                sync.Mutex
+	held              *held
+	problem           string // why the configuration in force is not durable; empty: it is
+	journalledRefusal string // of the latest configuration; empty: it was not refused
+	journalledDigest  string // of the latest accepted configuration
 }
 
 func newAcceptance(t *term) *acceptance {
@@ -71,11 +71,11 @@ func newAcceptance(t *term) *acceptance {
 
 func (s *Server) acceptedKey() string { return storage.AcceptedKey(s.own.Shard.ID) }
 
-// recall puts in force what the last leader accepted. Where nobody has accepted
-// anything yet, that is what this server has read itself. What cannot be
-// understood is reported, and this server's own reading stands in for it: it
-// goes the way of any other proposal as soon as the shard is known.
-func (a *acceptance) recall(ctx context.Context) error {
+// load puts in force what the last leader accepted, or at first what this server has
+// read itself. Where the accepted configuration cannot be understood, that is reported,
+// and the one that this server has read is in force: it is considered like any other
+// once the shard is known.
+func (a *acceptance) load(ctx context.Context) error {
 	s := a.t.server
 	known, err := a.doc.Load(ctx)
 	var conf *config.Config
@@ -88,16 +88,16 @@ func (a *acceptance) recall(ctx context.Context) error {
 		if _, err := a.doc.Update(ctx, func(d *accepted) error { d.proposal = first; return nil }); err != nil {
 			return err
 		}
-		a.tell(nstance.EventConfigAccepted, first, "the first one of the shard")
+		a.publishEvent(nstance.EventConfigAccepted, first, "the first one of the shard")
 		return nil
 	default:
 		conf, err = known.parse(s.opts.Kinds)
 	}
 	if err != nil {
-		a.trouble = fmt.Sprintf("%s cannot be used, the configuration of this server is in force until one is accepted: %v", s.acceptedKey(), err)
+		a.problem = fmt.Sprintf("%s cannot be used, the configuration of this server is in force until one is accepted: %v", s.acceptedKey(), err)
 		return nil
 	}
-	if err := s.belongs(conf); err != nil {
+	if err := s.checkBelongs(conf); err != nil {
 		return err
 	}
 	a.held = known.Held
@@ -105,9 +105,9 @@ func (a *acceptance) recall(ctx context.Context) error {
 	return nil
 }
 
-// belongs refuses to lead for a configuration that is for something else than
-// this process was started for.
-func (s *Server) belongs(conf *config.Config) error {
+// checkBelongs fails with Invalid for a configuration of another cluster, shard or kind
+// of provider than this process was started for.
+func (s *Server) checkBelongs(conf *config.Config) error {
 	for _, f := range []struct{ field, was, will string }{
 		{"cluster.id", string(conf.Cluster.ID), string(s.own.Cluster.ID)},
 		{"shard.id", string(conf.Shard.ID), string(s.own.Shard.ID)},
@@ -121,12 +121,11 @@ func (s *Server) belongs(conf *config.Config) error {
 	return nil
 }
 
-// consider puts a proposed configuration in force, or holds it until somebody
-// confirms it because it would change too much at once. why says how it came to
-// be proposed.
+// consider puts a proposed configuration in force, or holds it until it is confirmed
+// because it would change too much at once. why says how it came to be proposed.
 func (a *acceptance) consider(ctx context.Context, conf *config.Config, p proposal, why string) (changed bool, err error) {
 	s := a.t.server
-	if p.Digest == s.config().Digest() && !a.troubled() {
+	if p.Digest == s.config().Digest() && !a.hasProblem() {
 		return false, a.hold(ctx, nil, why)
 	}
 	a.t.groups.LookUpTypes(ctx, conf)
@@ -147,7 +146,7 @@ func (a *acceptance) consider(ctx context.Context, conf *config.Config, p propos
 }
 
 // excess says what of a configuration is more than one reload may change; empty:
-// nothing is.
+// nothing.
 func (a *acceptance) excess(conf *config.Config) (string, error) {
 	i, err := a.t.groups.Impact(conf)
 	if err != nil {
@@ -164,13 +163,13 @@ func (a *acceptance) excess(conf *config.Config) (string, error) {
 // that with why it was proposed.
 func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal, why string) error {
 	a.mu.Lock()
-	broken := a.trouble != ""
+	unreadable := a.problem != ""
 	a.mu.Unlock()
 	p.At = a.t.server.opts.Now().UTC()
-	if err := a.t.groups.Settle(ctx); err != nil { // what is configured no more must be able to go on
+	if err := a.t.groups.Settle(ctx); err != nil { // groups that are no longer configured go on
 		return err
 	}
-	if !broken { // what cannot be read must not be written over
+	if !unreadable { // an unreadable object must not be overwritten
 		if _, err := a.doc.Update(ctx, func(d *accepted) error { *d = accepted{proposal: p}; return nil }); err != nil {
 			return err
 		}
@@ -178,14 +177,14 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	a.mu.Lock()
 	was := a.held
 	a.held = nil
-	again := broken && p.Digest == a.told // where it is not remembered, it is accepted at every look
-	a.told = p.Digest
+	again := unreadable && p.Digest == a.journalledDigest // it is accepted again at every read
+	a.journalledDigest = p.Digest
 	a.mu.Unlock()
 	if was != nil && was.Digest != p.Digest {
-		a.tell(nstance.EventConfigWithdrawn, was.proposal, why)
+		a.publishEvent(nstance.EventConfigWithdrawn, was.proposal, why)
 	}
 	if !again {
-		a.tell(nstance.EventConfigAccepted, p, why)
+		a.publishEvent(nstance.EventConfigAccepted, p, why)
 	}
 	a.t.server.force(conf, p)
 	a.t.tuner.tune()
@@ -195,30 +194,28 @@ func (a *acceptance) accept(ctx context.Context, conf *config.Config, p proposal
 	return nil
 }
 
-// tell journals what became of a configuration, and why.
-func (a *acceptance) tell(typ nstance.EventType, p proposal, why string) {
+// publishEvent journals what was decided about a configuration, and why.
+func (a *acceptance) publishEvent(typ nstance.EventType, p proposal, why string) {
 	a.t.journal(nstance.Event{Time: a.t.server.opts.Now().UTC(), Type: typ, Reason: p.Digest + " of " + p.Name + ": " + why})
 }
 
-// longestRefusal is how many bytes of what is wrong with a configuration are
-// journalled. All of it is in the log.
-const longestRefusal = 4096
+// maxRefusal is how many bytes of a refusal are journalled. All of it is in the log.
+const maxRefusal = 4096
 
-// refuse journals that the latest configuration is refused, once; nil: it is
-// not. That one is held is no refusal. That it cannot be fetched at present says
-// nothing of it.
-func (a *acceptance) refuse(err error, why string) {
+// setRefusal journals once that the latest configuration is refused; nil: it is not. A
+// held configuration is not refused. A failure to fetch it does not count.
+func (a *acceptance) setRefusal(err error, why string) {
 	text := ""
 	switch nstance.CodeOf(err) {
 	case "", nstance.Conflict:
 	case nstance.Unavailable, nstance.Throttled, nstance.Ambiguous:
 		return
 	default:
-		text = wire.Cut(err.Error(), longestRefusal)
+		text = wire.Cut(err.Error(), maxRefusal)
 	}
 	a.mu.Lock()
-	known := text == a.refused
-	a.refused = text
+	known := text == a.journalledRefusal
+	a.journalledRefusal = text
 	a.mu.Unlock()
 	if !known && text != "" {
 		a.t.journal(nstance.Event{
@@ -227,7 +224,7 @@ func (a *acceptance) refuse(err error, why string) {
 	}
 }
 
-// hold remembers what waits to be confirmed; nil: nothing does any more.
+// hold makes durable which configuration is held; nil: none.
 func (a *acceptance) hold(ctx context.Context, h *held, why string) error {
 	a.mu.Lock()
 	was := a.held
@@ -245,10 +242,10 @@ func (a *acceptance) hold(ctx context.Context, h *held, why string) error {
 	a.held = h
 	a.mu.Unlock()
 	if was != nil {
-		a.tell(nstance.EventConfigWithdrawn, was.proposal, why)
+		a.publishEvent(nstance.EventConfigWithdrawn, was.proposal, why)
 	}
 	if h != nil {
-		a.tell(nstance.EventConfigHeld, h.proposal, h.Reason+": "+why)
+		a.publishEvent(nstance.EventConfigHeld, h.proposal, h.Reason+": "+why)
 		a.t.alarm(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
 	}
 	return nil
@@ -279,19 +276,19 @@ func (a *acceptance) waiting() *held {
 	return a.held
 }
 
-func (a *acceptance) troubled() bool {
+func (a *acceptance) hasProblem() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.trouble != ""
+	return a.problem != ""
 }
 
 // attention lists what an operator should see.
 func (a *acceptance) attention() (out []reconcile.Attention) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.trouble != "" {
+	if a.problem != "" {
 		out = append(out, reconcile.Attention{
-			Kind: attentionConfig, Subject: "configuration", Why: a.trouble, Remedy: "nstance-admin record show " + a.t.server.acceptedKey(),
+			Kind: attentionConfig, Subject: "configuration", Why: a.problem, Remedy: "nstance-admin record show " + a.t.server.acceptedKey(),
 		})
 	}
 	if h := a.held; h != nil {
@@ -303,8 +300,8 @@ func (a *acceptance) attention() (out []reconcile.Attention) {
 	return out
 }
 
-// follow proposes what the configuration's source holds: once the shard is
-// known, and now and then, in case nobody says that it has changed.
+// follow reads the configuration's source and considers it: once the shard is known,
+// and then at intervals, in case no refresh is requested.
 func (a *acceptance) follow(ctx context.Context) {
 	if a.t.reconciler.Await(ctx) != nil {
 		return

@@ -37,10 +37,9 @@ func (s *Server) bind() config.Bind {
 	}
 }
 
-// advertised returns where machines, operators and the other servers are told
-// to connect. What neither options nor configuration say is the port that this
-// server listens on: at the address that follows the leader, for clients, or at
-// this server's own.
+// advertised returns where machines, operators and the other servers connect. By
+// default that is the port that this server listens on: for clients at the movable
+// address of the leader, if there is one, else at this server's own.
 func (s *Server) advertised() Addresses {
 	a, own, conf := s.Addresses(), s.opts.Advertise, s.config().Shard
 	adv, leader := conf.Advertise, leaderHost(conf.LeaderAddress)
@@ -63,9 +62,8 @@ func (s *Server) advertised() Addresses {
 	return a
 }
 
-// reachable returns where others reach a port. Who listens on every address is
-// reached at the first host that is known; else host, where it is known, stands
-// for the address that the port is bound to.
+// reachable returns where others reach a port. A port on every address is reached at
+// the first known host of the three; any other at host, or where it is bound.
 func reachable(listen, leader, host, machine string) string {
 	at, port, err := net.SplitHostPort(listen)
 	if err != nil { // there is no such port

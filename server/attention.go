@@ -17,16 +17,16 @@ import (
 // Kinds of what needs attention, beside those of the reconciler.
 const (
 	attentionAddress    = "leader_address" // the shard's movable address is not this server's
-	attentionGarbage    = "garbage"        // what has no use any more is not deleted
-	attentionConfig     = "config"         // the configuration in force is not remembered
+	attentionGarbage    = "garbage"        // objects without use are not deleted
+	attentionConfig     = "config"         // the configuration in force is not durable
 	attentionFiles      = "files"          // files of machines cannot be made
-	attentionGroups     = "groups_file"    // what the API changed cannot be read or kept
-	attentionHeld       = "config_held"    // a configuration waits to be confirmed
+	attentionGroups     = "groups_file"    // overlays cannot be read or written
+	attentionHeld       = "config_held"    // a configuration is held until it is confirmed
 	attentionJournal    = "journal"        // events are lost, or were
 	attentionKeys       = "keys"           // the cluster's keys cannot be read
 	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
-	attentionRefused    = "config_refused" // the latest configuration is wrong
-	attentionNotLeading = "not_leading"    // this server does not lead, and cannot
+	attentionRefused    = "config_refused" // the latest configuration is invalid
+	attentionNotLeading = "not_leading"    // this server cannot lead
 )
 
 // attentionKinds returns every kind, sorted.
@@ -41,16 +41,15 @@ func attentionKinds() []string {
 	return kinds
 }
 
-// attention lists what needs attention: of the shard while this server leads it,
-// else of this server alone. The status page, metrics and GetShardStatus all show
-// this list.
+// attention lists what needs attention: of the shard while this server leads it, else
+// of this server alone. The status page, metrics and GetShardStatus show this list.
 func (s *Server) attention() []reconcile.Attention {
 	t := s.term.Load()
 	if t != nil {
 		return t.attention()
 	}
-	out := sentences(attentionJournal, "look at the disk of this server", s.cache.Problems())
-	if err := s.troubled(); err != nil {
+	out := entries(attentionJournal, "look at the disk of this server", s.cache.Problems())
+	if err := s.notLeading(); err != nil {
 		out = append(out, reconcile.Attention{Kind: attentionNotLeading, Subject: "server", Why: "this server does not lead: " + err.Error()})
 	}
 	return out
@@ -60,20 +59,20 @@ func (t *term) attention() []reconcile.Attention {
 	s := t.server
 	out := slices.Concat(
 		t.reconciler.Attention(), t.accepts.attention(), s.refusedConfig(), s.alarms.attention(s.opts.Now()),
-		sentences(attentionGroups, "nstance-admin record show", t.groups.Problems()),
-		sentences(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
-		sentences(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
-		sentences(attentionFiles, "configure what the file needs, or put the secret", t.agents.FileProblems()),
-		sentences(attentionGarbage, "look at the storage", t.collector.Problems()),
-		sentences(attentionJournal, "look at the disk of this server", s.cache.Problems()),
-		sentences(attentionKeys, "look at the storage", s.keys.Problems()),
+		entries(attentionGroups, "nstance-admin record show", t.groups.Problems()),
+		entries(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
+		entries(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
+		entries(attentionFiles, "configure what the file needs, or put the secret", t.agents.FileProblems()),
+		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
+		entries(attentionJournal, "look at the disk of this server", s.cache.Problems()),
+		entries(attentionKeys, "look at the storage", s.keys.Problems()),
 	)
 	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return strings.Compare(a.Kind, b.Kind) })
 	return out
 }
 
-// sentences makes entries of what is known in words only.
-func sentences(kind, remedy string, why []string) (out []reconcile.Attention) {
+// entries makes one entry of the shard for each problem.
+func entries(kind, remedy string, why []string) (out []reconcile.Attention) {
 	for _, w := range why {
 		out = append(out, reconcile.Attention{Kind: kind, Subject: "shard", Why: w, Remedy: remedy})
 	}
@@ -93,8 +92,8 @@ func (s *Server) refusedConfig() []reconcile.Attention {
 	}}
 }
 
-// attentionRows returns for the status page, which has no login, how many entries
-// of each kind there are. Only what every operator may see is shown in words.
+// attentionRows counts entries by kind for the status page, which has no login. Only
+// entries that operators of every tenant may see have their text.
 func attentionRows(list []reconcile.Attention) []web.Attention {
 	rows := []web.Attention{}
 	for _, a := range list {
@@ -113,8 +112,7 @@ func attentionRows(list []reconcile.Attention) []web.Attention {
 	return rows
 }
 
-// attentionCounts returns how many entries of each kind there are, zeros
-// included.
+// attentionCounts counts entries by kind, including kinds without entries.
 func attentionCounts(list []reconcile.Attention) map[string]int {
 	out := map[string]int{}
 	for _, kind := range attentionKinds() {
@@ -133,8 +131,8 @@ const (
 	maxAlarms       = 512
 )
 
-// alarms are those of the last hour. Equal ones about one subject are one entry,
-// with its latest time and a count. A tenant's alarms cannot displace another's.
+// alarms holds the alarms of the last hour. Equal alarms about one subject are one entry
+// with its latest time and a count. Alarms of a tenant do not displace those of another.
 type alarms struct {
 	mu   sync.Mutex
 	list []raisedAlarm // by their latest time
@@ -159,16 +157,16 @@ func (l *alarms) add(e nstance.Event) {
 		l.list = slices.Delete(l.list, i, i+1)
 	}
 	l.list = append(l.list, a)
-	mine := func(o raisedAlarm) bool { return o.Tenant == e.Tenant }
+	sameTenant := func(o raisedAlarm) bool { return o.Tenant == e.Tenant }
 	n := 0
 	for _, o := range l.list {
-		if mine(o) {
+		if sameTenant(o) {
 			n++
 		}
 	}
 	switch {
 	case n > maxTenantAlarms:
-		i := slices.IndexFunc(l.list, mine)
+		i := slices.IndexFunc(l.list, sameTenant)
 		l.list = slices.Delete(l.list, i, i+1)
 	case len(l.list) > maxAlarms:
 		l.list = slices.Delete(l.list, 0, 1)

@@ -74,8 +74,8 @@ func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string,
 	return nonce, err
 }
 
-// authorities returns the certificates that the machine is told to trust. The
-// record says which, so that user data is the same whenever it is made again.
+// authorities returns the certificates that the machine trusts. The record names them,
+// so that user data is the same when it is rendered again.
 func (b bootstrap) authorities(rec *storage.Instance) string {
 	identity := b.s.keys.Identity
 	if len(rec.Authorities) == 0 {

@@ -77,7 +77,7 @@ func (s *Server) force(conf *config.Config, p proposal) {
 //
 // Images are looked for and user data is fetched again too, after it returns.
 func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
-	return s.refresh(ctx, "this server was told to read it again")
+	return s.refresh(ctx, "a refresh of this server was requested")
 }
 
 // refresh is Refresh, with why for the journal.
@@ -90,7 +90,7 @@ func (s *Server) refresh(ctx context.Context, why string) (changed bool, err err
 }
 
 func (s *Server) reread(ctx context.Context, why string) (changed bool, err error) {
-	if err := s.turn(ctx); err != nil {
+	if err := s.acquireRefresh(ctx); err != nil {
 		return false, err
 	}
 	defer func() { <-s.refreshing }()
@@ -104,15 +104,15 @@ func (s *Server) reread(ctx context.Context, why string) (changed bool, err erro
 			return false, ports.ErrTermEnded
 		}
 	}
-	s.note(err)
+	s.setRefused(err)
 	if t != nil {
-		t.accepts.refuse(err, why)
+		t.accepts.setRefusal(err, why)
 	}
 	return changed, err
 }
 
-// turn waits until nobody else deals with a configuration.
-func (s *Server) turn(ctx context.Context) error {
+// acquireRefresh waits until no other call considers a configuration.
+func (s *Server) acquireRefresh(ctx context.Context) error {
 	select {
 	case s.refreshing <- struct{}{}:
 		return nil
@@ -121,11 +121,11 @@ func (s *Server) turn(ctx context.Context) error {
 	}
 }
 
-// note remembers whether the latest configuration was refused, and logs that
-// once.
-func (s *Server) note(err error) {
+// setRefused records why the latest configuration was refused, and logs that once; nil:
+// it was not.
+func (s *Server) setRefused(err error) {
 	if errors.Is(err, nstance.Conflict) {
-		err = nil // it is held, which is reported by itself
+		err = nil // held: reported by itself
 	}
 	s.mu.Lock()
 	was := s.refused.err
@@ -141,7 +141,7 @@ func (s *Server) note(err error) {
 
 // confirm lets a held configuration take effect.
 func (s *Server) confirm(ctx context.Context, t *term, digest, why string, dryRun bool) error {
-	if err := s.turn(ctx); err != nil {
+	if err := s.acquireRefresh(ctx); err != nil {
 		return err
 	}
 	defer func() { <-s.refreshing }()

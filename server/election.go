@@ -42,15 +42,14 @@ func (s *Server) elect() (lease.Elector, error) {
 	})
 }
 
-// leaderAddress returns where operators reach the server that leads, as far as
-// this one knows.
+// leaderAddress returns where operators reach the leader; empty: unknown.
 func (s *Server) leaderAddress() string {
 	operator, _ := s.leaderAddresses()
 	return operator
 }
 
-// leaderAddresses returns where operators reach the server that leads, with a
-// certificate and to get one; empty: this one does not know.
+// leaderAddresses returns where operators reach the leader, with a certificate and to
+// get one; empty: unknown.
 func (s *Server) leaderAddresses() (operator, registration string) {
 	if s.term.Load() != nil {
 		a := s.advertised()
@@ -67,8 +66,8 @@ func (s *Server) leaderAddresses() (operator, registration string) {
 	return h.Address, h.Registration
 }
 
-// marks returns the highest epoch that any of the shard's machines is marked
-// with. It is asked where the lease is missing, as in a restored bucket.
+// marks returns the highest epoch that any of the shard's machines is marked with. It
+// is called where the lease is missing, as in a restored bucket.
 func (s *Server) marks(ctx context.Context) (top uint64, err error) {
 	conf := s.config()
 	client, err := provider.New(s.provider, &provider.Options{Timeout: conf.Shard.RequestTimeout, Log: s.log})
@@ -85,8 +84,7 @@ func (s *Server) marks(ctx context.Context) (top uint64, err error) {
 	return top, nil
 }
 
-// leaderChanged is told of each change in who leads; of its own terms the lease
-// tells itself.
+// leaderChanged logs each change of the leader. The lease logs the terms of this server.
 func (s *Server) leaderChanged(h lease.Holder) {
 	switch {
 	case h.Self:

@@ -1,6 +1,7 @@
-// Package server composes a shard server: it takes the lease, and for as long
-// as that term lasts it runs the reconciler, registers agents and operators,
-// holds the agents' sessions and answers the operator API.
+// Package server composes a shard server: it takes the lease, and during that term it
+// runs the reconciler, registers agents and operators, serves the agents' sessions and
+// the operators' API. Its rooms are the packages below server/internal: each takes the
+// few functions that it needs, and knows neither another room nor the server.
 package server
 
 import (
@@ -132,14 +133,14 @@ type Server struct {
 
 	operators *operators.Service
 
-	refreshing chan struct{} // has room for one: whose turn it is to read the configuration
+	refreshing chan struct{} // has room for one: held while a configuration is considered
 
-	mu      sync.Mutex     // guards what follows
-	conf    *config.Config // in force
-	bytes   proposal       // what it was read from
-	confAt  time.Time      // when it was accepted
-	refused refusal
-	trouble error // why the last term could not be begun, or ended
+	mu        sync.Mutex     // guards what follows
+	conf      *config.Config // in force
+	bytes     proposal       // what it was read from
+	confAt    time.Time      // when it was accepted
+	refused   refusal
+	termError error // why the last term could not begin, or ended
 
 	term atomic.Pointer[term] // nil while this server does not lead
 }
@@ -226,7 +227,7 @@ func (s *Server) closeCache() {
 		err = errors.Join(err, os.RemoveAll(s.scratch))
 	}
 	if err != nil {
-		s.log.Warn("journal not closed well", "err", err)
+		s.log.Warn("journal not closed cleanly", "err", err)
 	}
 }
 
@@ -277,7 +278,7 @@ func (s *Server) campaign(ctx context.Context) {
 			err = s.lead(ctx, granted)
 		}
 		s.mu.Lock()
-		s.trouble = err
+		s.termError = err
 		s.mu.Unlock()
 		if err == nil {
 			continue
@@ -293,9 +294,8 @@ func (s *Server) campaign(ctx context.Context) {
 	}
 }
 
-// lead runs one term. At its end, or when ctx ends, it gives the lease back
-// before it tidies up: that ends everything that the term began, and whatever
-// takes its time to stop then keeps no successor waiting.
+// lead runs one term. At its end, or when ctx ends, it gives the lease back first:
+// that ends everything that the term began, and no successor waits for it to stop.
 func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	var t *term
 	err := s.keys.EnsureFresh(granted.Context())
@@ -338,8 +338,8 @@ func (s *Server) config() *config.Config {
 	return s.conf
 }
 
-// standingBy is the refusal of a server that does not lead. It names the one
-// that does, as far as this one knows.
+// standingBy is the error of a server that does not lead. It names the leader, if that
+// is known.
 func (s *Server) standingBy() error {
 	e := &nstance.Error{Code: nstance.Unavailable, Msg: "this server does not lead its shard at present"}
 	if e.Leader, e.LeaderRegistration = s.leaderAddresses(); e.Leader != "" {

@@ -22,9 +22,8 @@ func (s *Server) handler() http.Handler {
 	return web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil })
 }
 
-// status gathers what the status page shows. The page has no authentication:
-// unless it is configured to be full it shows what an operator of any tenant may
-// see.
+// status returns what the status page shows. The page has no authentication: unless it
+// is configured to be full, it shows what operators of every tenant may see.
 func (s *Server) status(r *http.Request) web.Status {
 	conf := s.config()
 	out := web.Status{
@@ -58,8 +57,8 @@ func (s *Server) status(r *http.Request) web.Status {
 	}
 	instances := t.reconciler.Instances()
 	out.InstancesTotal = len(instances)
-	if len(instances) > shownInstances { // those to look at first
-		slices.SortStableFunc(instances, func(a, b reconcile.InstanceView) int { return calm(a) - calm(b) })
+	if len(instances) > shownInstances {
+		slices.SortStableFunc(instances, func(a, b reconcile.InstanceView) int { return readyLast(a) - readyLast(b) })
 	}
 	for _, v := range instances[:min(shownInstances, len(instances))] {
 		row := web.Instance{
@@ -81,8 +80,8 @@ func (s *Server) status(r *http.Request) web.Status {
 	return out
 }
 
-// public leaves out what a page for everybody does not say: what is wrong with a
-// configuration may quote it.
+// public removes from events what a page without login must not show: the error of a
+// refused configuration may quote it.
 func public(events []nstance.Event) []nstance.Event {
 	for i := range events {
 		if e := &events[i]; e.Type == nstance.EventConfigRefused {
@@ -92,16 +91,17 @@ func public(events []nstance.Event) []nstance.Event {
 	return events
 }
 
-// calm is 1 for an instance that nothing happens to.
-func calm(v reconcile.InstanceView) int {
+// readyLast is 1 for a ready instance, and 0 for one to show first.
+func readyLast(v reconcile.InstanceView) int {
 	if v.State == nstance.Ready {
 		return 1
 	}
 	return 0
 }
 
-func (s *Server) troubled() error {
+// notLeading returns why the last term could not begin, or ended.
+func (s *Server) notLeading() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.trouble
+	return s.termError
 }

@@ -46,7 +46,7 @@ type term struct {
 	collector  *garbage.Collector
 	operators  *operators.Term
 	address    *address.Keeper // nil: the shard has no movable address
-	quit       chan error      // why this server should not lead any more
+	quit       chan error      // why this server should stop leading
 	done       chan struct{}   // closed when run has returned
 	exposures  *registrar.Exposures
 }
@@ -57,7 +57,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		operators: s.operators.NewTerm(), quit: make(chan error, 1), done: make(chan struct{}),
 	}
 	t.accepts = newAcceptance(t)
-	if err := t.accepts.recall(granted.Context()); err != nil {
+	if err := t.accepts.load(granted.Context()); err != nil {
 		return nil, err
 	}
 	t.conf = s.config()
@@ -119,8 +119,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	return t, err
 }
 
-// consistency is how long the provider may not know its own new machine. Where
-// that is not known, a minute is ample.
+// consistency is how long the provider may not list a new machine: a minute where its
+// kind does not say.
 func consistency(conf *config.Config) time.Duration {
 	if kind, ok := conf.Kind(); ok && kind.Consistency > 0 {
 		return kind.Consistency
@@ -168,8 +168,8 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 // goAway ends the agents' sessions.
 func (t *term) goAway() { t.agents.Close(ports.ErrTermEnded) }
 
-// journal receives every event, in order, mostly under the reconciler's lock:
-// everything it calls takes note and returns.
+// journal receives every event, in order, mostly under the reconciler's lock: nothing
+// that it calls blocks.
 func (t *term) journal(e nstance.Event) {
 	e.Seq = t.operators.Publish(e)
 	t.server.cache.Append(e)
@@ -189,8 +189,8 @@ func (t *term) journal(e nstance.Event) {
 	}
 }
 
-// alarm journals what a person should see, or what is known to concern an
-// instance only by its ID. It is called outside every lock.
+// alarm journals an event with the tenant and group of its instance. It is called
+// outside every lock.
 func (t *term) alarm(e nstance.Event) {
 	if v, err := t.reconciler.Instance(e.Instance); err == nil {
 		e.Tenant, e.Group = v.Record.Tenant, v.Record.Group
