@@ -1,6 +1,6 @@
-// Package blob opens any store by its URL: what programs use that leave the
-// choice to their configuration. It links the clients of all clouds; a program
-// that needs one only imports storage/s3, storage/gcs or storage/azure.
+// Package blob opens any store by its URL, for programs that are configured with
+// one. It links the clients of all clouds; a program that needs only one imports
+// storage/s3, storage/gcs or storage/azure.
 package blob
 
 import (
@@ -16,8 +16,8 @@ import (
 
 // Open opens s3://bucket, gs://bucket and azblob://container, with the
 // parameters that those packages document, and what storage.Open does:
-// file:///directory and mem://. It asks nothing of a bucket: storage.Probe
-// tells whether it can be used.
+// file:///directory and mem://. It does not call the bucket: storage.Probe checks
+// it.
 func Open(ctx context.Context, rawURL string) (storage.Store, error) {
 	const field, remedy = "storage.url", "use file:///absolute/directory, s3://bucket, gs://bucket, azblob://container or mem://"
 	u, err := url.Parse(rawURL)
@@ -37,8 +37,8 @@ func Open(ctx context.Context, rawURL string) (storage.Store, error) {
 	return nil, nstance.FieldError(field, remedy, "scheme %q is unknown", u.Scheme)
 }
 
-// OpenReadOnly opens what Open does for reading only, as storage.OpenReadOnly
-// and storage.ReadOnly have it.
+// OpenReadOnly is Open for reading only; see storage.OpenReadOnly and
+// storage.ReadOnly.
 func OpenReadOnly(ctx context.Context, rawURL string) (storage.Store, error) {
 	return storage.Opener(Open).OpenReadOnly(ctx, rawURL)
 }

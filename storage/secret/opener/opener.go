@@ -1,6 +1,6 @@
-// Package opener opens any source of secrets by its URL: what programs use that
-// leave the choice to their configuration. It links the clients of all clouds; a
-// program that needs one only imports storage/secret/aws, gcp or azure.
+// Package opener opens any source of secrets by its URL, for programs that are
+// configured with one. It links the clients of all clouds; a program that needs
+// only one imports storage/secret/aws, gcp or azure.
 package opener
 
 import (
@@ -17,8 +17,8 @@ import (
 // Open opens env://PREFIX_, file:///directory, awssecretsmanager://,
 // awsparamstore://, gcpsecretmanager://projects/PROJECT and
 // azurekeyvault://VAULT, with the parameters that those packages document. It
-// asks nothing of them yet. Nil for store:, the cluster's own storage, which
-// every server has.
+// does not call them yet. It returns nil for store:, the cluster's own storage,
+// which every server has.
 func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	scheme, rest, _ := strings.Cut(rawURL, ":")
 	switch scheme {
