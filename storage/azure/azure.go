@@ -193,7 +193,7 @@ func once(ctx context.Context) context.Context {
 }
 
 // reads is how often, and how fast, the client repeats what changes nothing.
-// Whoever calls has his own, longer patience.
+// Callers have longer timeouts of their own.
 func reads(ctx context.Context) context.Context {
 	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: 200 * time.Millisecond})
 }

@@ -105,9 +105,9 @@ func newClient(ctx context.Context, o option.ClientOption) (*gcstorage.Client, e
 	return client, nil
 }
 
-// reads is how often, and how fast, the client repeats what changes nothing;
-// by itself it would until the context ends. Whoever calls has his own, longer
-// patience.
+// reads is how often, and how fast, the client repeats reads;
+// by itself it would until the context ends. Callers have longer timeouts of
+// their own.
 func reads() []gcstorage.RetryOption {
 	return []gcstorage.RetryOption{
 		gcstorage.WithMaxAttempts(3),

@@ -99,7 +99,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 }
 
 // reads is how often, and how fast, the client repeats what changes nothing.
-// Whoever calls has his own, longer patience.
+// Callers have longer timeouts of their own.
 func reads(o *retry.StandardOptions) {
 	o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 3, 200*time.Millisecond, ratelimit.None
 }
