@@ -198,10 +198,11 @@ func read[T any](ctx context.Context, c *Client, op string, call func(context.Co
 func once[T any](ctx context.Context, c *Client, op string, call func(context.Context) (T, error)) (v T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	if err = c.acquire(ctx); err != nil {
+	release, err := c.acquire(ctx, op)
+	if err != nil {
 		return v, fmt.Errorf("%s: %w", op, err)
 	}
-	defer c.release()
+	defer release()
 	start := time.Now()
 	v, err = call(ctx)
 	if err != nil {

@@ -34,37 +34,17 @@ func newBudget(rate float64, burst int) *budget {
 	return &budget{configuredRate: rate, rate: rate, burst: float64(burst), tokens: float64(burst)}
 }
 
-// reserve takes one token if at least others tokens remain, or returns when there
-// may be as many.
-func (b *budget) reserve(now time.Time, others int) (bool, time.Time) {
+// reserve takes one token, or returns when there may be one.
+func (b *budget) reserve(now time.Time) (bool, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.advance(now)
-	at := b.due(now, others+1)
-	if at.After(now) {
-		return false, at
+	if missing := 1 - b.tokens; missing > 0 {
+		wait := min(missing/b.rate, maxWait.Seconds())
+		return false, now.Add(max(time.Duration(wait*float64(time.Second)), time.Millisecond))
 	}
 	b.tokens--
 	return true, time.Time{}
-}
-
-// next returns when there is a token, which may be now.
-func (b *budget) next(now time.Time) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.advance(now)
-	return b.due(now, 1)
-}
-
-// due returns when the bucket holds n tokens, if none is taken. The caller holds
-// the lock.
-func (b *budget) due(now time.Time, n int) time.Time {
-	missing := float64(n) - b.tokens
-	if missing <= 0 {
-		return now
-	}
-	wait := min(missing/b.rate, maxWait.Seconds())
-	return now.Add(max(time.Duration(wait*float64(time.Second)), time.Millisecond))
 }
 
 // recordThrottled records one Throttled answer and reports whether the rate fell.

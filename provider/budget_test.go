@@ -15,7 +15,7 @@ import (
 // granted takes all that the budget has at this moment.
 func granted(c *provider.Client) (n int) {
 	for {
-		if ok, _ := c.Reserve(time.Now(), 0); !ok {
+		if ok, _ := c.Reserve(time.Now()); !ok {
 			return n
 		}
 		n++
@@ -53,29 +53,12 @@ func TestReserve(t *testing.T) {
 	t.Run("says when to come back, and keeps its word", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			granted(c)
-			ok, at := c.Reserve(time.Now(), 0)
+			ok, at := c.Reserve(time.Now())
 			require.False(t, ok)
 			require.Equal(t, time.Second/8, time.Until(at))
 			<-time.After(time.Until(at))
-			ok, _ = c.Reserve(time.Now(), 0)
+			ok, _ = c.Reserve(time.Now())
 			require.True(t, ok)
-		})
-	})
-	t.Run("leaves what others may claim before", func(t *testing.T) {
-		in(t, func(t *testing.T, c *provider.Client) {
-			now := time.Now()
-			require.Equal(t, now, c.Next(now))
-			ok, _ := c.Reserve(now, 19)
-			require.True(t, ok)
-			ok, at := c.Reserve(now, 19)
-			require.False(t, ok)
-			require.Equal(t, time.Second/8, at.Sub(now))
-			require.Equal(t, 19, granted(c), "the refused one took nothing")
-			require.Equal(t, time.Second/8, c.Next(now).Sub(now))
-			_, at = c.Reserve(now, 39)
-			require.Equal(t, 5*time.Second, at.Sub(now), "also beyond the burst")
-			_, at = c.Reserve(now, 1<<62)
-			require.Equal(t, 24*time.Hour, at.Sub(now))
 		})
 	})
 	t.Run("a throttled create takes the burst and half the rate", func(t *testing.T) {
@@ -122,7 +105,7 @@ func TestReserve(t *testing.T) {
 	t.Run("a clock that goes backwards grants nothing extra", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			granted(c)
-			ok, _ := c.Reserve(time.Now().Add(-time.Hour), 0)
+			ok, _ := c.Reserve(time.Now().Add(-time.Hour))
 			require.False(t, ok)
 			require.Zero(t, granted(c))
 		})

@@ -24,7 +24,7 @@ const (
 type Client struct {
 	p      nstance.Provider
 	o      Options
-	slots  chan struct{}
+	slots  [slotKinds]chan struct{}
 	budget *budget
 
 	callTimeout atomic.Int64 // a time.Duration
@@ -42,7 +42,10 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{p: p, o: opt, slots: make(chan struct{}, opt.Width), budget: newBudget(opt.Rate, opt.Burst)}
+	c := &Client{p: p, o: opt, budget: newBudget(opt.Rate, opt.Burst)}
+	for kind := range c.slots {
+		c.slots[kind] = make(chan struct{}, opt.Width)
+	}
 	c.callTimeout.Store(int64(opt.Timeout))
 	return c, nil
 }
@@ -50,20 +53,13 @@ func New(p nstance.Provider, o *Options) (*Client, error) {
 // Provider returns the provider behind c. Its abilities are in Abilities.
 func (c *Client) Provider() nstance.Provider { return c.p }
 
-// Reserve takes one create from the budget, provided that at least others creates
-// remain for requests that come first. Otherwise retryAt says when the budget will
-// be large enough if none is taken. The rate halves when creates are throttled and
-// recovers while they are not. It does not block.
-func (c *Client) Reserve(now time.Time, others int) (ok bool, retryAt time.Time) {
-	return c.budget.reserve(now, others)
-}
+// Reserve takes one create from the budget, or says when there may be one. The rate
+// halves when creates are throttled and recovers while they are not. It does not
+// block.
+func (c *Client) Reserve(now time.Time) (ok bool, retryAt time.Time) { return c.budget.reserve(now) }
 
 // CallTimeout returns the timeout of each call that begins now.
 func (c *Client) CallTimeout() time.Duration { return c.timeout() }
-
-// Next returns when Reserve can grant a create to the first request in the queue,
-// which may be now. It does not block.
-func (c *Client) Next(now time.Time) time.Time { return c.budget.next(now) }
 
 // Create implements [nstance.Provider]. It makes at most one call. A spec that
 // cannot work is refused as Invalid, and a ctx that ends while waiting for a free
@@ -75,10 +71,11 @@ func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	if err := c.acquire(ctx); err != nil {
+	release, err := c.acquire(ctx, opCreate)
+	if err != nil {
 		return nstance.Machine{}, about(opCreate, spec.ID, err)
 	}
-	defer c.release()
+	defer release()
 	start := time.Now()
 	m, err := c.p.Create(ctx, spec)
 	if err == nil && (m.ID != spec.ID || m.Owner != spec.Owner) {
@@ -111,10 +108,11 @@ func (c *Client) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 }
 
 func (c *Client) get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
-	if err := c.acquire(ctx); err != nil {
+	release, err := c.acquire(ctx, opGet)
+	if err != nil {
 		return nstance.Machine{}, err
 	}
-	defer c.release()
+	defer release()
 	start := time.Now()
 	m, err := c.p.Get(ctx, id)
 	if err == nil && m.ID != id {
@@ -137,12 +135,13 @@ func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())
 	defer cancel()
-	if err := c.acquire(ctx); err != nil {
+	release, err := c.acquire(ctx, opDelete)
+	if err != nil {
 		return about(opDelete, m.ID, err)
 	}
-	defer c.release()
+	defer release()
 	start := time.Now()
-	err := c.p.Delete(ctx, m)
+	err = c.p.Delete(ctx, m)
 	if err != nil {
 		err = classify(err)
 	}
@@ -150,19 +149,44 @@ func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
 	return about(opDelete, m.ID, err)
 }
 
-// acquire waits for one of the slots. Its error means that nothing was sent.
-func (c *Client) acquire(ctx context.Context) error {
+// Calls of one kind never wait for those of another: each has slots of its own.
+const (
+	urgentSlots = iota
+	ordinarySlots
+	deleteSlots
+	slotKinds
+)
+
+type urgentKey struct{}
+
+// Urgent marks the calls under a context as urgent: they do not wait for calls
+// that are not, nor for deletes.
+func Urgent(ctx context.Context) context.Context { return context.WithValue(ctx, urgentKey{}, true) }
+
+// slotsFor returns the slots that an operation takes one of.
+func (c *Client) slotsFor(ctx context.Context, op string) chan struct{} {
+	switch {
+	case op == opDelete:
+		return c.slots[deleteSlots]
+	case ctx.Value(urgentKey{}) != nil:
+		return c.slots[urgentSlots]
+	}
+	return c.slots[ordinarySlots]
+}
+
+// acquire waits for a slot, and returns what gives it back. Its error means that
+// nothing was sent.
+func (c *Client) acquire(ctx context.Context, op string) (release func(), err error) {
+	slots := c.slotsFor(ctx, op)
 	if ctx.Err() == nil {
 		select {
-		case c.slots <- struct{}{}:
-			return nil
+		case slots <- struct{}{}:
+			return func() { <-slots }, nil
 		case <-ctx.Done():
 		}
 	}
-	return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", context.Cause(ctx))
+	return nil, nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", context.Cause(ctx))
 }
-
-func (c *Client) release() { <-c.slots }
 
 func (c *Client) observe(op string, err error, d time.Duration) {
 	c.o.Observe(op, nstance.CodeOf(err), d)

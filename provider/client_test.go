@@ -457,6 +457,38 @@ func (h *hanging) List(ctx context.Context, _ nstance.Owner) iter.Seq2[nstance.M
 	})
 }
 
+// TestSlotsOfAKind: calls that hang hold up none of another kind.
+func TestSlotsOfAKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func() { <-time.After(time.Minute) }
+		c := client(t, scripted{
+			create: func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+				if s.Group == "slow" {
+					hang()
+				}
+				return nstance.Machine{ID: s.ID, Owner: s.Owner}, nil
+			},
+			delete: func(context.Context, nstance.Machine) error { hang(); return nil },
+		}, &provider.Options{Width: 2, Timeout: time.Hour})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		slow := spec(t)
+		slow.Group = "slow"
+		for range 10 {
+			wg.Go(func() { _ = c.Delete(t.Context(), nstance.Machine{ID: slow.ID, Owner: slow.Owner}) })
+			wg.Go(func() { _, _ = c.Create(t.Context(), slow) })
+		}
+		synctest.Wait()
+		start := time.Now()
+		_, err := c.Create(provider.Urgent(t.Context()), spec(t))
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+		_, err = c.Create(t.Context(), spec(t))
+		require.NoError(t, err)
+		require.Positive(t, time.Since(start))
+	})
+}
+
 func TestWidth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
@@ -523,7 +555,7 @@ func TestReplaceMany(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range calls {
-			ok, _ := c.Reserve(time.Now(), 0)
+			ok, _ := c.Reserve(time.Now())
 			require.True(t, ok, "the budget must let a burst of %d through", calls)
 			s := spec(t)
 			wg.Go(func() {
@@ -554,7 +586,7 @@ func Example() {
 		ID: id, Token: string(id), Market: "spto",
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"},
 	}
-	if ok, retryAt := c.Reserve(time.Now(), 0); !ok {
+	if ok, retryAt := c.Reserve(time.Now()); !ok {
 		fmt.Println("not before", retryAt)
 	}
 	_, err = c.Create(ctx, spec)

@@ -45,6 +45,7 @@ type listing struct {
 	resumedAt    time.Time     // zero while the caller handles a machine
 	waitLimit    time.Duration // for the next machine
 	waitTimer    *time.Timer
+	release      func() // of the slot, while it has one
 }
 
 // run yields the machines that the provider lists. Nil means that the listing is
@@ -84,9 +85,11 @@ func (l *listing) run(ctx context.Context) (err error) {
 
 // resume acquires a slot and starts the clocks.
 func (l *listing) resume(ctx context.Context) error {
-	if err := l.c.acquire(ctx); err != nil {
+	release, err := l.c.acquire(ctx, opList)
+	if err != nil {
 		return err
 	}
+	l.release = release
 	l.resumedAt = time.Now()
 	l.waitTimer.Reset(l.waitLimit)
 	return nil
@@ -100,7 +103,7 @@ func (l *listing) pause() {
 	l.waitTimer.Stop()
 	l.providerTime += time.Since(l.resumedAt)
 	l.resumedAt = time.Time{}
-	l.c.release()
+	l.release()
 }
 
 func (l *listing) check(m nstance.Machine, err error) error {

@@ -14,7 +14,8 @@ type Options struct {
 	// within a List the wait for each next machine. 30 seconds.
 	Timeout time.Duration
 
-	// Width is how many calls are in flight at most; others wait. 100.
+	// Width is how many calls of a kind are in flight at most; others wait. The
+	// kinds are deletes, calls under [Urgent], and all others. 100.
 	Width int
 
 	// Retries is how often a Get, or a List that has not yielded anything yet,

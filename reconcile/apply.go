@@ -15,36 +15,49 @@ import (
 // lanes, all before the lock is released: the next plan sees chosen instances
 // as pending and leaving members as leaving. It returns when to look again.
 func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) time.Time {
-	w := &draw{was: g.owed, holds: d.Holds}
-	for i, a := range d.Actions {
+	for _, a := range d.Actions {
 		if a.Kind != plan.Create {
 			r.applyTo(r.members[a.ID], a, now)
-		} else if !r.draw(g, w, d.Actions[i:], now) {
-			break // what remains is planned again
 		}
 	}
-	g.owed = w.owed
-	r.turns.settle(claim{g.key, claimLoss}, w.losses)
-	r.turns.settle(claim{g.key, claimSize}, w.others)
-	r.pay(g, w, now)
-	r.wakeNext(g.key, now)
 	if d.Halt {
 		r.halt(g)
 	}
-	if h, held := g.definitionHold(); held {
-		w.hold(h)
+	holds := d.Holds
+	if h := r.demand(g, d.Actions); h != nil {
+		holds = append(holds, *h)
 	}
-	g.holds = r.holdViews(g, w.holds, now)
+	delete(r.unplanned, g.key)
+	r.admitCreates(now, g)
+	waits := r.createWaits(g, now)
+	if h, held := g.definitionHold(); held {
+		holds = append(holds, h)
+	}
+	g.holds = r.holdViews(g, append(holds, waits...), now)
 	r.sayHolds(g, r.openHolds(g, g.holds), now)
 	r.noteStanding(g, now)
-	next := earliest(w.next, r.reassignDrains(g, now))
+	next := earliest(capacityDue(waits), r.reassignDrains(g, now))
 	r.resume(g, c, now)
 	return next
 }
 
+// capacityDue is when a hold for capacity may end. The create budget serves whoever
+// is first without another plan.
+func capacityDue(waits []plan.Hold) (due time.Time) {
+	for _, h := range waits {
+		if h.Kind == plan.HoldCapacity {
+			due = earliest(due, h.Until)
+		}
+	}
+	return due
+}
+
 // choose makes a pending member, which counts from now on.
 func (r *Reconciler) choose(g *group, a plan.Action, now time.Time) (*member, error) {
-	def := g.spec.Definition
+	def, why := r.createDefinition(g, a)
+	if why != "" {
+		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
+	}
 	rec := storage.Instance{
 		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
 		CreatedEpoch: r.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
@@ -65,7 +78,13 @@ func (r *Reconciler) choose(g *group, a plan.Action, now time.Time) (*member, er
 	rec.ID = id
 	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, only: a.Market}
 	m.returning = a.Market == nstance.Spot
-	r.admit(g, m)
+	if a.LastGood {
+		m.own = &def
+	}
+	if lost := r.members[a.Replaces]; lost != nil {
+		lost.answered = true
+	}
+	r.addMember(g, m)
 	return m, nil
 }
 
@@ -157,7 +176,7 @@ func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 			surplus--
 			continue
 		}
-		if m.step != stepNone && !m.running && (m.step != stepCreate || !m.unpaid || !m.durable) && !m.retryAt.After(now) && r.permitted(m, now) {
+		if m.step != stepNone && !m.running && (m.step != stepCreate || m.grant != grantWanted) && !m.retryAt.After(now) {
 			r.submit(m)
 		}
 	}
@@ -184,7 +203,10 @@ func (r *Reconciler) lapsed(m *member, now time.Time) bool {
 func (r *Reconciler) submit(m *member) {
 	m.running = true
 	to := r.urgent
-	if voluntary(m) {
+	switch {
+	case m.step == stepDelete:
+		to = r.deletions
+	case voluntary(m):
 		to = r.ordinary
 	}
 	to.submit(func(ctx context.Context) { r.perform(ctx, m) })
@@ -197,8 +219,6 @@ func voluntary(m *member) bool {
 		return m.rec.Reason != string(plan.ReasonReplace)
 	case stepDrain:
 		return m.drain.Voluntary
-	case stepDelete:
-		return true
 	}
 	return false
 }

@@ -16,7 +16,6 @@ type machineCalls struct {
 	createSent time.Time // when this term last asked for the machine; zero: not yet
 	createEnd  time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
 	foundAt    time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
-	throttled  bool      // the last create was refused for the rate alone: the next one takes from the create budget again
 
 	deleteAccepted bool // the provider has found the machine and ends it
 	removed        bool // the provider has nothing left of the machine, which leaves the record
@@ -112,31 +111,14 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 }
 
 // createEnded notes how a create call ended. That it was throttled is definite:
-// there is nothing to look for, and the call is repeated as the budget permits.
+// there is nothing to look for, and the call is repeated with another grant.
 func (r *Reconciler) createEnded(m *member, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.createEnd, m.throttled = r.opts.Now(), false
+	m.createEnd = r.opts.Now()
 	if errors.Is(err, nstance.Throttled) {
-		m.createEnd, m.throttled = time.Time{}, true
+		m.createEnd, m.grant, m.throttled, m.shape = time.Time{}, grantWanted, true, m.rec.Shape
 	}
-}
-
-// permitted reports whether the step that m owes may be handed to a lane. A
-// create that was throttled takes from the budget once more, before creates that
-// had nothing yet. It needs the lock.
-func (r *Reconciler) permitted(m *member, now time.Time) bool {
-	if !m.throttled || m.step != stepCreate {
-		return true
-	}
-	ok, at := r.provider.Reserve(now, 0)
-	if !ok {
-		m.retryAt = at
-		r.queue.addAt(m.group.key, at)
-		return false
-	}
-	m.throttled = false
-	return true
 }
 
 // errUnrepeatable ends an intent without a machine: this server cannot make the

@@ -48,7 +48,7 @@ func shardOf(t testing.TB, groups, size int) (*Reconciler, []nstance.Group) {
 	require.NoError(t, err)
 	for _, spec := range specs {
 		for range size {
-			r.admit(r.groups[spec.Key], eventMember(t, r, spec.Key))
+			r.addMember(r.groups[spec.Key], eventMember(t, r, spec.Key))
 		}
 	}
 	r.began = eventNow.Add(-2 * time.Hour)

@@ -54,7 +54,7 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	}
 	r.settleAcks(m)
 	if step == stepCreate {
-		r.launched(m, err)
+		r.createEndedWith(m, err)
 	}
 	switch {
 	case err == nil && step == stepDelete:
@@ -75,8 +75,8 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	case errors.Is(err, errUnrepeatable):
 		r.abandon(m, err)
 		return
-	case step == stepCreate && m.throttled:
-		m.retryAt, m.attempts = r.provider.Next(r.opts.Now()), 0
+	case step == stepCreate && m.throttled && m.grant == grantWanted:
+		m.retryAt, m.attempts = time.Time{}, 0
 		return
 	case step == stepCreate && refused(err):
 		r.createRefused(m, err)
@@ -129,8 +129,7 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	r.returned(m, false)
 	switch {
 	case m.rec.OnDemand: // no failure of its group
-	case code == nstance.Capacity || code == nstance.Quota: // the launch budget sets the pace
-		r.rememberRefusal(m, code)
+	case code == nstance.Capacity || code == nstance.Quota: // the admission queue sets the pace
 	case !errors.Is(err, errChanged):
 		r.failedToBecomeReady(m, err.Error())
 	}
@@ -138,20 +137,11 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	r.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
 }
 
-// rememberRefusal tells the capacity memory that the provider has no room for
-// the shape of m, or the account no quota.
-func (r *Reconciler) rememberRefusal(m *member, code nstance.Code) {
-	if code == nstance.Quota {
-		r.shelf.overQuota(m.rec.Shape, m.definition().Subnets, r.opts.Now())
-		return
-	}
-	r.shelf.refused(m.rec.Shape, r.opts.Now())
-}
-
 // failWithoutMachine has m's intent cleared away.
 func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
 	r.subnets.returned(m.subnet)
 	m.subnet = ""
+	r.reopenLoss(m)
 	m.state, m.step, m.why = nstance.Failed, stepDelete, []nstance.Cause{why}
 	m.retryAt, m.attempts = time.Time{}, 0
 }
@@ -168,6 +158,9 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if found, err := r.findMachine(ctx, m); found || err != nil {
 		return err
 	}
+	if err := r.checkGrant(m); err != nil {
+		return err
+	}
 	def, err := r.definition(ctx, m)
 	if err != nil {
 		return err
@@ -182,7 +175,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if rec, err = r.writeIntent(ctx, m, rec); err != nil {
 		return err
 	}
-	if r.unaffordable(m, rec) {
+	if r.lacksGrant(m, rec) {
 		return errAgain
 	}
 	repeated, err := r.asking(m, rec)
@@ -242,7 +235,9 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 	if digest != "" {
 		def, err := r.records.Definition(ctx, digest)
 		r.mu.Lock()
-		m.definitionErr = err
+		if m.definitionErr = err; err == nil && m.rec.OnDemand {
+			m.own = &def
+		}
 		r.mu.Unlock()
 		return def, keepTrying(unrepeatable(r.intended(m), err))
 	}
@@ -275,9 +270,8 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	rec := m.rec
 	r.mu.Unlock()
 	if rec.Token == "" {
-		var err error
-		if rec.Shape, err = r.place(m, def); err != nil {
-			return rec, Rendered{}, err
+		if rec.Shape == (storage.Shape{}) { // not granted yet
+			rec.Shape = r.preferredShape(def)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
 	}
@@ -297,23 +291,13 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	return rec, out, nil
 }
 
-// place chooses where to make m. It fails with errSoldOut when nothing that was
-// planned on is left.
-func (r *Reconciler) place(m *member, def nstance.Definition) (storage.Shape, error) {
+// preferredShape returns the shape that a create would be granted if it were alone.
+func (r *Reconciler) preferredShape(def nstance.Definition) storage.Shape {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, free := r.shelf.choose(inMarket(def, m.only), r.subnets.order(def.Subnets, now), r.subnets.full(now), now)
-	if !free && m.launch != nil && !m.probe {
-		return shape, errSoldOut
-	}
-	r.subnets.returned(m.subnet) // of an attempt that did not get this far
-	r.subnets.chosen(shape.Subnet)
-	m.subnet = shape.Subnet
-	if m.only == "" && def.Market.Type == nstance.Spot && shape.Market == nstance.OnDemand {
-		r.fellBack(m, now)
-	}
-	return shape, nil
+	shape, _ := r.admission.Choose(requestFor(def), r.subnets.asOf(now), now)
+	return pricedShape(shape, def)
 }
 
 // token is the provider's idempotency token: the ID and a digest of the shape.
@@ -344,6 +328,9 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err
 	if r.freezeOf(m.group) != nil {
 		return false, errAgain // after the thaw
 	}
+	if m.grant == granted && m.shape != rec.Shape {
+		return false, errAgain // granted while the intent was written
+	}
 	repeated = m.mayHaveMachine()
 	now := r.opts.Now()
 	first := m.createSent.IsZero() && m.foundAt.IsZero()
@@ -372,7 +359,6 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	if err := r.checkMarks(m, mach); err != nil {
 		return err
 	}
-	r.shelf.had(m.rec.Shape, m.createSent)
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting
 	}

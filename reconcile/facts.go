@@ -148,7 +148,7 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		return
 	case known < 0:
 		if n.Kind == nstance.Reclaim {
-			r.shelf.taken(m.rec.Shape, r.opts.Now())
+			r.admission.Reclaimed(capacityShape(m.rec.Shape), r.opts.Now())
 		}
 		r.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)

@@ -63,6 +63,7 @@ type groupState struct {
 	LastGoodHash string       `json:"last_good_hash,omitempty"`
 	LastGood     string       `json:"last_good,omitempty"` // digest of the definition
 	LastGoodKind nstance.Kind `json:"last_good_kind,omitempty"`
+	FullAt       int          `json:"full_at,omitempty"` // size at which all members were last ready, lowered with the size
 
 	// Of the last good definition; both zero: not known.
 	LastGoodLaunch       time.Duration `json:"last_good_launch_ns,omitempty"`
@@ -80,13 +81,14 @@ func (g *group) plan() plan.History {
 	return plan.History{
 		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures, LastFailure: s.LastFailure,
 		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGoodHash,
-		ReturnAt: g.returnAt(),
+		ReturnAt: g.returnAt(), FullAt: s.FullAt,
 	}
 }
 
 // failedToBecomeReady counts a creation that came to nothing, for another reason
 // than that there was no capacity, and remembers why it did.
 func (r *Reconciler) failedToBecomeReady(m *member, why string) {
+	m.answered, m.creationFailed = true, true
 	h := &m.group.history
 	h.Refusals++
 	h.LastFailure = strings.ToValidUTF8(why[:min(len(why), maxFailure)], "")
@@ -263,6 +265,8 @@ func bounded(until, now time.Time) time.Time {
 // mentioned again, unless it was removed for good. It needs the lock.
 func (r *Reconciler) drop(g *group) {
 	delete(r.groups, g.key)
+	delete(r.unplanned, g.key)
+	r.admission.Demand(g.key)
 	r.sayHolds(g, nil, r.opts.Now())
 	r.tellGone(g)
 	switch {

@@ -49,11 +49,7 @@ func (g *group) definitionHold() (plan.Hold, bool) {
 		if m.step != stepCreate || m.definitionErr == nil {
 			continue
 		}
-		what, remedy := "the definition", "it is tried again"
-		if m.rec.Definition == g.history.LastGood {
-			what, remedy = "the last good definition", "resume the rollout, or configure a definition, if it is lost"
-		}
-		why := fmt.Sprintf("%s %.12s of %s cannot be read: %v; %s", what, m.rec.Definition, m.id, m.definitionErr, remedy)
+		why := fmt.Sprintf("the definition %.12s of %s cannot be read: %v; it is tried again", m.rec.Definition, m.id, m.definitionErr)
 		return plan.Hold{Kind: plan.HoldDefinition, Reason: why}, true
 	}
 	return plan.Hold{}, false

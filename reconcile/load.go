@@ -78,7 +78,7 @@ func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem
 // welcome makes a member of a record that this term finds. It needs the lock.
 func (r *Reconciler) welcome(g *group, rec storage.Instance, since time.Time) *member {
 	m := r.recovered(rec, since)
-	r.admit(g, m)
+	r.addMember(g, m)
 	if m.state == nstance.Draining {
 		m.step = stepDrain // announces it again; nothing is left to write
 	}
@@ -119,9 +119,9 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}, notices: slices.Clone(rec.Notices), preserve: rec.Preserve}
 	switch {
 	case rec.Deleting != nil:
-		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}
+		m.state, m.step, m.why, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
 	case rec.Drain != nil:
-		m.state, m.drain = nstance.Draining, rec.Drain
+		m.state, m.drain, m.leftBefore = nstance.Draining, rec.Drain, true
 	case m.registered():
 		m.state = nstance.Booting
 	default:
@@ -141,6 +141,7 @@ func (r *Reconciler) begin() {
 	r.loaded, r.unread = true, nil
 	close(r.known)
 	for key := range r.groups {
+		r.unplanned[key] = true
 		r.queue.add(key, false)
 	}
 }

@@ -69,16 +69,14 @@ func (r *Reconciler) takenByCloud(m *member, cause nstance.LossCause) bool {
 // rememberLoss tells the capacity memory what the end of a machine says about
 // its shape.
 func (r *Reconciler) rememberLoss(m *member, now time.Time) {
-	def := m.definition()
+	shape := capacityShape(m.rec.Shape)
 	switch m.cause {
 	case nstance.LossCapacity:
-		r.shelf.relapsed(m.rec.Shape, now)
-		r.launches.of(def, now).tighten(now)
+		r.admission.Lost(shape, now)
 	case nstance.LossQuota:
-		r.shelf.overQuota(m.rec.Shape, def.Subnets, now)
-		r.launches.of(def, now).tighten(now)
+		r.admission.LostQuota(shape, m.definition().Subnets, now)
 	case nstance.LossReclaimed:
-		r.shelf.taken(m.rec.Shape, now)
+		r.admission.Reclaimed(shape, now)
 	}
 }
 

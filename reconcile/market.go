@@ -123,8 +123,7 @@ func (r *Reconciler) spotFree(g *group, now time.Time) bool {
 	if g.history.FallbackAt.IsZero() {
 		return false
 	}
-	def := inMarket(g.spec.Definition, nstance.Spot)
-	_, free := r.shelf.choose(def, def.Subnets, r.subnets.full(now), now)
+	_, free := r.admission.Choose(requestFor(inMarket(g.spec.Definition, nstance.Spot)), r.subnets.asOf(now), now)
 	return free
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -38,9 +37,6 @@ type OnDemandRequest struct {
 type order struct {
 	own     *nstance.Definition // what it is made from
 	reason  string              // of the request
-	unpaid  bool                // its create is not taken from the budgets yet
-	waiting *plan.Hold          // for which of them
-	reshape bool                // another shape may be had by now
 	retoken bool                // its token made a machine that is gone: the next create needs another one
 	refusal error               // why its create was definitely refused; also of others
 }
@@ -114,12 +110,12 @@ func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
 	if err != nil || req.DryRun {
 		return nil, err
 	}
-	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason, unpaid: true}, rec: storage.Instance{
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason}, rec: storage.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
 	}}
-	r.admit(g, m)
+	r.addMember(g, m)
 	r.queue.add(g.key, false)
 	return m, nil
 }
@@ -200,32 +196,6 @@ func (r *Reconciler) spend(m *member) {
 	r.spent[m.id] = now
 }
 
-// pay takes from the budgets what the creates of instances on demand need, as
-// far as they go. It notes in d what holds the others up; their intents are
-// written all the same. It needs the lock.
-func (r *Reconciler) pay(g *group, d *draw, now time.Time) {
-	wants := 0
-	for _, m := range g.members {
-		if !m.unpaid || m.step != stepCreate || m.running || r.freezeOf(g) != nil {
-			continue
-		}
-		if !m.durable || !m.retryAt.After(now) || m.awaitsTurn() {
-			m.waiting = r.payFor(m, wants, now)
-		}
-		if m.waiting != nil {
-			d.hold(*m.waiting)
-		}
-		if m.awaitsTurn() {
-			wants++
-		}
-	}
-	r.turns.settle(claim{g.key, claimOnDemand}, wants)
-}
-
-// awaitsTurn reports whether m waits for the create budget, which may have
-// something for it earlier than was to be expected.
-func (m *member) awaitsTurn() bool { return m.waiting != nil && m.waiting.Kind == plan.HoldBudget }
-
 // definition returns what decides where m may be made: its own, or after a change
 // of leader its group's.
 func (m *member) definition() nstance.Definition {
@@ -235,42 +205,16 @@ func (m *member) definition() nstance.Definition {
 	return m.group.spec.Definition
 }
 
-// payFor pays for m, or says why it waits; before it there are others of its
-// group.
-func (r *Reconciler) payFor(m *member, before int, now time.Time) *plan.Hold {
-	def := m.definition()
-	leave, budget := r.launchable(m.group, def, false, now)
-	if !leave.ok {
-		return m.waits(leave.until, launchHold(leave))
-	}
-	if h := r.take(claim{m.group.key, claimOnDemand}, before, now); h != nil {
-		budget.returned(leave)
-		return m.waits(h.Until, *h)
-	}
-	if m.awaitsTurn() {
-		m.retryAt = time.Time{}
-	}
-	m.unpaid, m.launch, m.probe = false, budget, leave.probe
-	return nil
-}
-
-// waits puts off the create of m, once its intent is durable.
-func (m *member) waits(until time.Time, why plan.Hold) *plan.Hold {
-	if m.durable {
-		m.retryAt = until
-	}
-	return &why
-}
-
-// unaffordable ends the create of m once its intent is durable, if that has to
-// wait for a budget.
-func (r *Reconciler) unaffordable(m *member, rec storage.Instance) bool {
+// lacksGrant has the create of m, whose intent is durable now, wait for a grant if
+// it has none.
+func (r *Reconciler) lacksGrant(m *member, rec storage.Instance) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m.unpaid {
-		m.rec, m.reshape = rec, true // where there is room may be another place by then
+	if !m.rec.OnDemand || m.grant == granted {
+		return false
 	}
-	return m.unpaid
+	m.rec, m.grant = rec, grantWanted
+	return true
 }
 
 // repeatable reports whether the create of m, an instance on demand, is to be
@@ -282,9 +226,6 @@ func (r *Reconciler) repeatable(m *member, err error) bool {
 		return false
 	}
 	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
-	if !errors.Is(err, errSoldOut) {
-		r.rememberRefusal(m, code)
-	}
 	r.askAgain(m)
 	return true
 }
@@ -297,38 +238,34 @@ func (m *member) launchOver(now time.Time) bool {
 
 // askAgain has another create paid for and sent, with the shape of that time.
 func (r *Reconciler) askAgain(m *member) {
-	r.subnets.returned(m.subnet)
-	m.subnet, m.retryAt, m.machineCalls, m.unpaid, m.reshape = "", time.Time{}, machineCalls{}, true, true
+	m.throttled = false
+	r.wantGrant(m)
+	m.retryAt, m.machineCalls = time.Time{}, machineCalls{}
 }
 
-// reshape gives m, an instance on demand whose create was refused or had to
-// wait, the shape to try now. That is durable before the provider is asked for
-// it.
+// reshape gives m, an instance on demand whose intent names another shape, the
+// one that was granted. That is durable before the provider is asked for it.
 func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
 	r.mu.Lock()
-	rec, wanted := m.rec, m.reshape && !m.unpaid
+	rec, shape, retoken := m.rec, m.shape, m.retoken
+	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
 	r.mu.Unlock()
 	if !wanted {
 		return nil
 	}
-	shape, err := r.place(m, def)
+	former := rec
+	rec.Shape, rec.UserDataDigest = shape, ""
+	rec.Token = token(rec)
+	if retoken || relaunched(former) {
+		rec.Token = nextToken(former, rec)
+	}
+	rec, err := r.writeShape(ctx, rec, def)
 	if err != nil {
 		return err
 	}
-	if shape != rec.Shape || m.retoken {
-		former := rec
-		rec.Shape, rec.UserDataDigest = shape, ""
-		rec.Token = token(rec)
-		if m.retoken || relaunched(former) {
-			rec.Token = nextToken(former, rec)
-		}
-		if rec, err = r.writeShape(ctx, rec, def); err != nil {
-			return err
-		}
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.reshape, m.retoken, m.rec = false, false, rec
+	m.retoken, m.rec = false, rec
 	return nil
 }
 

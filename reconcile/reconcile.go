@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile/admission"
 	"github.com/nstance-go/nstance/reconcile/balance"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
@@ -97,39 +98,42 @@ type Reconciler struct {
 	health   health.Policy
 	log      *slog.Logger
 
-	queue    *queue
-	urgent   *lane
-	ordinary *lane
-	asks     *asker
-	burying  chan struct{} // has room for one: whose turn it is to deal with orphans
-	known    chan struct{} // closed once members are known
+	queue       *queue
+	urgent      *lane
+	ordinary    *lane
+	deletions   *lane
+	definitions *definitionReader
+	admitWake   chan struct{} // has room for one: nextGrants has changed
+	asks        *asker
+	burying     chan struct{} // has room for one: whose turn it is to deal with orphans
+	known       chan struct{} // closed once members are known
 
 	balance *balance.Keeper
 
-	mu       sync.Mutex
-	loaded   bool  // members are known; nothing is planned before
-	unread   error // why they are not yet
-	groups   map[nstance.GroupKey]*group
-	members  map[nstance.InstanceID]*member
-	orphans  map[nstance.InstanceID]*orphan
-	broken   []storage.Problem
-	spent    map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
-	shelf    *shelf                           // what is sold out
-	launches launches                         // how many creates may be under way
-	turns    turns                            // whose create is next
-	subnets  subnetCensus
-	changed  chan struct{} // closed and replaced whenever a step ended
-	tuned    chan struct{} // closed and replaced whenever settings were changed
-	ledger   ledger
-	frozen   *freeze               // the whole shard
-	absent   map[string]groupState // what groups remember that are not in memory, by tenant/group
-	backs    map[string]wish       // what groups were rolled back to when this term began
-	began    time.Time
-	blank    bool         // storage held no live record then
-	counted  silenceCount // for the breaker
-	clock    wallClock
-	beat     time.Time // when this process last showed that it runs
-	doubted  bool      // orphans are spared for lack of certainty, and that was said
+	mu         sync.Mutex
+	loaded     bool  // members are known; nothing is planned before
+	unread     error // why they are not yet
+	groups     map[nstance.GroupKey]*group
+	members    map[nstance.InstanceID]*member
+	orphans    map[nstance.InstanceID]*orphan
+	broken     []storage.Problem
+	spent      map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
+	admission  *admission.Queue
+	nextGrants time.Time                 // when creates may be granted by time alone; zero: never
+	unplanned  map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
+	subnets    subnetCensus
+	changed    chan struct{} // closed and replaced whenever a step ended
+	tuned      chan struct{} // closed and replaced whenever settings were changed
+	ledger     ledger
+	frozen     *freeze               // the whole shard
+	absent     map[string]groupState // what groups remember that are not in memory, by tenant/group
+	backs      map[string]wish       // what groups were rolled back to when this term began
+	began      time.Time
+	blank      bool         // storage held no live record then
+	counted    silenceCount // for the breaker
+	clock      wallClock
+	beat       time.Time // when this process last showed that it runs
+	doubted    bool      // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -151,8 +155,9 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed}),
 		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		health:  policyFor(o.HealthInterval),
-		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width),
-		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{}, shelf: newShelf(), launches: launches{},
+		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
+		definitions: newDefinitionReader(), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
+		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{},
 		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
@@ -237,8 +242,11 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	for range r.opts.Workers {
 		wg.Go(func() { r.work(ctx) })
 	}
-	wg.Go(func() { r.urgent.run(ctx) })
+	wg.Go(func() { r.urgent.run(provider.Urgent(ctx)) })
 	wg.Go(func() { r.ordinary.run(ctx) })
+	wg.Go(func() { r.deletions.run(ctx) })
+	wg.Go(func() { r.admit(ctx) })
+	wg.Go(func() { r.definitions.run(ctx, r) })
 	wg.Go(func() { r.asks.run(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })

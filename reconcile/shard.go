@@ -33,8 +33,9 @@ type group struct {
 	shortSince       time.Time // since when it has had fewer ready members than its size; zero: it has not
 	suspected        bool      // most of it is under notice, and that was said
 	breakerTripped   bool
-	breakerHoldUntil time.Time // zero while what tripped it goes on
-	owed             losses
+	breakerHoldUntil time.Time     // zero while what tripped it goes on
+	creates          []plan.Action // of the last plan, which the admission queue refers to
+	createsHash      string        // the desired hash then
 	holds            []HoldView
 	said             []saidHold    // what the journal knows of them
 	buffer           []plan.Member // reused for every plan
@@ -62,6 +63,7 @@ type member struct {
 	answeredAt time.Time // when the latest question was asked that the provider has answered
 
 	machineCalls
+	createGrant
 
 	track      health.Track
 	report     nstance.Report
@@ -97,10 +99,10 @@ type member struct {
 	retryAt  time.Time
 	attempts int
 
-	launch        *launch // hears how the first attempt at its create ends; nil: it has, or none needs to
-	definitionErr error   // why the definition on record was not read when it was to be created
-	probe         bool    // created although every shape was sold out
-	subnet        string  // chosen for it in this term
+	definitionErr  error // why the definition on record was not read when it was to be created
+	answered       bool  // a replacement has been created for it, or it is a failed creation
+	creationFailed bool  // for what it was made from
+	leftBefore     bool  // it was already leaving when this term found it
 
 	withdrawBy     time.Time // its deletion waits for load balancers until then
 	withdrawalOver bool
@@ -215,8 +217,8 @@ func (r *Reconciler) configured(groups []nstance.Group) (was []wish, anew []bool
 	return was, anew
 }
 
-// admit puts a member into the shard's state.
-func (r *Reconciler) admit(g *group, m *member) {
+// addMember puts a member into the shard's state.
+func (r *Reconciler) addMember(g *group, m *member) {
 	m.group, g.peopled = g, true
 	r.members[m.id] = m
 	g.members = append(g.members, m)
@@ -226,7 +228,9 @@ func (r *Reconciler) admit(g *group, m *member) {
 // forget removes a member: its record is gone.
 func (r *Reconciler) forget(m *member) {
 	r.timeDrain(m)
-	r.launched(m, errOutdated) // if it has not been yet
+	r.createEndedWith(m, errOutdated)
+	r.subnets.returned(m.subnetWithoutMachine())
+	r.reopenLoss(m)
 	r.returnAbandoned(m)
 	delete(r.members, m.id)
 	m.group.countBalancers(m, -1)
@@ -248,4 +252,13 @@ func (r *Reconciler) say(m *member, e nstance.Event) {
 func (r *Reconciler) sayGroup(g *group, e nstance.Event) {
 	e.Tenant, e.Group, e.Time = g.key.Tenant, g.key.Group, r.opts.Now().UTC()
 	r.opts.Journal(e)
+}
+
+// subnetWithoutMachine returns the subnet in which an address is counted for m that
+// no machine has taken; empty: none.
+func (m *member) subnetWithoutMachine() string {
+	if m.hasMach {
+		return ""
+	}
+	return m.subnet
 }

@@ -65,6 +65,20 @@ func (c *subnetCensus) full(now time.Time) func(subnet string) bool {
 	}
 }
 
+// subnetsAsOf is what is known of subnets at an instant.
+type subnetsAsOf struct {
+	*subnetCensus
+	now time.Time
+}
+
+func (c *subnetCensus) asOf(now time.Time) subnetsAsOf { return subnetsAsOf{c, now} }
+
+// Order implements [admission.Subnets].
+func (s subnetsAsOf) Order(subnets []string) []string { return s.order(subnets, s.now) }
+
+// Full implements [admission.Subnets].
+func (s subnetsAsOf) Full(subnet string) bool { return s.full(s.now)(subnet) }
+
 func (c *subnetCensus) ask() {
 	select {
 	case c.wake <- struct{}{}:

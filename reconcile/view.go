@@ -16,7 +16,7 @@ import (
 func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
-		SpotFree: r.spotFree(g, now), Owed: g.owed.ids, Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing,
+		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing,
 		Frozen: r.freezeOf(g) != nil, Clock: r.clock.why,
 	}
 	if !g.desired {
@@ -52,6 +52,10 @@ func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member 
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
+	}
+	v.Answered = m.answered
+	if v.Inherited = m.leftBefore; !m.state.Leaving() {
+		v.Inherited = !m.foundAt.IsZero()
 	}
 	if len(m.why) > 0 && m.drain == nil {
 		v.DeletedFor = m.why[0].Kind
@@ -199,9 +203,22 @@ func (r *Reconciler) suspect(g *group) {
 }
 
 // recordReadiness announces a group that has as many ready members as its size,
-// and remembers the definition with which all of them are ready and fresh.
+// and remembers that size, and the definition with which all of them are ready and
+// fresh.
 func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
-	full := g.desired && !g.removing && ready >= g.spec.Size
+	if !g.desired || g.removing {
+		g.full = false
+		return
+	}
+	full := ready >= g.spec.Size
+	fullAt := min(g.history.FullAt, g.spec.Size)
+	if full {
+		fullAt = g.spec.Size
+	}
+	if fullAt != g.history.FullAt {
+		g.history.FullAt = fullAt
+		r.saveSoon()
+	}
 	if full && !g.full {
 		r.sayGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}

@@ -90,6 +90,11 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	return d, nil
 }
 
+// CachedDefinition returns the definition with this digest if it is in memory.
+func (r *Records) CachedDefinition(digest string) (nstance.Definition, bool) {
+	return r.defs.get(digest)
+}
+
 // KeepDefinitions keeps definitions that a document names, or has just named, for
 // another hour: another document is about to name them.
 func (r *Records) KeepDefinitions(digests ...string) {

@@ -103,7 +103,7 @@ func TestHundredMachines(t *testing.T) {
 			spec := w.spec()
 			go func() {
 				for {
-					ok, at := client.Reserve(time.Now(), 0)
+					ok, at := client.Reserve(time.Now())
 					if ok {
 						break
 					}

@@ -26,7 +26,7 @@ func TestHundredMachines(t *testing.T) {
 		errs := make(chan error, 100)
 		for range cap(errs) {
 			s := newSpec(t)
-			ok, _ := client.Reserve(time.Now(), 0)
+			ok, _ := client.Reserve(time.Now())
 			require.True(t, ok, "the budget permits 100 at once")
 			go func() {
 				_, err := client.Create(t.Context(), s)

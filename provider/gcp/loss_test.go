@@ -432,7 +432,7 @@ func createAtOnce(t *testing.T) (d time.Duration) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for _, s := range specs {
-			ok, _ := p.Reserve(time.Now(), 0)
+			ok, _ := p.Reserve(time.Now())
 			require.True(t, ok, "the budget permits 100 at once")
 			wg.Go(func() {
 				_, err := p.Create(t.Context(), s)

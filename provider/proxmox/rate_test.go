@@ -52,7 +52,7 @@ func machinesTake(t *testing.T, n int) (took time.Duration) {
 		for range n {
 			spec := b.spec()
 			go func() {
-				for ok, at := client.Reserve(time.Now(), 0); !ok; ok, at = client.Reserve(time.Now(), 0) {
+				for ok, at := client.Reserve(time.Now()); !ok; ok, at = client.Reserve(time.Now()) {
 					<-time.After(time.Until(at))
 				}
 				_, err := client.Create(t.Context(), spec)

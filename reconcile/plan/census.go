@@ -17,13 +17,15 @@ type Census struct {
 	size  int // wanted; 0 while the group is being removed
 	surge int // max_surge as a number
 
-	n         tally
-	leaving   []*Member      // in the order of View.Members
-	doomed    []doomedMember // oldest first
-	unhealthy []*Member      // those of them that are doomed for being unhealthy, oldest first
-	waiting   int            // unhealthy members beyond the cap, which stay counted
-	market    marketShare
-	next      time.Time // when time alone may change the answer; zero: never
+	n          tally
+	leaving    []*Member      // in the order of View.Members
+	unanswered []*Member      // those of them that were lost, and no replacement has been created; oldest first
+	inherited  []*Member      // the same since before this term: replacements that are under way may be theirs
+	doomed     []doomedMember // oldest first
+	unhealthy  []*Member      // those of them that are doomed for being unhealthy, oldest first
+	waiting    int            // unhealthy members beyond the cap, which stay counted
+	market     marketShare
+	next       time.Time // when time alone may change the answer; zero: never
 }
 
 // A tally is what a census counts.
@@ -32,14 +34,13 @@ type tally struct {
 	ready        int
 	unregistered int       // counted, and its agent has never registered
 	idle         int       // counted, and certainly serving nothing
-	replacing    int       // counted, not ready, created to replace a loss
+	replacing    int       // counted, not ready, created to replace a loss before this term
 	starting     int       // counted, not ready, created for anything else, fresh
 	stale        int       // counted, to be replaced by a rollout
 	misplaced    int       // stale only because of their market
 	neverReady   int       // stale, and certainly never ready
 	notWell      int       // stale and registered, not well, but perhaps ready once
 	voluntary    int       // draining or deleting for a rollout or a surplus
-	losses       int       // draining or deleting for any other cause
 	unhealthy    int       // draining or deleting for being unhealthy
 	returning    int       // counted again as of this pass: their drains are cancelled
 	unheard      int       // counted, registered, within the grace after a change of leader
@@ -81,6 +82,7 @@ func NewCensus(v View, now time.Time) *Census {
 			}
 		}
 	}
+	c.matchInherited()
 	return c
 }
 
@@ -127,6 +129,15 @@ func (c *Census) capUnhealthy() {
 	c.unhealthy = c.unhealthy[:room]
 }
 
+// matchInherited finds the losses of former terms without a replacement. Each
+// replacement of former terms that is not ready answers one, and so may each
+// record that cannot be read.
+func (c *Census) matchInherited() {
+	slices.SortFunc(c.inherited, olderFirst)
+	c.unanswered = append(c.unanswered, c.inherited[:max(0, len(c.inherited)-c.n.replacing-c.Unreadable)]...)
+	slices.SortFunc(c.unanswered, olderFirst)
+}
+
 func (c *Census) tally(m *Member) {
 	n, ready, stale := &c.n, c.ready(m), c.stale(m)
 	n.counted++
@@ -134,7 +145,7 @@ func (c *Census) tally(m *Member) {
 	case ready:
 		n.ready++
 	case m.Reason == ReasonReplace:
-		n.replacing++
+		n.replacing += oneIf(m.Inherited)
 	case !stale:
 		n.starting++
 	}
@@ -177,8 +188,11 @@ func (c *Census) tallyLeaving(m *Member) {
 	case !m.replacedAtOnce():
 	case m.leavesVoluntarily():
 		c.n.voluntary++
+	case m.Answered:
+	case m.Inherited:
+		c.inherited = append(c.inherited, m)
 	default:
-		c.n.losses++
+		c.unanswered = append(c.unanswered, m)
 	}
 	if m.leavesUnhealthy() {
 		c.n.unhealthy++

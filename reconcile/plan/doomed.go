@@ -9,23 +9,16 @@ import (
 // removeDoomed is P2: doomed members leave at once. It waits for nothing, and no
 // surge limits it.
 func (p *planner) removeDoomed() {
-	var failed []*Member
 	for _, d := range p.doomed {
 		failure := !d.OnDemand && d.failed()
 		if failure {
 			p.failing++
 		}
 		p.remove(d.Member, p.causes(d.Member), failure)
-		switch {
-		case d.OnDemand || !d.replacedAtOnce():
-		case failure:
-			failed = append(failed, d.Member)
-		default:
-			p.lost = append(p.lost, d.Member)
-			p.urgent++
+		if !d.OnDemand && !failure && d.replacedAtOnce() {
+			p.unanswered = append(p.unanswered, d.Member)
 		}
 	}
-	p.lost = append(p.lost, failed...)
 }
 
 // failed reports whether the creation of d failed by itself: not ready in time,

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/nstance-go/nstance"
 )
 
@@ -12,20 +10,12 @@ func (p *planner) finish(m *Member) {
 	switch {
 	case p.returns(m):
 		p.act(Action{Kind: CancelDrain, ID: m.ID})
-		p.forgetLoss(m)
 	case m.State == nstance.Deleting, m.Gone, m.deleteRequested(), !m.registered():
 		p.finishDelete(m)
 	case m.Drain == nil || m.Drain.Deadline.IsZero():
 		p.remove(m, p.leavingCauses(m), false) // the drain never took effect
 	default:
 		p.watchDrain(m)
-	}
-}
-
-// forgetLoss takes a member that returns out of the losses to be replaced.
-func (p *planner) forgetLoss(m *Member) {
-	if i := slices.Index(p.owedLosses, m.ID); i >= 0 && !m.OnDemand {
-		p.owedLosses = slices.Delete(slices.Clone(p.owedLosses), i, i+1)
 	}
 }
 

@@ -63,6 +63,7 @@ type machine struct {
 	goodSince                             time.Time // whatever this leader knows of it
 	probesFail, hidden, everReady         bool
 	surge                                 bool // made by P5
+	leftBefore, replacedBefore            bool // this term
 	wishes                                int  // of the world when it was made
 }
 
@@ -326,6 +327,7 @@ func (w *world) snapshot() plan.View {
 			v.Unreadable++
 			continue
 		}
+		m.Inherited = m.State.Leaving() && m.leftBefore || !m.State.Leaving() && m.replacedBefore
 		v.Members = append(v.Members, m.Member)
 	}
 	return v
@@ -344,15 +346,18 @@ func (w *world) find(id nstance.InstanceID) *machine {
 func (w *world) apply(d plan.Decision) bool {
 	changed := false
 	counted := w.counted()
-	w.partial, w.view.Owed = false, nil
-	for i, a := range d.Actions {
+	w.partial = false
+	for _, a := range createsApart(d.Actions) {
 		m := w.find(a.ID)
 		if a.Kind == plan.Delete && m.State == nstance.Deleting {
 			continue
 		}
 		w.note("%s %s %s%v", a.Kind, a.ID, a.Reason, a.Causes)
 		changed = true
-		if a.Failure && a.Kind != plan.Create && m.Hash == w.view.Hash {
+		if a.Failure {
+			m.Answered = true
+		}
+		if a.Failure && m.Hash == w.view.Hash {
 			w.missed(false)
 		}
 		switch a.Kind {
@@ -360,7 +365,6 @@ func (w *world) apply(d plan.Decision) bool {
 			if !w.quiet && w.dice.N(8) == 0 {
 				w.note("budget used up")
 				w.next, w.partial = w.now.Add(5*time.Second), true
-				w.owe(d.Actions[i:])
 				return false
 			}
 			w.create(a, counted >= w.wanted())
@@ -384,13 +388,12 @@ func (w *world) apply(d plan.Decision) bool {
 	return changed
 }
 
-// owe remembers the losses whose replacements the budget refused.
-func (w *world) owe(rest []plan.Action) {
-	for _, a := range rest {
-		if a.Kind == plan.Create && a.Replaces != "" && !a.Failure {
-			w.view.Owed = append(w.view.Owed, a.Replaces)
-		}
+// createsApart returns actions with one for each create.
+func createsApart(actions []plan.Action) (out []plan.Action) {
+	for _, a := range actions {
+		out = append(out, slices.Repeat([]plan.Action{a}, max(1, a.Count))...)
 	}
+	return out
 }
 
 func (w *world) drain(m *machine, a plan.Action) {
@@ -409,11 +412,19 @@ func (w *world) create(a plan.Action, surge bool) {
 	m := w.add(hash, a.Reason)
 	m.Market = w.buy(a)
 	m.surge = surge
+	loss := w.find(a.Replaces)
+	if loss != nil {
+		loss.Answered = true
+	}
 	switch {
 	case w.broken[hash] && w.flaw[hash] == 3:
 		w.refuse(m, false)
 	case !w.quiet && w.dice.N(10) == 0:
-		w.refuse(m, w.dice.N(2) == 0)
+		capacity := w.dice.N(2) == 0
+		w.refuse(m, capacity)
+		if capacity && loss != nil {
+			loss.Answered = false
+		}
 	}
 }
 
@@ -451,6 +462,7 @@ func (w *world) counted() int {
 
 // judge remembers the definition with which the whole group was ready.
 func (w *world) judge() {
+	w.rememberFull()
 	n := 0
 	for _, m := range w.machines {
 		if m.OnDemand || m.State.Leaving() {
@@ -463,6 +475,20 @@ func (w *world) judge() {
 	}
 	if n > 0 && n >= w.wanted() {
 		w.view.History.LastGoodHash = w.view.Hash
+	}
+}
+
+// rememberFull remembers the size at which the whole group was ready.
+func (w *world) rememberFull() {
+	ready := 0
+	for _, m := range w.machines {
+		if !m.OnDemand && !m.State.Leaving() && !m.hidden && w.knownReady(&m.Member) {
+			ready++
+		}
+	}
+	w.view.History.FullAt = min(w.view.History.FullAt, w.view.Group.Size)
+	if ready >= w.view.Group.Size {
+		w.view.History.FullAt = w.view.Group.Size
 	}
 }
 

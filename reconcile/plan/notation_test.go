@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,9 +117,9 @@ func steps(d plan.Decision) string {
 		case a.Kind != plan.Create:
 			out = append(out, fmt.Sprintf("%s(%s)", names[a.Kind], a.ID))
 		case a.LastGood:
-			out = append(out, fmt.Sprintf("Create(%s, last good)", a.Reason))
+			out = append(out, slices.Repeat([]string{fmt.Sprintf("Create(%s, last good)", a.Reason)}, a.Count)...)
 		default:
-			out = append(out, fmt.Sprintf("Create(%s)", a.Reason))
+			out = append(out, slices.Repeat([]string{fmt.Sprintf("Create(%s)", a.Reason)}, a.Count)...)
 		}
 	}
 	if len(out) == 0 {
@@ -180,3 +181,10 @@ func each(letter string, change func(*plan.Member)) func(*plan.View) {
 }
 
 func asReplacement(m *plan.Member) { m.Reason = plan.ReasonReplace }
+
+func answered(m *plan.Member) { m.Answered = true }
+
+func inherited(m *plan.Member) { m.Inherited = true }
+
+// onceFull says that the whole group was ready at a size.
+func onceFull(size int) func(*plan.View) { return func(v *plan.View) { v.History.FullAt = size } }

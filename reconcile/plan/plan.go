@@ -31,7 +31,7 @@ func Plan(v View, now time.Time) Decision { return NewCensus(v, now).Plan() }
 
 // Plan is the function [Plan] for a census that has been taken.
 func (c *Census) Plan() Decision {
-	p := &planner{Census: c, owedLosses: c.Owed}
+	p := &planner{Census: c, unanswered: slices.Clone(c.unanswered)}
 	p.plan()
 	p.out.Next = c.next
 	return p.out
@@ -40,10 +40,8 @@ func (c *Census) Plan() Decision {
 // A planner is one run of Plan.
 type planner struct {
 	*Census
-	owedLosses []nstance.InstanceID // Owed, without the members whose drains are cancelled
-	lost       []*Member            // doomed members whose replacements are owed at once, beside owedLosses
-	urgent     int                  // of lost, the first ones, which no backoff delays
-	failing    int                  // creations that this pass finds to have failed
+	unanswered []*Member // losses to be replaced at once: those of the census, then those of this pass
+	failing    int       // creations that this pass finds to have failed
 	lossCreates,
 	otherCreates,
 	baseCreates int // creates of this pass: for losses, for anything else, for the on-demand base

@@ -48,8 +48,8 @@ func (w *world) check(v plan.View, d plan.Decision) {
 }
 
 func (w *world) examine(v plan.View, d plan.Decision) *pass {
-	p := &pass{world: w, v: v, d: d, lost: len(v.Owed), urgent: len(v.Owed), acts: map[nstance.InstanceID]plan.Action{}}
-	for _, a := range d.Actions {
+	p := &pass{world: w, v: v, d: d, acts: map[nstance.InstanceID]plan.Action{}}
+	for _, a := range createsApart(d.Actions) {
 		if a.Kind == plan.Create {
 			p.creates = append(p.creates, a)
 			continue
@@ -59,26 +59,36 @@ func (w *world) examine(v plan.View, d plan.Decision) *pass {
 		}
 		p.acts[a.ID] = a
 	}
+	leaving, inherited := 0, 0
 	for i := range v.Members {
 		m := w.find(v.Members[i].ID)
 		a, ok := p.acts[m.ID]
 		returns := a.Kind == plan.CancelDrain
-		if returns && slices.Contains(v.Owed, m.ID) {
-			p.lost, p.urgent = p.lost-1, p.urgent-1
+		if m.State.Leaving() && !m.OnDemand && !returns {
+			switch {
+			case !replacedAtOnce(m):
+			case leavesVoluntarily(m):
+				leaving++
+			case m.Answered:
+			case m.Inherited:
+				inherited++
+			default:
+				p.urgent++
+			}
 		}
 		if m.OnDemand || m.State.Leaving() && !returns {
 			continue
 		}
 		if ok && !returns && !voluntary(a.Causes) {
-			if !m.RegisteredAt.IsZero() || m.Reason == plan.ReasonReplace || m.Gone && m.Taken {
-				p.lost++
-				if !a.Failure {
-					p.urgent++
-				}
+			if replacedAtOnce(m) && !a.Failure {
+				p.urgent++
 			}
 			continue
 		}
 		p.counted = append(p.counted, m)
+		if m.Inherited && m.Reason == plan.ReasonReplace && !w.knownReady(&m.Member) {
+			inherited--
+		}
 		if m.Market == nstance.OnDemand {
 			p.onDemand++
 		}
@@ -87,10 +97,24 @@ func (w *world) examine(v plan.View, d plan.Decision) *pass {
 		}
 	}
 	p.need = max(0, w.wanted()-len(p.counted))
+	p.urgent += max(0, inherited-v.Unreadable)
+	p.lost = max(p.urgent, min(w.wanted(), v.History.FullAt)-len(p.counted)-v.Unreadable-leaving)
 	h := v.History
 	halts := v.Group.Rollout.HaltAfter > 0 && h.Failures >= v.Group.Rollout.HaltAfter
 	p.held = h.Paused || h.HaltedHash == v.Hash || halts && (p.stale > 0 || h.LastGoodHash != v.Hash)
 	return p
+}
+
+// replacedAtOnce reports whether m is replaced at once when it is lost.
+func replacedAtOnce(m *machine) bool {
+	return !m.RegisteredAt.IsZero() || m.Reason == plan.ReasonReplace || m.Gone && m.Taken
+}
+
+func leavesVoluntarily(m *machine) bool {
+	if m.Drain != nil && len(m.Drain.Causes) > 0 {
+		return m.Drain.Voluntary
+	}
+	return m.DeletedFor == "" || m.DeletedFor == nstance.CauseRollout || m.DeletedFor == nstance.CauseSurplus
 }
 
 func (p *pass) isStale(m *machine) bool {
@@ -289,16 +313,16 @@ func (p *pass) checkCreates() {
 		if a.LastGood != lastGood {
 			p.failf("created from the last good definition: %v, held: %v", a.LastGood, p.held)
 		}
-		if p.v.Unreadable > 0 && (a.Reason != plan.ReasonReplace || n > max(p.lost, p.need-p.v.Unreadable)) {
+		if p.v.Unreadable > 0 && (a.Reason != plan.ReasonReplace || n > p.lost) {
 			p.failf("created beyond the losses of a group with unreadable records")
 		}
-		if loss := p.find(a.Replaces); a.Replaces != "" && !slices.Contains(p.v.Owed, a.Replaces) && (loss == nil || voluntary(p.acts[a.Replaces].Causes)) {
+		if loss := p.find(a.Replaces); a.Replaces != "" && (loss == nil || !loss.State.Leaving() && voluntary(p.acts[a.Replaces].Causes) || loss.State.Leaving() && leavesVoluntarily(loss)) {
 			p.failf("%s was replaced but not lost", a.Replaces)
 		}
 	}
 }
 
-func createFailed(a plan.Action) bool { return a.Failure && a.Kind != plan.Create }
+func createFailed(a plan.Action) bool { return a.Failure }
 
 // checkSick: few leave for being unhealthy at once.
 func (p *pass) checkSick() {

@@ -3,66 +3,63 @@ package plan
 import (
 	"fmt"
 	"time"
-
-	"github.com/nstance-go/nstance"
 )
 
 // refill is P3: the group's deficit is created in parallel. The first creates
-// replace losses, those of earlier passes before those of this one, and name them.
+// replace losses; the first of these name them. Losses for which nothing has been
+// created yet wait for no backoff.
 func (p *planner) refill() {
 	need := p.Need()
-	want := need
+	urgent := min(need, len(p.unanswered))
+	losses := min(need, max(urgent, p.missing()))
 	if p.Unreadable > 0 {
-		want = p.lossesOnly(need)
+		need = losses
+	} else if p.History.Failures+p.failing > 0 {
+		losses = urgent // a definition that never works would always be served before all others
 	}
-	urgent := len(p.owedLosses) + p.urgent
-	n := min(want, urgent+p.createRoom(want-urgent))
-	for i := range n {
-		reason := p.deficitReason()
-		if i < p.losses() || p.Unreadable > 0 {
-			reason = ReasonReplace
+	for i := range urgent + p.createRoom(need-urgent) {
+		if i < losses {
+			p.create(ReasonReplace)
+		} else {
+			p.create(p.deficitReason())
 		}
-		p.create(reason)
 	}
 }
 
-// lossesOnly returns how many losses to replace while records of the group cannot
-// be read: those of this pass, those that are owed, and earlier ones that another
-// leader was to replace. For the latter each unreadable record counts as a member.
-func (p *planner) lossesOnly(need int) int {
-	open := len(p.lost) + p.n.losses - p.n.replacing
-	return min(need, max(p.losses(), min(need-p.Unreadable, open)))
-}
-
-// losses is how many replacements are owed.
-func (p *planner) losses() int { return len(p.owedLosses) + len(p.lost) }
-
-// loss returns the nth of them, from 0.
-func (p *planner) loss(n int) nstance.InstanceID {
-	if n < len(p.owedLosses) {
-		return p.owedLosses[n]
-	}
-	return p.lost[n-len(p.owedLosses)].ID
+// missing is how many members the group lacks of what it once was. Those that
+// leave voluntarily are replaced by the rollout, and each record that cannot be
+// read may be a member.
+func (p *planner) missing() int {
+	return min(p.size, p.History.FullAt) - p.n.counted - p.Unreadable - p.n.voluntary
 }
 
 // create asks for one member. It is created from the last good definition while
 // the desired one is on hold, so that a reclaim does not import a bad image.
 func (p *planner) create(reason Reason) {
-	a := Action{Kind: Create, Reason: reason}
+	a := Action{Kind: Create, Reason: reason, Count: 1}
 	if p.held() {
 		a.LastGood = p.History.LastGoodHash != "" && p.History.LastGoodHash != p.Hash
 	}
 	a.Market = p.nextMarket(reason)
 	if reason != ReasonReplace {
 		p.otherCreates++
-		p.act(a)
+	} else {
+		if p.lossCreates < len(p.unanswered) {
+			a.Replaces = p.unanswered[p.lossCreates].ID
+		}
+		p.lossCreates++
+	}
+	if last := len(p.out.Actions) - 1; last >= 0 && p.out.Actions[last].alike(a) {
+		p.out.Actions[last].Count++
 		return
 	}
-	if p.lossCreates < p.losses() {
-		a.Replaces, a.Failure = p.loss(p.lossCreates), p.lossCreates >= len(p.owedLosses)+p.urgent
-	}
-	p.lossCreates++
 	p.act(a)
+}
+
+// alike reports whether two creates differ in nothing.
+func (a Action) alike(b Action) bool {
+	return a.Kind == Create && b.Kind == Create && a.Replaces == "" && b.Replaces == "" &&
+		a.Reason == b.Reason && a.Market == b.Market && a.LastGood == b.LastGood
 }
 
 // deficitReason is the reason of a create that replaces no loss.

@@ -197,12 +197,12 @@ func TestDoomed(t *testing.T) {
 		{"asked to be deleted", "r r r", changes(each("r1", asked(true))), "Delete(r1) Create(replace)", nil},
 		{"asked to go before it registered", "r r b", changes(each("b", asked(false))), "Delete(b3) Create(size)", nil},
 		{"no drains in this group", "r r n", changes(func(v *plan.View) { v.Group.DrainTimeout = 0 }), "Delete(n3) Create(replace)", nil},
-		{"registered, not ready in time", "r r u", changes(each("u", late)), "StartDrain(u3) Create(replace)", nil},
+		{"registered, not ready in time", "r r u", changes(each("u", late)), "StartDrain(u3) Create(size)", nil},
 		{"never too late once it was well", "r r r", changes(each("r1", late)), "none", nil},
 		{"nor if a new leader has not heard of it", "r r u", changes(each("u", func(m *plan.Member) {
 			m.LaunchBy, m.GraceUntil = noon, noon.Add(-1)
 		})), "none", nil},
-		{"a replacement that fails is replaced", "r r t", changes(each("t", asReplacement)), "Delete(t3) Create(replace)", nil},
+		{"a replacement that fails is replaced", "r r t", changes(each("t", asReplacement)), "Delete(t3) Create(size)", nil},
 		{"unhealthy, one of three", "r r r", changes(each("r", sick)), "StartDrain(r1) Create(replace)", []string{"unhealthy_cap"}},
 		{"unhealthy, two of ten", "r r r r r r r r r r", changes(each("r", sick), withSize(10)),
 			"StartDrain(r1) StartDrain(r2) Create(replace) Create(replace)", []string{"unhealthy_cap"}},
@@ -239,7 +239,6 @@ func TestRefills(t *testing.T) {
 	}
 	lastGood := func(v *plan.View) { v.History.LastGoodHash = staleHash }
 	halted := func(v *plan.View) { v.History.HaltedHash = freshHash }
-	owed := func(ids ...nstance.InstanceID) change { return func(v *plan.View) { v.Owed = ids } }
 	unreadable := func(n int) change { return func(v *plan.View) { v.Unreadable = n } }
 	runCases(t, []ruleCase{
 		{"backing off: losses only", "r n", changes(backoff(time.Minute)), "StartDrain(n2) Create(replace)", []string{"backoff"}},
@@ -266,13 +265,21 @@ func TestRefills(t *testing.T) {
 		{"unreadable record: exactly the losses", "r n", changes(unreadable(1), withSize(5)), "StartDrain(n2) Create(replace)", []string{"unreadable"}},
 		{"unreadable record: no surplus goes", "r r r r", changes(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: no rollout", "s s s", changes(unreadable(1)), "none", []string{"unreadable"}},
-		{"unreadable record: a loss that the budget refused", "e e e", changes(unreadable(1)), "Create(replace) Create(replace)", []string{"unreadable"}},
-		{"a loss that is owed goes before what else is missing", "r", changes(owed("x")), "Create(replace) Create(size)", nil},
-		{"owed, and no member is missing any more", "r r r", changes(owed("x")), "none", nil},
-		{"owed, although backing off", "r", changes(owed("x"), backoff(time.Minute)), "Create(replace)", []string{"backoff"}},
-		{"owed, but its notice is withdrawn", "r r e", changes(owed("e3"), each("e", func(m *plan.Member) { m.Notices = nil })), "CancelDrain(e3)", nil},
-		{"owed beside an unreadable record", "r e", changes(owed("x"), unreadable(1), each("e", asReplacement)), "Create(replace)", []string{"unreadable"}},
-		{"unreadable record: a loss that is being replaced", "r e b", changes(unreadable(1), withSize(5), each("b", asReplacement)), "none", []string{"unreadable"}},
+		{"unreadable record: losses of a former term", "e e e", changes(unreadable(1), each("e", inherited)), "Create(replace) Create(replace)", []string{"unreadable"}},
+		{"a loss goes before what else is missing", "r e", changes(withSize(4)), "Create(replace) Create(size) Create(size)", nil},
+		{"a loss with a replacement, and no member is missing any more", "r r b e", changes(each("e", answered)), "none", nil},
+		{"a loss without a replacement, although backing off", "r e", changes(backoff(time.Minute)), "Create(replace)", []string{"backoff"}},
+		{"a loss whose replacement failed backs off", "r r e", changes(backoff(time.Minute), each("e", answered)), "none", []string{"backoff"}},
+		{"a loss whose notice is withdrawn", "r r e", changes(each("e", func(m *plan.Member) { m.Notices = nil })), "CancelDrain(e3)", nil},
+		{"a loss of a former term, although backing off", "r r e", changes(backoff(time.Minute), each("e", inherited)), "Create(replace)", nil},
+		{"a loss of a former term that may have a replacement", "r e b", changes(backoff(time.Minute), each("e", inherited), each("b", asReplacement), each("b", inherited)), "none", []string{"backoff"}},
+		{"a loss beside a replacement of this term", "r e b", changes(backoff(time.Minute), each("b", asReplacement)), "Create(replace)", nil},
+		{"members that have left are losses", "r", changes(onceFull(3)), "Create(replace) Create(replace)", nil},
+		{"those that left beyond the size that was full are not", "r", changes(onceFull(2)), "Create(replace) Create(size)", nil},
+		{"those that leave for the rollout are not", "s d R", changes(onceFull(3)), "Create(rollout)", nil},
+		{"unreadable record: members that have left", "r", changes(unreadable(1), onceFull(3)), "Create(replace)", []string{"unreadable"}},
+		{"a loss beside an unreadable record", "r e", changes(unreadable(1)), "Create(replace)", []string{"unreadable"}},
+		{"unreadable record: a loss that is being replaced", "r e b", changes(unreadable(1), withSize(5), each("b", asReplacement), each("e", answered)), "none", []string{"unreadable"}},
 	})
 	t.Run("losses are named to their replacements", func(t *testing.T) {
 		d := plan.Plan(newView(t, "x n t s s", withSize(5)), noon)
@@ -281,23 +288,14 @@ func TestRefills(t *testing.T) {
 		require.Equal(t, nstance.InstanceID("n2"), d.Actions[4].Replaces)
 		require.Empty(t, d.Actions[5].Replaces)
 	})
-	t.Run("those that are owed first, failed creations last", func(t *testing.T) {
-		v := newView(t, "t n", withSize(4), each("t", asReplacement))
-		v.Owed = []nstance.InstanceID{"x9"}
+	t.Run("losses of this term first, failed creations are none", func(t *testing.T) {
+		v := newView(t, "t e n", withSize(5), each("t", asReplacement))
 		creates := slices.DeleteFunc(plan.Plan(v, noon).Actions, func(a plan.Action) bool { return a.Kind != plan.Create })
 		require.Equal(t, []plan.Action{
-			{Kind: plan.Create, Reason: plan.ReasonReplace, Replaces: "x9"},
-			{Kind: plan.Create, Reason: plan.ReasonReplace, Replaces: "n2"},
-			{Kind: plan.Create, Reason: plan.ReasonReplace, Replaces: "t1", Failure: true},
-			{Kind: plan.Create, Reason: plan.ReasonSize},
+			{Kind: plan.Create, Reason: plan.ReasonReplace, Replaces: "e2", Count: 1},
+			{Kind: plan.Create, Reason: plan.ReasonReplace, Replaces: "n3", Count: 1},
+			{Kind: plan.Create, Reason: plan.ReasonSize, Count: 3},
 		}, creates)
-	})
-	t.Run("what comes back is owed no more", func(t *testing.T) {
-		v := newView(t, "r e", each("e", func(m *plan.Member) { m.Notices = nil }))
-		v.Owed = []nstance.InstanceID{"e2", "x9"}
-		a := onlyAction(t, plan.Plan(v, noon), plan.Create)
-		require.Equal(t, nstance.InstanceID("x9"), a.Replaces)
-		require.Equal(t, []nstance.InstanceID{"e2", "x9"}, v.Owed)
 	})
 	t.Run("failures are marked for counting", func(t *testing.T) {
 		d := plan.Plan(newView(t, "t x n", each("n", func(m *plan.Member) { m.RegisteredAt = time.Time{} })), noon)

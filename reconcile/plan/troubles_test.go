@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // A trouble is something that may befall a group.
@@ -144,8 +145,8 @@ func (w *world) unhide() {
 
 // takeover forgets what only the last leader knew.
 func (w *world) takeover() {
-	w.view.Owed = nil
 	for _, m := range w.machines {
+		m.Answered, m.leftBefore, m.replacedBefore = false, m.State.Leaving(), m.Reason == plan.ReasonReplace
 		if m.RegisteredAt.IsZero() {
 			continue
 		}

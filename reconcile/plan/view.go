@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -18,13 +19,12 @@ type View struct {
 	RuntimeHash string // desired; only Compare looks at it
 	Members     []Member
 	History     History
-	Owed        []nstance.InstanceID // losses of earlier passes, oldest first, whose replacements the executor could not begin
-	Unreadable  int                  // records of this group that could not be read: only P1, P2 and exact replacement
-	Removing    bool                 // the group itself is being deleted: its size counts as 0
-	Frozen      bool                 // no mutation except drains already under way
-	Breaker     string               // why silent members are not replaced; empty: they are
-	SpotFree    bool                 // spot capacity is not known to be sold out
-	Clock       string               // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
+	Unreadable  int    // records of this group that could not be read: only losses are replaced
+	Removing    bool   // the group itself is being deleted: its size counts as 0
+	Frozen      bool   // no mutation except drains already under way
+	Breaker     string // why silent members are not replaced; empty: they are
+	SpotFree    bool   // spot capacity is not known to be sold out
+	Clock       string // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
 // A Member is what Plan needs to know of one instance.
@@ -57,6 +57,14 @@ type Member struct {
 	DrainBy      time.Time         // when that ends, by what has elapsed since this term planned it; zero: as recorded
 	DrainOver    bool              // acknowledged, or its executor gave up for good
 	DeletedFor   nstance.CauseKind // deleting without a drain: the recorded cause; "" is unknown
+
+	// Answered says of a leaving member that no replacement is to be created for
+	// it in spite of a backoff: one has been, or it is a failed creation itself.
+	Answered bool
+
+	// Inherited says that the member was already leaving, or already created as a
+	// replacement, when this term began: it is not known which replaces which.
+	Inherited bool
 }
 
 // A Reason says why a member was created. It is part of its intent.
@@ -79,6 +87,7 @@ type History struct {
 	BackoffUntil time.Time // no create but the replacement of true losses before; then one at a time while Failures > 0
 	LastGoodHash string    // definition with which every counted member was last ready and fresh
 	ReturnAt     time.Time // when a member may go back to spot; zero: none may
+	FullAt       int       // size at which every member was last ready, lowered with the size: members missing from it are losses
 }
 
 // An Action is one step that the executor takes.
@@ -86,13 +95,14 @@ type Action struct {
 	Kind      ActionKind
 	ID        nstance.InstanceID // the member; empty for Create
 	Reason    Reason             // Create
+	Count     int                // Create: how many alike, at least 1
 	LastGood  bool               // Create: use the last good definition instead of the desired one
 	Market    nstance.MarketType // Create: only this one; empty: as the definition says
-	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers, for display
+	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers; empty: one that has left already
 	Deadline  time.Time          // StartDrain, Tighten
 	Voluntary bool               // StartDrain, Tighten: no cause but a rollout or a surplus
 	Causes    []nstance.Cause    // StartDrain: all; Tighten: the full new set; Delete: why
-	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures; Create: what it replaces is one
+	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures
 }
 
 // An ActionKind names a step.
@@ -140,18 +150,14 @@ const (
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )
 
-// ReplacesLoss reports whether a create replaces a member that was lost. A create
-// that failed is no loss: a definition that never works would always be served
-// before all others.
-func (a Action) ReplacesLoss() bool {
-	return a.Kind == Create && a.Reason == ReasonReplace && !a.Failure
-}
-
 // String says in words what the action does.
 func (a Action) String() string {
 	s := string(a.Kind)
 	if a.ID != "" {
 		s += " " + string(a.ID)
+	}
+	if a.Count > 1 {
+		s += fmt.Sprintf(" %d", a.Count)
 	}
 	if a.Reason != "" {
 		s += " (" + string(a.Reason) + ")"

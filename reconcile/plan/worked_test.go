@@ -24,7 +24,7 @@ func TestWorkedCases(t *testing.T) {
 		{"r r r d", "nor for a new leader", []change{afterTakeover}, "none"},
 		{"r r", "a deficit", nil, "Create(size)"},
 		{"r r d", "a leaving member is no member", nil, "Create(rollout)"},
-		{"r r e", "a loss that was not replaced in its own pass", nil, "Create(size)"},
+		{"r r e", "a loss that was not replaced in its own pass", nil, "Create(replace)"},
 		{"r r n", "a reclaim is replaced in the same pass", nil, "StartDrain(n3) Create(replace)"},
 		{"n n n", "a mass reclaim, all in parallel", nil,
 			"StartDrain(n1) StartDrain(n2) StartDrain(n3) Create(replace) Create(replace) Create(replace)"},

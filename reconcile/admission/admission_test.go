@@ -1,0 +1,333 @@
+package admission_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/admission"
+)
+
+// subnets is what is known of subnets: those that are full.
+type subnets []string
+
+func (s subnets) Order(all []string) []string { return all }
+func (s subnets) Full(subnet string) bool {
+	return strings.Contains(strings.Join(s, " "), subnet) && subnet != ""
+}
+
+// desk serves a queue at a time that the test sets.
+type desk struct {
+	*testing.T
+	q       *admission.Queue
+	now     time.Time
+	tokens  int
+	granted []string // tenant/group and instance type of each create
+	shapes  []admission.Shape
+	next    time.Time
+}
+
+func newDesk(t *testing.T) *desk {
+	return &desk{T: t, q: admission.New(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), tokens: 1 << 30}
+}
+
+func group(name string) nstance.GroupKey {
+	tenant, id, _ := strings.Cut(name, "/")
+	return nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(id)}
+}
+
+// want is a request for creates of the given types.
+func want(class admission.Class, n int, types ...string) admission.Request {
+	return admission.Request{Class: class, Count: n, InstanceTypes: types, Market: nstance.Market{Type: nstance.Spot}}
+}
+
+func spot(typ string) admission.Shape {
+	return admission.Shape{InstanceType: typ, Market: nstance.Spot}
+}
+
+// pass serves up to limit creates and returns whose they are.
+func (d *desk) pass(limit int) []string { return d.passFor(limit, false, nil) }
+
+func (d *desk) passFor(limit int, lossesOnly bool, full subnets) []string {
+	d.granted, d.shapes = nil, nil
+	budget := func() (bool, time.Time) {
+		if d.tokens == 0 {
+			return false, d.now.Add(time.Second)
+		}
+		d.tokens--
+		return true, time.Time{}
+	}
+	d.next = d.q.Pass(d.now, limit, lossesOnly, budget, full, func(g admission.Grant) {
+		d.granted = append(d.granted, g.Group.String())
+		d.shapes = append(d.shapes, g.Shape)
+	})
+	return d.granted
+}
+
+// proven lets a shape have capacity for as many creates at once as a test needs.
+func (d *desk) proven(types ...string) {
+	for _, typ := range types {
+		for range 10 {
+			d.q.Accepted(spot(typ), d.now, d.now)
+		}
+		d.q.Demand(group("prove/"+typ), want(admission.Growth, 1, typ))
+		require.Len(d, d.pass(1), 1)
+		d.end(spot(typ), true)
+		for range 10 {
+			d.q.Accepted(spot(typ), d.now, d.now)
+		}
+	}
+	d.q.Demand(group("prove/x"))
+}
+
+// end ends a create that was sent now.
+func (d *desk) end(s admission.Shape, accepted bool) {
+	d.q.Ended(s, d.now)
+	if accepted {
+		d.q.Accepted(s, d.now, d.now)
+	} else {
+		d.q.Refused(s, d.now, d.now)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	d := newDesk(t)
+	d.proven("m")
+	d.q.Demand(group("a/big"), want(admission.Growth, 6, "m"))
+	d.q.Demand(group("a/second"), want(admission.Growth, 2, "m"))
+	d.q.Demand(group("b/web"), want(admission.Loss, 2, "m"), want(admission.Growth, 2, "m"))
+	d.q.Demand(group("c/web"), want(admission.Loss, 1, "m"), want(admission.Single, 1, "m"))
+	d.tokens = 100
+	require.Equal(t, []string{
+		"b/web", "c/web", "b/web", // losses, tenants in turn
+		"c/web",                               // an instance on demand
+		"a/big", "b/web", "a/second", "b/web", // growth: tenants in turn, and groups within a tenant
+		"a/big", "a/second", "a/big", "a/big", "a/big", "a/big",
+	}, d.pass(100))
+	require.Zero(t, d.next)
+	require.Empty(t, d.q.Waits(group("a/big"), subnets{}, d.now))
+}
+
+func TestTurnsGoOn(t *testing.T) {
+	d := newDesk(t)
+	d.proven("m")
+	d.q.Demand(group("a/big"), want(admission.Growth, 100, "m"))
+	require.Len(t, d.pass(3), 3)
+	for range 4 { // stating the same demand again gains no turn
+		d.q.Demand(group("a/big"), want(admission.Growth, 100, "m"))
+		d.q.Demand(group("b/web"), want(admission.Growth, 100, "m"))
+	}
+	require.Equal(t, []string{"a/big", "b/web", "a/big", "b/web"}, d.pass(4))
+	d.q.Demand(group("b/web"))
+	require.Equal(t, []string{"a/big", "a/big"}, d.pass(2), "what waits no more holds up nothing")
+}
+
+func TestBudget(t *testing.T) {
+	d := newDesk(t)
+	d.proven("m")
+	d.tokens = 1
+	d.q.Demand(group("a/web"), want(admission.Loss, 2, "m"))
+	d.q.Demand(group("b/web"), want(admission.Growth, 1, "m"))
+	d.q.Demand(group("b/other"), want(admission.Growth, 1, "m"))
+	require.Equal(t, []string{"a/web"}, d.pass(10))
+	require.Equal(t, d.now.Add(time.Second), d.next)
+	require.Equal(t, []admission.Wait{{Kind: admission.WaitBudget, Until: d.next}}, d.q.Waits(group("a/web"), subnets{}, d.now))
+	require.Equal(t, admission.LossesFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	d.q.Demand(group("a/web"))
+	require.Equal(t, admission.GroupsFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	d.q.Demand(group("c/web"), want(admission.Growth, 1, "m"))
+	require.Equal(t, admission.TenantsFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	d.tokens = 100
+	require.Len(t, d.passFor(10, true, nil), 0, "while demand is not known only losses are served")
+	require.Len(t, d.pass(10), 3)
+}
+
+func TestCapacityFirst(t *testing.T) {
+	d := newDesk(t)
+	d.tokens = 1
+	d.q.Refused(spot("sold"), d.now, d.now)
+	d.q.Demand(group("a/web"), want(admission.Loss, 5, "sold"))
+	d.q.Demand(group("b/web"), want(admission.Growth, 1, "free"))
+	require.Equal(t, []string{"b/web"}, d.pass(10), "what is sold out takes no token")
+	require.Zero(t, d.tokens)
+}
+
+func TestGrowthWaitsForTheFirstAnswer(t *testing.T) {
+	d := newDesk(t)
+	d.q.Demand(group("a/web"), want(admission.Growth, 100, "m"))
+	for _, n := range []int{1, 2, 4, 8} {
+		require.Len(t, d.pass(100), n)
+		for range n - 1 {
+			d.q.Ended(spot("m"), d.now)
+		}
+		d.end(spot("m"), true)
+	}
+	waits := d.q.Waits(group("a/web"), subnets{}, d.now)
+	require.Empty(t, waits)
+	require.Len(t, d.pass(100), 16)
+	require.Equal(t, admission.WaitAnswer, d.q.Waits(group("a/web"), subnets{}, d.now)[0].Kind)
+	d.q.Demand(group("b/web"), want(admission.Loss, 7, "m"))
+	require.Len(t, d.pass(100), 7, "losses wait for no answer")
+}
+
+func TestHangingCreatesHoldUpNothingForLong(t *testing.T) {
+	d := newDesk(t)
+	d.q.Demand(group("a/web"), want(admission.Growth, 100, "m"))
+	total := 0
+	for range 7 {
+		total += len(d.pass(100))
+		require.True(t, d.next.After(d.now) || total == 100)
+		d.now = d.next
+	}
+	require.Equal(t, 64, total, "twice as many each time that patience ends")
+}
+
+// TestSoldOutCosts45CallsInTenMinutes: 10,000 missing members and nine shapes.
+func TestSoldOutCosts45CallsInTenMinutes(t *testing.T) {
+	d := newDesk(t)
+	var types []string
+	for i := range 9 {
+		types = append(types, fmt.Sprintf("type%d", i))
+	}
+	d.q.Demand(group("a/web"), want(admission.Growth, 10_000, types...))
+	calls := 0
+	for end := d.now.Add(10 * time.Minute); d.now.Before(end); {
+		sent := d.now
+		if len(d.pass(100)) > 0 {
+			d.now = d.now.Add(50 * time.Millisecond)
+			for _, s := range d.shapes {
+				calls++
+				d.q.Ended(s, d.now)
+				d.q.Refused(s, sent, d.now)
+			}
+			d.q.Demand(group("a/web"), want(admission.Growth, 10_000, types...))
+			continue
+		}
+		require.True(t, d.next.After(d.now))
+		d.now = d.next
+	}
+	require.Equal(t, 45, calls)
+}
+
+func TestRecovery(t *testing.T) {
+	d := newDesk(t)
+	d.proven("m")
+	d.q.Refused(spot("m"), d.now, d.now)
+	d.q.Demand(group("a/web"), want(admission.Loss, 50, "m"))
+	d.q.Demand(group("b/web"), want(admission.Growth, 50, "m"))
+	require.Empty(t, d.pass(100))
+	d.now = d.next
+	require.Equal(t, []string{"a/web"}, d.pass(100), "the probe is for the first in the queue")
+	for n := 2; n < 6; n++ {
+		d.now = d.now.Add(time.Millisecond)
+		d.end(spot("m"), true)
+		require.Len(t, d.pass(100), 2, "what comes back may be a little: %d in flight", n)
+	}
+	d.now = d.now.Add(4 * time.Minute)
+	require.Greater(t, len(d.pass(100)), 20)
+}
+
+func TestFirstRefusalTurnsTheOthersElsewhere(t *testing.T) {
+	d := newDesk(t)
+	d.proven("n")
+	d.q.Demand(group("a/web"), want(admission.Growth, 4, "m", "n"))
+	require.Len(t, d.pass(100), 1)
+	sent := d.now
+	d.now = d.now.Add(time.Millisecond)
+	d.q.Ended(spot("m"), d.now)
+	d.q.Refused(spot("m"), sent, d.now)
+	require.Len(t, d.pass(100), 3)
+	require.Equal(t, []admission.Shape{spot("n"), spot("n"), spot("n")}, d.shapes)
+	require.True(t, d.q.SoldOut(spot("m"), sent, d.now), "what was granted before is not worth sending")
+	require.False(t, d.q.SoldOut(spot("m"), d.now, d.now))
+
+	d.now = d.now.Add(firstRetry)
+	d.q.Demand(group("a/web"), want(admission.Growth, 3, "m", "n"))
+	require.Len(t, d.pass(100), 3)
+	require.Equal(t, []admission.Shape{spot("m"), spot("n"), spot("n")}, d.shapes, "one is the probe, the others wait for nothing")
+	d.q.Refused(spot("n"), d.now, d.now)
+	d.q.Refused(spot("m"), d.now, d.now)
+	d.q.Demand(group("a/web"), want(admission.Growth, 3, "m", "n"))
+	require.Empty(t, d.pass(100))
+	require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(group("a/web"), subnets{}, d.now))
+}
+
+// firstRetry is the pause after the first refusal.
+const firstRetry = 30 * time.Second
+
+func TestAnswersThatCrossEachOther(t *testing.T) {
+	d := newDesk(t)
+	sent := d.now
+	d.now = d.now.Add(time.Second)
+	d.q.Refused(spot("m"), sent, d.now)
+	d.q.Accepted(spot("m"), sent, d.now)
+	d.q.Demand(group("a/web"), want(admission.Loss, 1, "m"))
+	require.Empty(t, d.pass(1), "the one that was accepted may have been the last")
+	until := d.next
+	d.q.Refused(spot("m"), sent, d.now.Add(time.Second))
+	d.pass(1)
+	require.Equal(t, until, d.next, "those that were sent together are one refusal")
+	d.now = until
+	d.q.Accepted(spot("m"), until, d.now)
+	require.Len(t, d.pass(1), 1)
+	d.q.Lost(spot("m"), d.now)
+	d.q.Demand(group("a/web"), want(admission.Loss, 1, "m"))
+	require.Empty(t, d.pass(1), "accepted and not started is a refusal")
+	require.Equal(t, time.Minute, d.next.Sub(d.now), "and the shortage has not ended")
+}
+
+func TestPreference(t *testing.T) {
+	d := newDesk(t)
+	choose := func(r admission.Request, full ...string) (string, bool) {
+		s, free := d.q.Choose(r, subnets(full), d.now)
+		return s.InstanceType + "/" + s.Subnet + "/" + string(s.Market), free
+	}
+	r := want(admission.Growth, 1, "m", "n")
+	r.Subnets = []string{"s1", "s2"}
+	check := func(shape string, free bool, full ...string) {
+		t.Helper()
+		got, ok := choose(r, full...)
+		require.Equal(t, shape, got)
+		require.Equal(t, free, ok)
+	}
+	check("m/s1/spot", true)
+	check("m/s2/spot", true, "s1")
+	check("m/s1/spot", true, "s1", "s2")
+	d.q.Reclaimed(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, d.now)
+	check("m/s2/spot", true)
+	check("n/s1/spot", true, "s2")
+	d.q.RefusedQuota(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, r.Subnets, d.now, d.now)
+	check("n/s1/spot", true)
+	d.q.LostQuota(admission.Shape{InstanceType: "n", Subnet: "s2", Market: nstance.Spot}, r.Subnets, d.now)
+	check("m/s1/spot", false)
+
+	r.Market.Fallback, r.Market.FallbackAfter = nstance.OnDemand, 2*time.Minute
+	check("m/s1/spot", false)
+	d.q.Demand(group("a/web"), r)
+	d.now = d.now.Add(20 * time.Second)
+	require.Empty(t, d.pass(1))
+	d.now = d.now.Add(100 * time.Second)
+	for _, typ := range []string{"m", "n"} {
+		for _, subnet := range r.Subnets {
+			d.q.Refused(admission.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.Spot}, d.now, d.now)
+		}
+	}
+	check("m/s1/on-demand", true)
+	d.now = d.now.Add(time.Hour)
+	check("m/s1/spot", true, "s2")
+}
+
+func TestRepeatsKeepTheirShape(t *testing.T) {
+	d := newDesk(t)
+	d.q.Refused(spot("m"), d.now, d.now)
+	shape := spot("m")
+	r := want(admission.Loss, 1, "m", "n")
+	r.Repeats, r.Instance = &shape, "i1"
+	d.q.Demand(group("a/web"), r)
+	require.Len(t, d.pass(1), 1)
+	require.Equal(t, shape, d.shapes[0])
+}

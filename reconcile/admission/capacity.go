@@ -1,0 +1,258 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// firstRetry and longestRetry are the pauses between two creates of a shape
+	// that is sold out: few calls in an hour, and capacity that returns is found.
+	firstRetry   = 30 * time.Second
+	longestRetry = 4 * time.Minute
+
+	// memory is how long an answer says something about a shape.
+	memory = 3 * time.Minute
+
+	// refusalMemory is how long a shape counts as sold out after a refusal: until
+	// the next attempt, if there is a request for it.
+	refusalMemory = longestRetry + firstRetry
+
+	// patience is how long creates wait for the answer to earlier ones. Each time
+	// it passes without one, twice as many may be in flight.
+	patience = 2 * time.Second
+
+	// maxInFlight is where the doubling ends.
+	maxInFlight = 1 << 20
+)
+
+// A Shape is what the provider has capacity for or not.
+type Shape struct {
+	InstanceType string
+	Subnet       string
+	Market       nstance.MarketType
+}
+
+// A capacityCache remembers what the provider's answers say about shapes, for all
+// groups. It holds at most one entry for each shape of the last minutes.
+type capacityCache map[Shape]*shapeState
+
+// A shapeState is what is known of one shape. Sold out is what was refused and has
+// not been accepted since.
+type shapeState struct {
+	soldOutSince   time.Time     // first refusal in a row
+	refusedAt      time.Time     // last refusal; zero: none is remembered
+	accepted       bool          // a create that was sent after the last refusal
+	shortAt        time.Time     // when it was last known to be sold out
+	retryAt        time.Time     // not asked for before, while sold out
+	retryPause     time.Duration // the last one
+	reclaimedUntil time.Time     // asked for last before
+
+	inFlight    int
+	maxInFlight int
+	answeredAt  time.Time // or sent, when none was in flight
+}
+
+func (c capacityCache) of(shape Shape, now time.Time) *shapeState {
+	if s := c[shape]; s != nil {
+		return s
+	}
+	for other, s := range c {
+		if s.stale(now) {
+			delete(c, other)
+		}
+	}
+	s := &shapeState{maxInFlight: 1}
+	c[shape] = s
+	return s
+}
+
+// stale reports whether nothing that is known of a shape matters any more.
+func (s *shapeState) stale(now time.Time) bool {
+	return s.inFlight == 0 && now.Sub(s.answeredAt) > memory && now.After(s.reclaimedUntil) &&
+		(s.refusedAt.IsZero() || now.Sub(s.refusedAt) > refusalMemory)
+}
+
+// soldOut reports whether a shape is sold out, as far as is known.
+func (s *shapeState) soldOut(now time.Time) bool {
+	return !s.refusedAt.IsZero() && !s.accepted && now.Sub(s.refusedAt) <= refusalMemory
+}
+
+// recovering reports whether a shape was sold out a moment ago: what comes back
+// may be a little.
+func (s *shapeState) recovering(now time.Time) bool {
+	return s.soldOut(now) || now.Sub(s.shortAt) < memory
+}
+
+// allowed is how many creates may be in flight.
+func (s *shapeState) allowed(now time.Time) int {
+	limit := s.maxInFlight
+	if s.soldOut(now) || s.inFlight == 0 && now.Sub(s.answeredAt) > memory {
+		limit = 1
+	}
+	return min(limit<<min(s.waited(now), 20), maxInFlight)
+}
+
+// waited is how often patience has passed without an answer.
+func (s *shapeState) waited(now time.Time) int {
+	if s.inFlight == 0 {
+		return 0
+	}
+	return int(max(0, now.Sub(s.answeredAt)) / patience)
+}
+
+// busy reports whether another create has to wait for an answer, and until when
+// at most. Losses wait only where it is likely that there is no capacity.
+func (s *shapeState) busy(class Class, now time.Time) (bool, time.Time) {
+	if class == Loss && !s.recovering(now) || s.inFlight < s.allowed(now) {
+		return false, time.Time{}
+	}
+	return true, s.answeredAt.Add(time.Duration(s.waited(now)+1) * patience)
+}
+
+func (s *shapeState) send(now time.Time) {
+	if now.Sub(s.answeredAt) > memory && s.inFlight == 0 {
+		s.maxInFlight = 1
+	}
+	if s.inFlight == 0 {
+		s.answeredAt = now
+	}
+	s.inFlight++
+}
+
+func (s *shapeState) end(now time.Time) { s.inFlight, s.answeredAt = max(0, s.inFlight-1), now }
+
+// accept records that a create was accepted. One that was sent before the last
+// refusal may have got the last machine.
+func (s *shapeState) accept(sent, now time.Time) {
+	if !sent.After(s.refusedAt) {
+		return
+	}
+	if s.soldOut(now) {
+		s.shortAt = now
+	}
+	if s.recovering(now) {
+		s.maxInFlight++
+	} else {
+		s.maxInFlight = min(2*s.maxInFlight, maxInFlight)
+	}
+	s.accepted = true
+}
+
+// refuse records that a create was refused. Those that were sent before the last
+// refusal say the same once more.
+func (s *shapeState) refuse(sent, now time.Time) {
+	if !sent.After(s.refusedAt) {
+		return
+	}
+	if s.soldOut(now) {
+		s.retryPause = min(2*s.retryPause, longestRetry)
+	} else {
+		s.soldOutSince, s.retryPause = now, firstRetry
+	}
+	s.refusedAt, s.shortAt, s.retryAt, s.accepted, s.maxInFlight = now, now, now.Add(s.retryPause), false, 1
+}
+
+// lose records that a machine was accepted and could not start: that it was
+// accepted has not ended the shortage.
+func (s *shapeState) lose(now time.Time) {
+	s.accepted = false
+	s.refuse(now, now)
+}
+
+// permitted returns every shape that a request permits now, in order of
+// preference, and when there will be more; zero: not by time alone. The fallback
+// to on-demand is permitted once spot has been sold out everywhere for as long as
+// the market says.
+func (c capacityCache) permitted(r *Request, subnets []string, now time.Time) (shapes []Shape, more time.Time) {
+	market := r.Market.Type
+	if market == "" {
+		market = nstance.OnDemand
+	}
+	shapes = shapesOf(r.InstanceTypes, subnets, market)
+	if market != nstance.Spot || r.Market.Fallback != nstance.OnDemand {
+		return shapes, more
+	}
+	for _, shape := range shapes {
+		s := c[shape]
+		if s == nil || !s.soldOut(now) {
+			return shapes, time.Time{}
+		}
+		if from := s.soldOutSince.Add(r.Market.FallbackAfter); from.After(more) {
+			more = from
+		}
+	}
+	if more.After(now) {
+		return shapes, more
+	}
+	return append(shapes, shapesOf(r.InstanceTypes, subnets, nstance.OnDemand)...), time.Time{}
+}
+
+func shapesOf(types, subnets []string, market nstance.MarketType) []Shape {
+	if len(types) == 0 {
+		types = []string{""}
+	}
+	if len(subnets) == 0 {
+		subnets = []string{""}
+	}
+	out := make([]Shape, 0, len(types)*len(subnets))
+	for _, t := range types {
+		for _, subnet := range subnets {
+			out = append(out, Shape{t, subnet, market})
+		}
+	}
+	return out
+}
+
+// choose returns where to create what is requested: the first shape that is not
+// sold out. Those that were just reclaimed come after the others, and subnets
+// without a free address last.
+func (c capacityCache) choose(r *Request, class Class, subnets Subnets, now time.Time) (Shape, *Wait) {
+	shapes, more := c.permitted(r, subnets.Order(r.Subnets), now)
+	wait := &Wait{Kind: WaitCapacity, Shape: shapes[0], Until: more}
+	reclaimed, full := -1, -1
+	for i, shape := range shapes {
+		s := c[shape]
+		if s == nil {
+			s = &shapeState{}
+		}
+		busy, until := s.busy(class, now)
+		switch {
+		case s.soldOut(now) && now.Before(s.retryAt):
+			wait.Until = earliest(wait.Until, s.retryAt)
+		case busy && (s.soldOut(now) || class == Loss):
+			wait.Until = earliest(wait.Until, until)
+		case busy:
+			return Shape{}, &Wait{Kind: WaitAnswer, Shape: shape, Until: until}
+		case subnets.Full(shape.Subnet):
+			full = firstOf(full, i)
+		case now.Before(s.reclaimedUntil):
+			reclaimed = firstOf(reclaimed, i)
+		default:
+			return shape, nil
+		}
+	}
+	for _, i := range []int{reclaimed, full} {
+		if i >= 0 {
+			return shapes[i], nil
+		}
+	}
+	return Shape{}, wait
+}
+
+// firstOf returns i unless there was one before it.
+func firstOf(before, i int) int {
+	if before >= 0 {
+		return before
+	}
+	return i
+}
+
+// earliest returns the earlier of two times that are not zero.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
