@@ -81,7 +81,6 @@ func settled(r *Reconciler) (planned []nstance.GroupKey) {
 			break
 		}
 		r.process(key)
-		r.queue.done(key)
 		planned = append(planned, key)
 	}
 	return planned
@@ -201,7 +200,6 @@ func event(r *Reconciler, m *member) {
 func settledOne(r *Reconciler) {
 	if key, ok, _ := r.queue.next(); ok {
 		r.process(key)
-		r.queue.done(key)
 	}
 }
 

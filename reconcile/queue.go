@@ -9,31 +9,28 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A queue hands out group keys to workers: each key to one worker at a time,
-// urgent keys first, each key once however often it was added meanwhile. It
-// holds at most one entry for each group, so it needs no limit.
+// A queue hands out keys of groups to be planned: urgent ones first, and each once
+// however often it was added. It holds at most one entry for each group, so it
+// needs no limit. One goroutine takes from it: plans exclude each other anyway.
 type queue struct {
 	mu      sync.Mutex
 	now     func() time.Time
 	urgent  []nstance.GroupKey
 	normal  []nstance.GroupKey
-	items   map[nstance.GroupKey]*item
+	items   map[nstance.GroupKey]*queueItem
 	delayed delays
-	wake    chan struct{} // has room for one: somebody should look again
+	wake    chan struct{} // has room for one: there is something new
 }
 
-type item struct {
-	queued  bool
-	urgent  bool // meaningful while queued
-	running bool
-	again   bool // added while running
-	hurry   bool // that again is urgent
-	at      time.Time
-	since   time.Time // when it was queued; meaningful while it is
+type queueItem struct {
+	queued   bool
+	urgent   bool // while queued
+	queuedAt time.Time
+	delayed  time.Time // zero: it is not
 }
 
 func newQueue(now func() time.Time) *queue {
-	return &queue{now: now, items: map[nstance.GroupKey]*item{}, wake: make(chan struct{}, 1)}
+	return &queue{now: now, items: map[nstance.GroupKey]*queueItem{}, wake: make(chan struct{}, 1)}
 }
 
 // add makes key due now. Urgent keys overtake the others.
@@ -47,20 +44,23 @@ func (q *queue) add(key nstance.GroupKey, urgent bool) {
 func (q *queue) addLocked(key nstance.GroupKey, urgent bool) {
 	it := q.item(key)
 	switch {
-	case it.running:
-		it.again, it.hurry = true, it.hurry || urgent
 	case !it.queued:
-		it.queued, it.urgent, it.since = true, urgent, q.now()
-		q.push(key, urgent)
-	case urgent && !it.urgent: // the stale entry in normal is skipped when it comes up
+		it.queued, it.urgent, it.queuedAt = true, urgent, q.now()
+	case urgent && !it.urgent: // its entry in normal is skipped later
 		it.urgent = true
-		q.push(key, true)
+	default:
+		return
+	}
+	if urgent {
+		q.urgent = append(q.urgent, key)
+	} else {
+		q.normal = append(q.normal, key)
 	}
 }
 
 // addAt makes key due at the given time, unless it is due earlier already. From
-// now on that is a matter of the monotonic clock: times from records, which only
-// know the wall clock, cannot be compared with others once somebody has set it.
+// now on the monotonic clock decides: times from records have only the wall clock,
+// which cannot be compared any more once it has been set.
 func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
 	if at.IsZero() {
 		return
@@ -68,24 +68,21 @@ func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
 	now := q.now()
 	at = now.Add(at.Sub(now))
 	q.mu.Lock()
-	it := q.item(key)
-	if it.at.IsZero() || at.Before(it.at) {
-		it.at = at
+	if it := q.item(key); it.delayed.IsZero() || at.Before(it.delayed) {
+		it.delayed = at
 		heap.Push(&q.delayed, delay{at, key})
 	}
 	q.mu.Unlock()
 	q.signal()
 }
 
-// take blocks until a key is due and returns it, or false when ctx ends. The
-// caller calls done with it.
+// take blocks until a key is due and returns it, or false when ctx ends.
 func (q *queue) take(ctx context.Context) (nstance.GroupKey, bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		key, ok, wait := q.next()
 		if ok {
-			q.signal() // there may be more for another worker
 			return key, true
 		}
 		timer.Reset(wait)
@@ -98,16 +95,20 @@ func (q *queue) take(ctx context.Context) (nstance.GroupKey, bool) {
 	return nstance.GroupKey{}, false
 }
 
+// next returns a key that is due, or how long none will be.
 func (q *queue) next() (key nstance.GroupKey, ok bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	q.ripen(now)
+	q.addDue(now)
 	for _, list := range []*[]nstance.GroupKey{&q.urgent, &q.normal} {
 		for len(*list) > 0 {
 			key, *list = (*list)[0], (*list)[1:]
-			if it := q.items[key]; it.queued && !it.running {
-				it.queued, it.running = false, true
+			if it := q.items[key]; it != nil && it.queued {
+				it.queued = false
+				if it.delayed.IsZero() {
+					delete(q.items, key)
+				}
 				return key, true, 0
 			}
 		}
@@ -118,29 +119,15 @@ func (q *queue) next() (key nstance.GroupKey, ok bool, wait time.Duration) {
 	return key, false, time.Hour
 }
 
-// ripen moves delayed keys that are due to the ordinary list.
-func (q *queue) ripen(now time.Time) {
+// addDue adds the delayed keys that are due.
+func (q *queue) addDue(now time.Time) {
 	for len(q.delayed) > 0 && !q.delayed[0].at.After(now) {
 		d := heap.Pop(&q.delayed).(delay)
-		if it := q.items[d.key]; it.at.Equal(d.at) {
-			it.at = time.Time{}
+		if it := q.items[d.key]; it != nil && it.delayed.Equal(d.at) {
+			it.delayed = time.Time{}
 			q.addLocked(d.key, false)
 		}
 	}
-}
-
-// done returns a key taken; it comes up again if it was added meanwhile.
-func (q *queue) done(key nstance.GroupKey) {
-	q.mu.Lock()
-	it := q.item(key)
-	it.running = false
-	if it.again {
-		hurry := it.hurry
-		it.again, it.hurry = false, false
-		q.addLocked(key, hurry)
-	}
-	q.mu.Unlock()
-	q.signal()
 }
 
 // age is how long the key has waited that has waited longest.
@@ -150,27 +137,19 @@ func (q *queue) age() (age time.Duration) {
 	now := q.now()
 	for _, it := range q.items {
 		if it.queued {
-			age = max(age, now.Sub(it.since))
+			age = max(age, now.Sub(it.queuedAt))
 		}
 	}
 	return age
 }
 
-func (q *queue) item(key nstance.GroupKey) *item {
+func (q *queue) item(key nstance.GroupKey) *queueItem {
 	it := q.items[key]
 	if it == nil {
-		it = &item{}
+		it = &queueItem{}
 		q.items[key] = it
 	}
 	return it
-}
-
-func (q *queue) push(key nstance.GroupKey, urgent bool) {
-	if urgent {
-		q.urgent = append(q.urgent, key)
-	} else {
-		q.normal = append(q.normal, key)
-	}
 }
 
 func (q *queue) signal() {
@@ -185,8 +164,8 @@ type delay struct {
 	key nstance.GroupKey
 }
 
-// delays is a heap of delays, earliest first. A key may stand in it more than
-// once; only the entry that equals its item's time counts.
+// delays is a heap of delays, earliest first. A key may have several; only the one
+// that equals its item's counts.
 type delays []delay
 
 func (d delays) Len() int           { return len(d) }

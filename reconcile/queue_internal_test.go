@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/internal/wallclock"
 )
 
-// TestQueueWhenTheClockIsSet promises that whoever waits comes up when it is
-// time, whichever clock their times are by and whenever somebody sets one.
+// TestQueueWhenTheClockIsSet promises that a key comes up in time, whichever clock
+// its time is by and whenever that clock is set.
 func TestQueueWhenTheClockIsSet(t *testing.T) {
 	for name, off := range map[string]time.Duration{"it was ahead": 3 * time.Hour, "it was behind": -3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -42,15 +42,14 @@ func TestQueueWhenTheClockIsSet(t *testing.T) {
 					require.True(t, ok)
 					require.Equal(t, want.name, key.Group)
 					require.Equal(t, want.at, time.Since(began))
-					q.done(key)
 				}
 			})
 		})
 	}
 }
 
-// TestQueueAge: what is scraped as nstance_queue_age_seconds is the wait of
-// whoever has waited longest, and nothing while all are served.
+// TestQueueAge: what is scraped as nstance_queue_age_seconds is the longest wait of
+// a key that is due.
 func TestQueueAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(time.Now)
@@ -66,9 +65,9 @@ func TestQueueAge(t *testing.T) {
 			require.True(t, ok)
 		}
 		<-time.After(time.Second)
-		require.Zero(t, q.age(), "who is served waits no more")
+		require.Zero(t, q.age(), "what is served waits no more")
 		q.addAt(nstance.GroupKey{Group: "c"}, time.Now().Add(time.Hour))
 		<-time.After(time.Second)
-		require.Zero(t, q.age(), "who is to come later does not wait")
+		require.Zero(t, q.age(), "what comes later does not wait")
 	})
 }

@@ -72,7 +72,6 @@ type Options struct {
 	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
 	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
 	GC                GC            // of machines without a record
-	Workers           int           // groups planned at the same time; 4
 	Width             int           // steps under way at the same time, for each of voluntary and involuntary; 128
 	Provider          *provider.Options
 	Now               func() time.Time // time.Now
@@ -181,7 +180,6 @@ func withDefaults(opts *Options) Options {
 	o.Snapshots = orElse(o.Snapshots, 5*time.Minute)
 	o.ConsistencyWindow = orElse(o.ConsistencyWindow, 10*time.Second)
 	o.GC = o.GC.withDefaults()
-	o.Workers = orElse(o.Workers, 4)
 	o.Width = orElse(o.Width, 128)
 	if o.Check == nil {
 		o.Check = func() error { return nil }
@@ -239,9 +237,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for range r.opts.Workers {
-		wg.Go(func() { r.work(ctx) })
-	}
+	wg.Go(func() { r.planGroups(ctx) })
 	wg.Go(func() { r.urgent.run(provider.Urgent(ctx)) })
 	wg.Go(func() { r.ordinary.run(ctx) })
 	wg.Go(func() { r.deletions.run(ctx) })
@@ -260,14 +256,14 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-func (r *Reconciler) work(ctx context.Context) {
+// planGroups plans groups as they come due.
+func (r *Reconciler) planGroups(ctx context.Context) {
 	for {
 		key, ok := r.queue.take(ctx)
 		if !ok {
 			return
 		}
 		r.process(key)
-		r.queue.done(key)
 	}
 }
 
