@@ -291,7 +291,7 @@ func (q *Queue) Waits(key nstance.GroupKey, subnets Subnets, now time.Time) (wai
 	}
 	for class, requests := range g.requests {
 		for i := range requests {
-			if w := q.waitOf(&requests[i], Class(class), key.Tenant, subnets, now); w != nil && !slices.ContainsFunc(waits, w.same) {
+			if w := q.waitOf(&requests[i], Class(class), subnets, now); w != nil && !slices.ContainsFunc(waits, w.same) {
 				waits = append(waits, *w)
 			}
 		}
@@ -303,7 +303,7 @@ func (w *Wait) same(o Wait) bool {
 	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before
 }
 
-func (q *Queue) waitOf(r *Request, class Class, tenant nstance.TenantID, subnets Subnets, now time.Time) *Wait {
+func (q *Queue) waitOf(r *Request, class Class, subnets Subnets, now time.Time) *Wait {
 	if r.Repeats == nil {
 		if _, w := q.capacity.choose(r, class, subnets, now); w != nil {
 			return w
