@@ -182,16 +182,16 @@ func (r *Reconciler) beginCreate(a admission.Grant, now time.Time) {
 		return
 	}
 	def := m.definition()
-	r.subnets.returned(m.subnet)
-	r.subnets.chosen(a.Shape.Subnet)
+	r.subnets.release(m.subnet)
+	r.subnets.reserve(a.Shape.Subnet)
 	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), inFlight: true, subnet: a.Shape.Subnet}
 	if !m.durable {
 		m.rec.Shape = m.shape
 	}
-	if m.only == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
-		r.fellBack(m, now)
+	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
+		r.recordFallback(m, now)
 	}
-	m.retryAt, m.attempts = time.Time{}, 0
+	m.retryDue, m.attempts = time.Time{}, 0
 	if !m.running {
 		r.submit(m)
 	}
@@ -211,7 +211,7 @@ func (r *Reconciler) grantedMember(a admission.Grant, now time.Time) (*member, e
 	if g == nil || r.freezeOf(g) != nil || g.removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
 		return nil, nil // it is planned again
 	}
-	return r.choose(g, g.creates[a.Request.Index], now)
+	return r.addPending(g, g.creates[a.Request.Index], now)
 }
 
 // createWaits returns the holds for what a group waits to be granted.
@@ -289,7 +289,7 @@ func (r *Reconciler) createEndedWith(m *member, err error) {
 
 // wantGrant has the create of m wait for another grant. It needs the lock.
 func (r *Reconciler) wantGrant(m *member) {
-	r.subnets.returned(m.subnet)
+	r.subnets.release(m.subnet)
 	m.createGrant = createGrant{grant: grantWanted, inFlight: m.inFlight, shape: m.shape, throttled: m.throttled}
 }
 

@@ -34,8 +34,8 @@ func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.T
 		holds = append(holds, h)
 	}
 	g.holds = r.holdViews(g, append(holds, waits...), now)
-	r.sayHolds(g, r.openHolds(g, g.holds), now)
-	r.noteStanding(g, now)
+	r.publishHolds(g, r.openHolds(g, g.holds), now)
+	r.recordStandingNotices(g, now)
 	next := earliest(capacityDue(waits), r.reassignDrains(g, now))
 	r.resume(g, c, now)
 	return next
@@ -52,8 +52,8 @@ func capacityDue(waits []plan.Hold) (due time.Time) {
 	return due
 }
 
-// choose makes a pending member, which counts from now on.
-func (r *Reconciler) choose(g *group, a plan.Action, now time.Time) (*member, error) {
+// addPending makes a pending member, which counts from now on.
+func (r *Reconciler) addPending(g *group, a plan.Action, now time.Time) (*member, error) {
 	def, why := r.createDefinition(g, a)
 	if why != "" {
 		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
@@ -76,8 +76,8 @@ func (r *Reconciler) choose(g *group, a plan.Action, now time.Time) (*member, er
 		return nil, err
 	}
 	rec.ID = id
-	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, only: a.Market}
-	m.returning = a.Market == nstance.Spot
+	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, requiredMarket: a.Market}
+	m.returningToSpot = a.Market == nstance.Spot
 	if a.LastGood {
 		m.own = &def
 	}
@@ -96,33 +96,33 @@ func (r *Reconciler) applyTo(m *member, a plan.Action, now time.Time) {
 	switch a.Kind {
 	case plan.StartDrain:
 		m.state, m.step = nstance.Draining, stepDrain
-		m.drain, m.drainBy = r.newDrain(m, a, now), a.Deadline
-		m.drainOver, m.formerExecutor, m.operatorGoneAt = false, "", time.Time{}
-		r.sayWhy(m, a)
+		m.drain, m.drainDeadline = r.newDrain(m, a, now), a.Deadline
+		m.drainEnded, m.formerExecutor, m.operatorGoneAt = false, "", time.Time{}
+		r.publishCauses(m, a)
 	case plan.Tighten:
 		d := *m.drain
 		d.Deadline, d.Causes, d.Voluntary = a.Deadline.UTC(), a.Causes, a.Voluntary
-		m.drain, m.drainBy, m.step = &d, a.Deadline, stepDrain
+		m.drain, m.drainDeadline, m.step = &d, a.Deadline, stepDrain
 	case plan.CancelDrain:
-		m.state, m.step, m.drain, m.drainBy, m.drainOver = nstance.Booting, stepCancel, nil, time.Time{}, false
+		m.state, m.step, m.drain, m.drainDeadline, m.drainEnded = nstance.Booting, stepCancel, nil, time.Time{}, false
 	case plan.Delete:
 		if m.state == nstance.Deleting {
 			return // the step goes on by itself
 		}
 		if m.drain == nil {
-			r.sayWhy(m, a)
+			r.publishCauses(m, a)
 		}
-		if m.drain != nil && !m.drainOver && !m.gone {
-			r.say(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
+		if m.drain != nil && !m.drainEnded && !m.gone {
+			r.publish(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
 		}
-		m.state, m.step, m.why = nstance.Deleting, stepDelete, a.Causes
+		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, a.Causes
 	case plan.Create: // has no member yet
 	}
 	if m.state.Leaving() && !plan.AllVoluntary(a.Causes) {
-		r.returned(m, false)
+		r.recordReturn(m, false)
 	}
-	m.retryAt, m.attempts = time.Time{}, 0
-	m.planned++
+	m.retryDue, m.attempts = time.Time{}, 0
+	m.planRevision++
 	r.rebalance(m.group)
 }
 
@@ -134,15 +134,15 @@ func (r *Reconciler) newDrain(m *member, a plan.Action, now time.Time) *nstance.
 	}
 }
 
-// sayWhy journals the causes that were found by looking rather than told, and
+// publishCauses journals the causes that were found by looking rather than told, and
 // counts creations that came to nothing.
-func (r *Reconciler) sayWhy(m *member, a plan.Action) {
+func (r *Reconciler) publishCauses(m *member, a plan.Action) {
 	for _, c := range a.Causes {
 		switch c.Kind {
 		case nstance.CauseUnhealthy:
-			r.say(m, nstance.Event{Type: nstance.EventUnhealthy, Reason: c.Message})
+			r.publish(m, nstance.Event{Type: nstance.EventUnhealthy, Reason: c.Message})
 		case nstance.CauseTimeout:
-			r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Reason: c.Message})
+			r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Reason: c.Message})
 		}
 	}
 	if a.Failure {
@@ -159,7 +159,7 @@ func (r *Reconciler) halt(g *group) {
 	if why := g.history.LastFailure; why != "" {
 		g.history.HaltReason += "; the latest: " + why
 	}
-	r.sayGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
+	r.publishGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	r.saveSoon()
 }
 
@@ -176,7 +176,7 @@ func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 			surplus--
 			continue
 		}
-		if m.step != stepNone && !m.running && (m.step != stepCreate || m.grant != grantWanted) && !m.retryAt.After(now) {
+		if m.step != stepNone && !m.running && (m.step != stepCreate || m.grant != grantWanted) && !m.retryDue.After(now) {
 			r.submit(m)
 		}
 	}
@@ -185,7 +185,7 @@ func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 // inherited reports whether m is an intent of a former leader for which no
 // machine is known.
 func (r *Reconciler) inherited(m *member) bool {
-	return m.step == stepCreate && !m.rec.OnDemand && !m.hasMach && m.rec.CreatedEpoch < r.opts.Epoch
+	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown && m.rec.CreatedEpoch < r.opts.Epoch
 }
 
 // lapsed reports whether m, an intent for a group without a definition, is on

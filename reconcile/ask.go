@@ -122,9 +122,9 @@ func (a *asker) one(ctx context.Context, id nstance.InstanceID) error {
 	defer a.r.mu.Unlock()
 	switch {
 	case err == nil:
-		a.r.seen(mach, asked)
+		a.r.handleMachine(mach, asked)
 	case errors.Is(err, nstance.NotFound):
-		a.r.withMember(id, func(m *member) { a.r.missing(m, nstance.LossCauseOf(err), asked) })
+		a.r.withMember(id, func(m *member) { a.r.handleMissing(m, nstance.LossCauseOf(err), asked) })
 	case ctx.Err() == nil:
 		a.r.log.Warn("provider did not say how a machine is", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
 		return err

@@ -58,7 +58,7 @@ func (r *Reconciler) Attention() []Attention {
 	defer r.mu.Unlock()
 	out := r.shardAttention()
 	for _, g := range r.groups {
-		if !g.vanished() {
+		if !g.isGone() {
 			out = append(out, r.groupAttention(g)...)
 		}
 	}
@@ -96,9 +96,9 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 		}
 	}
 	if g.desired && !g.removing && v.Ready < v.Size {
-		out = append(out, entry(AttentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.shortSince, time.Time{}))
+		out = append(out, entry(AttentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.belowSizeSince, time.Time{}))
 	}
-	if rb := g.history.Rollback; rb != nil && g.back == nil {
+	if rb := g.history.Rollback; rb != nil && g.rollbackSpec == nil {
 		out = append(out, entry(AttentionDefinition,
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))

@@ -41,7 +41,7 @@ func (s balancedMembers) Withdrawn(machines []nstance.Machine) {
 	defer s.r.mu.Unlock()
 	for _, mach := range machines {
 		if m := s.r.members[mach.ID]; m != nil && m.step == stepDelete && !m.running {
-			m.retryAt = time.Time{}
+			m.retryDue = time.Time{}
 			s.r.queue.add(m.group.key, true)
 		}
 	}
@@ -63,7 +63,7 @@ func (r *Reconciler) membership(m *member, t balance.Target) balance.Membership 
 		return balance.Unchanged
 	case m.knowsBalancers() && !m.names(t), t.Removed:
 		return balance.Out
-	case m.names(t) && m.state == nstance.Booting && m.registered() && !m.goodSince.IsZero():
+	case m.names(t) && m.state == nstance.Booting && m.registered() && !m.healthySince.IsZero():
 		return balance.In
 	}
 	return balance.Unchanged
@@ -73,9 +73,9 @@ func (r *Reconciler) membership(m *member, t balance.Target) balance.Membership 
 // have to join or leave.
 func (r *Reconciler) rebalance(g *group) { r.balance.Mark(g.concerns) }
 
-// rewire has those load balancers compared that g joins or leaves when it names
+// changeBalancers has those load balancers compared that g joins or leaves when it names
 // these ones. It is called before it does, and needs the lock.
-func (r *Reconciler) rewire(g *group, names []string) {
+func (r *Reconciler) changeBalancers(g *group, names []string) {
 	undecided := !g.desired && len(g.members) > 0 // its members stayed as they were so far
 	r.balance.MarkAll(func(t balance.Target) bool {
 		return undecided || slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name) != slices.Contains(names, t.Name)
@@ -139,7 +139,7 @@ func (r *Reconciler) balancersLeft(m *member) bool {
 		return false
 	}
 	m.withdrawalOver = true
-	r.say(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
+	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
 	r.balance.WithdrawDeleted(m.machine, names)
 	return true
 }

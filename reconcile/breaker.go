@@ -92,7 +92,7 @@ func (m *member) heardOf(began time.Time) time.Time {
 // after another.
 func (r *Reconciler) recordBreaker(g *group, why string, now time.Time) {
 	if why != "" && !g.breakerTripped {
-		r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
+		r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
 	}
 	g.breakerTripped = why != ""
 	switch {

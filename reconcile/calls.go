@@ -59,12 +59,12 @@ func (r *Reconciler) checkMarks(m *member, mach nstance.Machine) error {
 // alarmContested raises an alarm about the machine of m, once in a term. It needs
 // the lock.
 func (r *Reconciler) alarmContested(m *member, e nstance.Event) {
-	if m.contested {
+	if m.contestedPublished {
 		return
 	}
-	m.contested = true
+	m.contestedPublished = true
 	e.Type = nstance.EventAlarm
-	r.say(m, e)
+	r.publish(m, e)
 }
 
 // retryTime is when a step that did not succeed is tried again: after its
@@ -76,7 +76,7 @@ func (r *Reconciler) retryTime(m *member, step stepKind) time.Time {
 	switch {
 	case step == stepCreate && m.mayHaveMachine():
 		proof = r.repeatFrom(m)
-	case step == stepDelete && !m.hasMach:
+	case step == stepDelete && !m.machineKnown:
 		proof = r.absentFrom(m)
 	}
 	if proof.After(now) {
@@ -100,9 +100,9 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	case err == nil:
 		return true, r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
-		return false, keepTrying(err)
+		return false, asUnavailable(err)
 	case nstance.LossCauseOf(err) != "" && !another:
-		r.lostBeforeKnown(m, nstance.LossCauseOf(err), false)
+		r.markGoneBeforeKnown(m, nstance.LossCauseOf(err), false)
 		return true, nil
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain
@@ -141,12 +141,12 @@ func unrepeatable(durable bool, err error) error {
 // caller hears that it failed. It needs the lock.
 func (r *Reconciler) abandon(m *member, err error) {
 	why := nstance.Cause{Kind: nstance.CauseAbandoned, Message: err.Error()}
-	m.retryAt, m.attempts = time.Time{}, 0
+	m.retryDue, m.attempts = time.Time{}, 0
 	if !m.rec.OnDemand {
-		m.step, m.requested = stepNone, &why
+		m.step, m.removalCause = stepNone, &why
 		return
 	}
-	m.refusal = &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Remedy: "make a new ID, and ask again", Err: err}
-	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: nstance.Unavailable, Error: m.refusal.Error()})
+	m.refusedWith = &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Remedy: "make a new ID, and ask again", Err: err}
+	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: nstance.Unavailable, Error: m.refusedWith.Error()})
 	r.failWithoutMachine(m, why)
 }

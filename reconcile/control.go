@@ -35,7 +35,7 @@ func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason st
 		if g.halted() {
 			h.HaltedHash, h.HaltedAt, h.HaltReason = "", nstance.Event{}.Time, ""
 		}
-		h.forgive()
+		h.clearFailures()
 		return nstance.Event{Type: nstance.EventRolloutResumed, Reason: reason}, nil
 	})
 }
@@ -65,7 +65,7 @@ func (r *Reconciler) govern(ctx context.Context, key nstance.GroupKey, change fu
 		e, err = change(g)
 	}
 	if err == nil && e.Type != "" {
-		r.sayGroup(g, e)
+		r.publishGroup(g, e)
 		r.saveSoon()
 		r.queue.add(key, true)
 	}

@@ -63,13 +63,13 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 	require.NoError(t, err)
 	g := r.groups[key]
 	return &member{
-		id: id, durable: true, state: nstance.Booting, hasMach: true, everReady: true, connected: true,
+		id: id, durable: true, state: nstance.Booting, machineKnown: true, wasReady: true, connected: true,
 		rec: storage.Instance{
 			ID: id, Tenant: key.Tenant, Group: key.Group, CreatedAt: born, RegisteredAt: born,
 			InfraHash: g.hash, RuntimeHash: g.runtime, Definition: "d",
 		},
 		machine: nstance.Machine{ID: id, ProviderID: string(id)}, track: r.health.Begin(eventNow, true),
-		report: nstance.Report{InstanceID: id}, reportAt: eventNow, goodSince: born,
+		report: nstance.Report{InstanceID: id}, reportAt: eventNow, healthySince: born,
 	}
 }
 

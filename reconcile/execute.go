@@ -19,7 +19,7 @@ import (
 // state, where the next plan sees it. It runs in a lane.
 func (r *Reconciler) perform(ctx context.Context, m *member) {
 	r.mu.Lock()
-	step, planned := m.step, m.planned
+	step, planned := m.step, m.planRevision
 	r.mu.Unlock()
 	var err error
 	switch step {
@@ -31,15 +31,15 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 		err = r.cancelDrain(ctx, m)
 	case stepDelete:
 		err = r.remove(ctx, m)
-	case stepNote:
-		err = r.note(ctx, m)
+	case stepWriteNotices:
+		err = r.writeNotices(ctx, m)
 	case stepNone:
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.running = false
 	r.outcome(m, step, planned, err)
-	r.announce()
+	r.wakeWaiters()
 	r.queue.add(m.group.key, step != stepDelete)
 }
 
@@ -52,22 +52,22 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	if rec, ok := r.records.Get(m.id); ok {
 		m.rec, m.durable = rec, true
 	}
-	r.settleAcks(m)
+	r.sendSettledAcks(m)
 	if step == stepCreate {
 		r.createEndedWith(m, err)
 	}
 	switch {
 	case err == nil && step == stepDelete:
-		r.say(m, nstance.Event{Type: nstance.EventDeleted})
+		r.publish(m, nstance.Event{Type: nstance.EventDeleted})
 		r.forget(m)
 		return
 	case errors.Is(err, errOutdated), m.rec.Deleting != nil && m.step != stepDelete:
-		r.believe(m)
+		r.trustRecord(m)
 		return
-	case m.planned != planned:
+	case m.planRevision != planned:
 		return
 	case err == nil:
-		m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
+		m.step, m.retryDue, m.attempts = stepNone, time.Time{}, 0
 		return
 	case errors.Is(err, errSoldOut) && !m.rec.OnDemand:
 		r.forget(m)
@@ -76,7 +76,7 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		r.abandon(m, err)
 		return
 	case step == stepCreate && m.throttled && m.grant == grantWanted:
-		m.retryAt, m.attempts = time.Time{}, 0
+		m.retryDue, m.attempts = time.Time{}, 0
 		return
 	case step == stepCreate && refused(err):
 		r.createRefused(m, err)
@@ -85,28 +85,28 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 		r.log.Warn("step failed, will be repeated", "instance_id", m.id, "group", m.group.key.String(), "op", step.String(), "code", nstance.CodeOf(err), "err", err)
 	}
 	m.attempts++
-	m.retryAt = r.retryTime(m, step)
+	m.retryDue = r.retryTime(m, step)
 }
 
 // errOutdated refuses a step because the record is not what it was planned on:
 // a former leader's late write has landed there, or an agent has registered.
 var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record has changed since this was planned"}
 
-// believe takes what is durable for what is, whatever was planned for m. The
+// trustRecord takes what is durable for what is, whatever was planned for m. The
 // next plan starts from there.
-func (r *Reconciler) believe(m *member) {
-	m.step, m.retryAt, m.attempts = stepNone, time.Time{}, 0
-	m.planned++
-	m.drain, m.drainBy, m.drainOver = m.rec.Drain, time.Time{}, false
+func (r *Reconciler) trustRecord(m *member) {
+	m.step, m.retryDue, m.attempts = stepNone, time.Time{}, 0
+	m.planRevision++
+	m.drain, m.drainDeadline, m.drainEnded = m.rec.Drain, time.Time{}, false
 	m.formerExecutor, m.operatorGoneAt = "", time.Time{}
 	r.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
-		m.state, m.step, m.why = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
+		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
 	case m.drain != nil:
 		m.state, m.step = nstance.Draining, stepDrain // which announces it
 	default:
-		m.state, m.why = nstance.Booting, nil
+		m.state, m.deleteCauses = nstance.Booting, nil
 	}
 }
 
@@ -125,25 +125,25 @@ func (r *Reconciler) createRefused(m *member, err error) {
 		return
 	}
 	code := nstance.CodeOf(err)
-	m.refusal = err
-	r.returned(m, false)
+	m.refusedWith = err
+	r.recordReturn(m, false)
 	switch {
 	case m.rec.OnDemand: // no failure of its group
 	case code == nstance.Capacity || code == nstance.Quota: // the admission queue sets the pace
 	case !errors.Is(err, errChanged):
 		r.failedToBecomeReady(m, err.Error())
 	}
-	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
+	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
 	r.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
 }
 
 // failWithoutMachine has m's intent cleared away.
 func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
-	r.subnets.returned(m.subnet)
+	r.subnets.release(m.subnet)
 	m.subnet = ""
 	r.reopenLoss(m)
-	m.state, m.step, m.why = nstance.Failed, stepDelete, []nstance.Cause{why}
-	m.retryAt, m.attempts = time.Time{}, 0
+	m.state, m.step, m.deleteCauses = nstance.Failed, stepDelete, []nstance.Cause{why}
+	m.retryDue, m.attempts = time.Time{}, 0
 }
 
 // backoff is how long to wait before the nth attempt at a step.
@@ -178,14 +178,14 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if r.lacksGrant(m, rec) {
 		return errAgain
 	}
-	repeated, err := r.asking(m, rec)
+	repeated, err := r.beginCall(m, rec)
 	if err != nil {
 		return err
 	}
 	mach, err := r.provider.Create(ctx, r.spec(rec, def, rendered))
 	r.createEnded(m, err)
 	if errors.Is(err, nstance.Conflict) {
-		return r.contested(ctx, m, repeated, err)
+		return r.resolveConflict(ctx, m, repeated, err)
 	}
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 	if err == nil && rec.Deleting != nil {
 		return errOutdated
 	}
-	return keepTrying(err)
+	return asUnavailable(err)
 }
 
 // writeIntent makes the intent durable, unless it is. A record that stands there
@@ -208,7 +208,7 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 // instance on demand.
 func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Instance) (storage.Instance, error) {
 	if stands, ok := r.records.Get(rec.ID); ok {
-		return rec, r.agreed(m, rec, stands)
+		return rec, r.adoptStoredIntent(m, rec, stands)
 	}
 	r.mu.Lock()
 	m.durable = true
@@ -218,9 +218,9 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Ins
 		written, err = r.records.Refresh(ctx, rec.ID)
 	}
 	if err != nil {
-		return rec, keepTrying(err)
+		return rec, asUnavailable(err)
 	}
-	return written, r.agreed(m, rec, written)
+	return written, r.adoptStoredIntent(m, rec, written)
 }
 
 // definition returns what m is made from: the group's present definition while
@@ -239,14 +239,14 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 			m.own = &def
 		}
 		r.mu.Unlock()
-		return def, keepTrying(unrepeatable(r.intended(m), err))
+		return def, asUnavailable(unrepeatable(r.intended(m), err))
 	}
 	if !fresh {
 		return def, errChanged
 	}
 	digest, err := r.records.PutDefinition(ctx, def)
 	if err != nil {
-		return def, keepTrying(err)
+		return def, asUnavailable(err)
 	}
 	r.mu.Lock()
 	m.rec.Definition = digest
@@ -317,9 +317,9 @@ func (r *Reconciler) spec(rec storage.Instance, def nstance.Definition, out Rend
 	}
 }
 
-// asking notes that the provider is about to be asked, and says so. It reports
+// beginCall notes that the provider is about to be asked, and says so. It reports
 // whether an earlier call may have made the machine.
-func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err error) {
+func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, err error) {
 	if err := r.opts.Check(); err != nil {
 		return false, err
 	}
@@ -336,7 +336,7 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err
 	first := m.createSent.IsZero() && m.foundAt.IsZero()
 	m.createSent, m.createEnd, m.rec = now, now.Add(r.provider.CallTimeout()), rec
 	if rec.OnDemand {
-		r.announce() // its intent is durable
+		r.wakeWaiters() // its intent is durable
 	}
 	if m.state == nstance.Pending {
 		m.state = nstance.Provisioning
@@ -348,7 +348,7 @@ func (r *Reconciler) asking(m *member, rec storage.Instance) (repeated bool, err
 	if rec.Reason == string(plan.ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
 	}
-	r.say(m, e)
+	r.publish(m, e)
 	return repeated, nil
 }
 
@@ -366,26 +366,26 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	return nil
 }
 
-// contested looks at what stands in a create's way: our own machine after all,
+// resolveConflict looks at what stands in a create's way: our own machine after all,
 // one that an earlier attempt made and that is gone, or something that makes this
 // instance impossible.
-func (r *Reconciler) contested(ctx context.Context, m *member, repeated bool, refusal error) error {
+func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bool, refusal error) error {
 	mach, err := r.provider.Get(ctx, m.id)
 	switch {
 	case err == nil:
 		return r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
-		return keepTrying(err)
+		return asUnavailable(err)
 	case repeated, nstance.LossCauseOf(err) != "":
-		r.lostBeforeKnown(m, nstance.LossCauseOf(err), relaunched(m.rec))
+		r.markGoneBeforeKnown(m, nstance.LossCauseOf(err), relaunched(m.rec))
 		return nil
 	}
 	return refusal
 }
 
-// keepTrying keeps an error of storage or of a look from being taken for the
+// asUnavailable keeps an error of storage or of a look from being taken for the
 // provider's refusal of a create.
-func keepTrying(err error) error {
+func asUnavailable(err error) error {
 	if err != nil && refused(err) {
 		return &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Err: err}
 	}
@@ -425,12 +425,12 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	if m.drain == planned {
 		m.drain = &d
 		if !d.Deadline.Equal(planned.Deadline) {
-			m.drainBy = time.Time{} // another leader's
+			m.drainDeadline = time.Time{} // another leader's
 		}
 	}
 	r.mu.Unlock()
 	if !known {
-		r.sayDrain(m, &d, said)
+		r.publishDrain(m, &d, said)
 	}
 	return r.opts.Drains.Start(ctx, d)
 }
@@ -466,10 +466,10 @@ func drainEvent(was, is *nstance.Drain) nstance.EventType {
 	return nstance.EventDrainTightened
 }
 
-func (r *Reconciler) sayDrain(m *member, d *nstance.Drain, what nstance.EventType) {
+func (r *Reconciler) publishDrain(m *member, d *nstance.Drain, what nstance.EventType) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: what, Drain: d})
+	r.publish(m, nstance.Event{Type: what, Drain: d})
 }
 
 func hasNotice(causes []nstance.Cause) bool {
@@ -500,7 +500,7 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 		return err
 	}
 	r.mu.Lock()
-	r.say(m, nstance.Event{Type: nstance.EventDrainCancelled})
+	r.publish(m, nstance.Event{Type: nstance.EventDrainCancelled})
 	r.mu.Unlock()
 	return r.opts.Drains.Cancel(ctx, m.id, ended)
 }

@@ -51,7 +51,7 @@ func (r *Reconciler) executorsChanged(tenant nstance.TenantID) {
 // and returns when to look again. It needs the lock.
 func (r *Reconciler) reassignDrains(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
-		if m.state != nstance.Draining || m.drain == nil || m.drainOver {
+		if m.state != nstance.Draining || m.drain == nil || m.drainEnded {
 			continue
 		}
 		next = earliest(next, r.reassignDrain(m, now))
@@ -82,7 +82,7 @@ func (r *Reconciler) reassignDrain(m *member, now time.Time) (next time.Time) {
 	}
 	d := *m.drain
 	m.formerExecutor, d.Executor = m.drain.Executor, to
-	m.drain, m.step, m.retryAt, m.attempts = &d, stepDrain, time.Time{}, 0
-	m.planned++
+	m.drain, m.step, m.retryDue, m.attempts = &d, stepDrain, time.Time{}, 0
+	m.planRevision++
 	return time.Time{}
 }

@@ -38,25 +38,25 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Balancing:
 		r.balance.Configure(f.LoadBalancers)
 	case nstance.Registered:
-		r.withMember(f.ID, func(m *member) { r.registered(m, now) })
+		r.withMember(f.ID, func(m *member) { r.handleRegistered(m, now) })
 	case nstance.Connected:
-		r.withMember(f.ID, func(m *member) { m.connected, m.brokeAt = true, time.Time{}; m.track.Connected(now) })
+		r.withMember(f.ID, func(m *member) { m.connected, m.streamBrokenAt = true, time.Time{}; m.track.Connected(now) })
 	case nstance.Disconnected:
-		r.withMember(f.ID, func(m *member) { r.disconnected(m, f.Clean, now) })
+		r.withMember(f.ID, func(m *member) { r.handleDisconnected(m, f.Clean, now) })
 	case nstance.Reported:
-		r.withMember(f.Report.InstanceID, func(m *member) { r.reported(m, f.Report, now) })
+		r.withMember(f.Report.InstanceID, func(m *member) { r.handleReport(m, f.Report, now) })
 	case nstance.FilesReported:
-		r.withMember(f.ID, func(m *member) { m.filed(f) })
+		r.withMember(f.ID, func(m *member) { m.updateFiles(f) })
 	case nstance.Noticed:
-		r.withMember(f.ID, func(m *member) { r.noticed(m, f.Notice, f.Ack) })
+		r.withMember(f.ID, func(m *member) { r.handleNotice(m, f.Notice, f.Ack) })
 	case nstance.Drained:
-		r.withMember(f.Ack.Instance, func(m *member) { r.drained(m, f.Ack) })
+		r.withMember(f.Ack.Instance, func(m *member) { r.handleDrained(m, f.Ack) })
 	case nstance.ExecutorsChanged:
 		r.executorsChanged(f.Tenant)
 	case nstance.MachineSeen:
-		r.seen(f.Machine, now)
+		r.handleMachine(f.Machine, now)
 	case nstance.MachineMissing:
-		r.withMember(f.ID, func(m *member) { r.missing(m, f.Cause, now) })
+		r.withMember(f.ID, func(m *member) { r.handleMissing(m, f.Cause, now) })
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *Reconciler) withMember(id nstance.InstanceID, do func(*member)) {
 	}
 }
 
-func (r *Reconciler) registered(m *member, now time.Time) {
+func (r *Reconciler) handleRegistered(m *member, now time.Time) {
 	rec, ok := r.records.Get(m.id)
 	if !ok {
 		return
@@ -74,76 +74,76 @@ func (r *Reconciler) registered(m *member, now time.Time) {
 	first := !m.registered()
 	m.rec = rec
 	if rec.Deleting != nil && m.step != stepDelete { // by a former leader's late write
-		r.believe(m)
+		r.trustRecord(m)
 		r.queue.add(m.group.key, true)
 	}
 	if first && m.registered() {
 		m.track.Registered(now)
-		r.say(m, nstance.Event{Type: nstance.EventRegistered})
+		r.publish(m, nstance.Event{Type: nstance.EventRegistered})
 		r.queue.add(m.group.key, false)
 	}
 }
 
-func (r *Reconciler) disconnected(m *member, clean bool, now time.Time) {
+func (r *Reconciler) handleDisconnected(m *member, clean bool, now time.Time) {
 	m.connected = false
 	if !clean {
-		m.brokeAt, m.looks = now, 0
+		m.streamBrokenAt, m.queriesAfterBreak = now, 0
 	}
 	m.track.Disconnected(now, clean)
 	r.queue.add(m.group.key, !clean)
 }
 
-// reported is the hot path: in the ordinary case it stores and returns.
-func (r *Reconciler) reported(m *member, rep nstance.Report, now time.Time) {
+// handleReport is the hot path: in the ordinary case it stores and returns.
+func (r *Reconciler) handleReport(m *member, rep nstance.Report, now time.Time) {
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
 	m.track.Reported(now)
 	for _, n := range rep.Notices {
-		r.noticed(m, n, nil)
+		r.handleNotice(m, n, nil)
 	}
 	switch good := rep.ProbesPassed() && m.registered(); {
-	case good && m.goodSince.IsZero():
-		m.goodSince = now
+	case good && m.healthySince.IsZero():
+		m.healthySince = now
 		r.rebalance(m.group)
 		r.queue.add(m.group.key, false)
-	case !good && !m.goodSince.IsZero():
-		m.goodSince = time.Time{}
+	case !good && !m.healthySince.IsZero():
+		m.healthySince = time.Time{}
 		r.queue.add(m.group.key, false)
 	case first:
 		r.queue.add(m.group.key, false)
 	}
 }
 
-// filed brings the last report up to date: the next one may be a minute away.
-func (m *member) filed(f nstance.FilesReported) {
+// updateFiles brings the last report up to date: the next one may be a minute away.
+func (m *member) updateFiles(f nstance.FilesReported) {
 	m.report.ConfigHash = cmp.Or(f.ConfigHash, m.report.ConfigHash)
 	m.report.Files, m.report.FilesError = f.Files, f.Error
 }
 
-// noticed records a standing or withdrawn notice. The acknowledgement is owed
+// handleNotice records a standing or withdrawn notice. The acknowledgement is owed
 // until the consequence is durable.
-func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
+func (r *Reconciler) handleNotice(m *member, n nstance.Notice, ack func()) {
 	known := findNotice(m.notices, n.EventID)
 	switch {
 	case n.Cancelled:
-		r.withdrawn(m, known)
-		if m.final() || !r.consequent(m, n.EventID) {
+		r.withdrawNotice(m, known)
+		if m.withdrawalIgnored() || !r.consequenceDurable(m, n.EventID) {
 			call(ack)
 		} else {
-			m.owe(withdrawal+n.EventID, ack)
+			m.addPendingAck(withdrawal+n.EventID, ack)
 		}
 		return
 	case !n.Kind.Dooms():
 		if ack != nil { // those in reports are repeats
-			r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
+			r.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
 		}
 		call(ack)
 		return
-	case slices.Contains(m.stale, n.EventID):
+	case slices.Contains(m.droppedNotices, n.EventID):
 		call(ack)
 		return
 	case known < 0 && len(m.notices) >= maxNotices:
-		r.say(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
+		r.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		call(ack)
 		return
 	case known < 0:
@@ -159,15 +159,15 @@ func (r *Reconciler) noticed(m *member, n nstance.Notice, ack func()) {
 		case r.preserved(m, r.opts.Now()):
 			e.Reason = "preserved: it is recorded, and acted on when that ends"
 		}
-		r.say(m, e)
+		r.publish(m, e)
 	case n.Tightens(m.notices[known]):
 		m.notices[known].Deadline = n.Deadline
 		r.receiveNotice(m, &m.notices[known])
-	case r.consequent(m, n.EventID):
+	case r.consequenceDurable(m, n.EventID):
 		call(ack)
 		return
 	}
-	m.owe(n.EventID, ack)
+	m.addPendingAck(n.EventID, ack)
 	r.queue.add(m.group.key, true)
 }
 
@@ -186,39 +186,39 @@ func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 // withdrawal marks the acknowledgements that are owed for the end of a notice.
 const withdrawal = "withdrawn "
 
-// owe keeps an acknowledgement until what it stands for is durable.
-func (m *member) owe(what string, ack func()) {
+// addPendingAck keeps an acknowledgement until what it stands for is durable.
+func (m *member) addPendingAck(what string, ack func()) {
 	if ack == nil {
 		return
 	}
-	if m.acks == nil {
-		m.acks = map[string][]func(){}
+	if m.pendingAcks == nil {
+		m.pendingAcks = map[string][]func(){}
 	}
-	owed := m.acks[what]
-	m.acks[what] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
+	owed := m.pendingAcks[what]
+	m.pendingAcks[what] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
 }
 
-// final reports whether a withdrawal changes nothing any more: the deletion is
+// withdrawalIgnored reports whether a withdrawal changes nothing any more: the deletion is
 // marked, or the instance has cried wolf before.
-func (m *member) final() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
+func (m *member) withdrawalIgnored() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
 
-// withdrawn drops a notice, unless the instance has cried wolf before: its
+// withdrawNotice drops a notice, unless the instance has cried wolf before: its
 // second reclaim is final.
-func (r *Reconciler) withdrawn(m *member, known int) {
-	if known < 0 || m.final() {
+func (r *Reconciler) withdrawNotice(m *member, known int) {
+	if known < 0 || m.withdrawalIgnored() {
 		return
 	}
-	for _, ack := range m.acks[m.notices[known].EventID] {
+	for _, ack := range m.pendingAcks[m.notices[known].EventID] {
 		call(ack) // nothing is owed for it any more
 	}
-	delete(m.acks, m.notices[known].EventID)
+	delete(m.pendingAcks, m.notices[known].EventID)
 	delete(m.noticeEnds, m.notices[known].EventID)
 	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
 	r.queue.add(m.group.key, true)
 }
 
-// consequent reports whether the notice's consequence is durable.
-func (r *Reconciler) consequent(m *member, eventID string) bool {
+// consequenceDurable reports whether the notice's consequence is durable.
+func (r *Reconciler) consequenceDurable(m *member, eventID string) bool {
 	if m.rec.Deleting != nil {
 		return true
 	}
@@ -234,13 +234,13 @@ func (r *Reconciler) consequent(m *member, eventID string) bool {
 	return false
 }
 
-// settleAcks acknowledges every notice whose consequence has become durable, and
+// sendSettledAcks acknowledges every notice whose consequence has become durable, and
 // every withdrawal that has none any more, or will have none.
-func (r *Reconciler) settleAcks(m *member) {
-	for what, acks := range m.acks {
+func (r *Reconciler) sendSettledAcks(m *member) {
+	for what, acks := range m.pendingAcks {
 		id, ends := strings.CutPrefix(what, withdrawal)
-		if r.consequent(m, id) != ends || ends && m.final() {
-			delete(m.acks, what)
+		if r.consequenceDurable(m, id) != ends || ends && m.withdrawalIgnored() {
+			delete(m.pendingAcks, what)
 			for _, ack := range acks {
 				call(ack)
 			}
@@ -248,7 +248,7 @@ func (r *Reconciler) settleAcks(m *member) {
 	}
 }
 
-func (r *Reconciler) drained(m *member, a nstance.Ack) {
+func (r *Reconciler) handleDrained(m *member, a nstance.Ack) {
 	if m.drain == nil || m.drain.Generation != a.Generation || m.state != nstance.Draining {
 		return
 	}
@@ -256,78 +256,78 @@ func (r *Reconciler) drained(m *member, a nstance.Ack) {
 	if a.Outcome == nstance.OutcomeFailed {
 		e.Error = a.Message
 	}
-	r.say(m, e)
+	r.publish(m, e)
 	if a.Outcome == nstance.OutcomeDrained || a.Delete {
-		m.drainOver = true
+		m.drainEnded = true
 		r.queue.add(m.group.key, true)
 	}
 }
 
-// seen takes the provider's answer about a machine to a question asked then, and
+// handleMachine takes the provider's answer about a machine to a question asked then, and
 // reports whether that is a member's. What is not is looked at where everything
 // is listed.
-func (r *Reconciler) seen(mach nstance.Machine, asked time.Time) bool {
+func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	m := r.members[mach.ID]
 	if m == nil {
 		return false
 	}
-	if r.checkMarks(m, mach) != nil || m.overtaken(asked) {
+	if r.checkMarks(m, mach) != nil || m.answerOutdated(asked) {
 		return true
 	}
 	now := r.opts.Now()
-	m.absent = time.Time{}
+	m.missingSince = time.Time{}
 	r.observeMachine(m, mach, now)
 	m.track.Answered(asked, mach.Status)
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
-		m.dropStale(now, r.clock.elapsed())
+		m.dropExpiredNotices(now, r.clock.elapsed())
 	}
 	r.queue.add(m.group.key, m.gone)
 	return true
 }
 
-// knowMachine notes that m's machine exists, and says so the first time that
+// recordMachine notes that m's machine exists, and says so the first time that
 // this is news.
-func (r *Reconciler) knowMachine(m *member, now time.Time) {
-	if m.hasMach {
+func (r *Reconciler) recordMachine(m *member, now time.Time) {
+	if m.machineKnown {
 		return
 	}
-	m.hasMach, m.machSince = true, now
+	m.machineKnown, m.machineSince = true, now
 	if !m.registered() && m.rec.Deleting == nil {
-		r.say(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
+		r.publish(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
 	}
 }
 
-// overtaken reports whether a later question about m has been answered than the
+// answerOutdated reports whether a later question about m has been answered than the
 // one asked then. If not, it counts as the latest.
-func (m *member) overtaken(asked time.Time) bool {
+func (m *member) answerOutdated(asked time.Time) bool {
 	if asked.Before(m.answeredAt) {
 		return true
 	}
 	m.answeredAt = asked
-	m.looked(asked)
+	m.countQueriesAfterBreak(asked)
 	return false
 }
 
-// missing takes the provider's definite NotFound to a question asked at now. A
+// handleMissing takes the provider's definite NotFound to a question asked at now. A
 // machine of which the provider still says why it is gone was known to it. Any
 // other is gone only when a second answer, a consistency window later, says the
 // same.
-func (r *Reconciler) missing(m *member, cause nstance.LossCause, now time.Time) {
-	if m.overtaken(now) {
+func (r *Reconciler) handleMissing(m *member, cause nstance.LossCause, now time.Time) {
+	if m.answerOutdated(now) {
 		return
 	}
 	young := (cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(r.absentFrom(m))
-	if !m.hasMach && !m.registered() || m.gone || young {
+	if !m.machineKnown && !m.registered() || m.gone || young {
 		return
 	}
-	if m.absent.IsZero() {
-		m.absent = now
+	if m.missingSince.IsZero() {
+		m.missingSince = now
 	}
 	switch {
 	case r.relaunch(m, cause, now):
-	case cause != "" || now.Sub(m.absent) >= r.opts.ConsistencyWindow:
+	case cause != "" || now.Sub(m.missingSince) >= r.opts.ConsistencyWindow:
 		m.track.Answered(now, nstance.StatusDeleting)
-		r.lose(m, "the provider does not know it", cause, now)
+		r.markGone(m, "the provider does not know it", cause, now)
 	}
 	r.queue.add(m.group.key, true)
 }
@@ -348,11 +348,11 @@ func findNotice(notices []nstance.Notice, eventID string) int {
 	return -1
 }
 
-// dropStale forgets the notices that the cloud did not follow up. The agent may
+// dropExpiredNotices forgets the notices that the cloud did not follow up. The agent may
 // go on seeing them; they do not come back. How long they stand goes by elapsed
 // time: a deadline on record may be by the wrong clock of a former leader, so it
 // does not count as earlier than when this term first looks at it.
-func (m *member) dropStale(now time.Time, elapsed time.Duration) {
+func (m *member) dropExpiredNotices(now time.Time, elapsed time.Duration) {
 	var kept []nstance.Notice
 	for _, n := range m.notices {
 		if _, known := m.noticeEnds[n.EventID]; !known && !n.Deadline.IsZero() {
@@ -362,7 +362,7 @@ func (m *member) dropStale(now time.Time, elapsed time.Duration) {
 			kept = append(kept, n)
 			continue
 		}
-		m.stale = append(m.stale[max(0, len(m.stale)-maxNotices+1):], n.EventID)
+		m.droppedNotices = append(m.droppedNotices[max(0, len(m.droppedNotices)-maxNotices+1):], n.EventID)
 		delete(m.noticeEnds, n.EventID)
 	}
 	m.notices = kept

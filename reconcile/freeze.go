@@ -26,7 +26,7 @@ func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason st
 			return nstance.Event{}, nil
 		}
 		g.history.Frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
-		r.unchoose(g)
+		r.discardPendingCreates(g)
 		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, nil
 	})
 }
@@ -40,7 +40,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason stri
 			return nstance.Event{}, nil
 		}
 		g.history.Frozen = nil
-		r.unchoose(g)
+		r.discardPendingCreates(g)
 		r.balance.Thaw()
 		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, nil
 	})
@@ -84,7 +84,7 @@ func (r *Reconciler) governShard(ctx context.Context, change func() (nstance.Eve
 		r.opts.Journal(e)
 		r.saveSoon()
 		for key, g := range r.groups {
-			r.unchoose(g)
+			r.discardPendingCreates(g)
 			r.queue.add(key, true)
 		}
 	}
@@ -148,28 +148,28 @@ func (r *Reconciler) freezeOf(g *group) *freeze {
 	return g.history.Frozen
 }
 
-// unchoose gives up what was chosen and not made, when a freeze begins or ends:
+// discardPendingCreates gives up what was chosen and not made, when a freeze begins or ends:
 // what nobody has written down yet is forgotten, and an intent that the freeze
 // kept from becoming a machine is removed after it. Its nonce may have expired
 // meanwhile, which is no failure of its definition. What is being made just now
 // is left alone. It needs the lock.
-func (r *Reconciler) unchoose(g *group) {
+func (r *Reconciler) discardPendingCreates(g *group) {
 	for _, m := range slices.Clone(g.members) {
 		switch {
-		case m.step != stepCreate || m.hasMach || m.registered() || m.running:
+		case m.step != stepCreate || m.machineKnown || m.registered() || m.running:
 		case !m.durable:
 			r.forget(m)
 		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
-		case r.freezeOf(g) == nil && m.requested == nil:
-			m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"} // as far as is known
+		case r.freezeOf(g) == nil && m.removalCause == nil:
+			m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"} // as far as is known
 		}
 	}
 }
 
-// noteStanding has the notices of members recorded that the plan does not act
+// recordStandingNotices has the notices of members recorded that the plan does not act
 // on: those that come during a freeze or about a preserved member, and those
 // that were withdrawn after it.
-func (r *Reconciler) noteStanding(g *group, now time.Time) {
+func (r *Reconciler) recordStandingNotices(g *group, now time.Time) {
 	held := r.freezeOf(g) != nil || !g.desired
 	for _, m := range g.members {
 		kept := m.state != nstance.Deleting && r.preserved(m, now)
@@ -177,8 +177,8 @@ func (r *Reconciler) noteStanding(g *group, now time.Time) {
 			continue
 		}
 		if held || kept || len(m.rec.Notices) > 0 {
-			m.step, m.retryAt, m.attempts = stepNote, time.Time{}, 0
-			m.planned++
+			m.step, m.retryDue, m.attempts = stepWriteNotices, time.Time{}, 0
+			m.planRevision++
 		}
 	}
 }
@@ -187,8 +187,8 @@ func sameNotices(a, b []nstance.Notice) bool {
 	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.EventID == y.EventID && x.Deadline.Equal(y.Deadline) })
 }
 
-// note makes the notices durable that stand against m.
-func (r *Reconciler) note(ctx context.Context, m *member) error {
+// writeNotices makes the notices durable that stand against m.
+func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	notices := slices.Clone(m.notices)
 	r.mu.Unlock()

@@ -70,8 +70,8 @@ type groupState struct {
 	LastGoodRegistration time.Duration `json:"last_good_registration_ns,omitempty"`
 }
 
-// noteLastGood remembers what m was made from as the last good definition.
-func (s *groupState) noteLastGood(m *member) {
+// recordLastGood remembers what m was made from as the last good definition.
+func (s *groupState) recordLastGood(m *member) {
 	s.LastGoodHash, s.LastGood, s.LastGoodKind = m.rec.InfraHash, m.rec.Definition, m.id.Kind()
 	s.LastGoodLaunch, s.LastGoodRegistration = m.rec.LaunchTimeout, m.rec.RegistrationTimeout
 }
@@ -105,8 +105,8 @@ func (r *Reconciler) failedToBecomeReady(m *member, why string) {
 	r.saveSoon()
 }
 
-// forgive forgets what failed, and that the next creations should wait for it.
-func (s *groupState) forgive() {
+// clearFailures forgets what failed, and that the next creations should wait for it.
+func (s *groupState) clearFailures() {
 	s.Failures, s.FailureHash, s.Refusals, s.LastFailure, s.BackoffUntil = 0, "", 0, "", time.Time{}
 }
 
@@ -147,7 +147,7 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		now, edit := r.snapshotStates()
 		r.records.KeepDefinitions(now.named()...)
 		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
-		r.noteSaved(edit, err)
+		r.recordSaved(edit, err)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -185,18 +185,18 @@ func (s shardState) named() (digests []string) {
 	return digests
 }
 
-func (r *Reconciler) noteSaved(edit uint64, err error) {
+func (r *Reconciler) recordSaved(edit uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ledger.tried, r.ledger.err = edit, err
 	if err == nil {
 		r.ledger.saved = edit
 	}
-	r.announce()
+	r.wakeWaiters()
 }
 
-// announce wakes those who wait for something to be durable. It needs the lock.
-func (r *Reconciler) announce() {
+// wakeWaiters wakes those who wait for something to be durable. It needs the lock.
+func (r *Reconciler) wakeWaiters() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -222,21 +222,21 @@ func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
 	return err
 }
 
-// recall takes what an earlier leader remembered. It needs the lock.
-func (r *Reconciler) recall(states shardState, backs map[string]wish) {
+// restoreStates takes what an earlier leader remembered. It needs the lock.
+func (r *Reconciler) restoreStates(states shardState, backs map[string]desiredSpec) {
 	r.frozen, r.backs = states.Frozen, backs
 	r.absent = maps.Clone(states.Groups)
 	if r.absent == nil {
 		r.absent = map[string]groupState{}
 	}
 	for _, g := range r.groups {
-		r.remember(g)
-		r.lay(g)
+		r.restoreGroup(g)
+		r.resolveDesired(g)
 	}
 }
 
-// remember gives a group what is known of it from before it was mentioned.
-func (r *Reconciler) remember(g *group) {
+// restoreGroup gives a group what is known of it from before it was mentioned.
+func (r *Reconciler) restoreGroup(g *group) {
 	key := g.key.String()
 	if h, ok := r.absent[key]; ok {
 		h.BackoffUntil = bounded(h.BackoffUntil, r.opts.Now())
@@ -247,7 +247,7 @@ func (r *Reconciler) remember(g *group) {
 		delete(r.absent, key)
 	}
 	if back, ok := r.backs[key]; ok {
-		g.back = &back
+		g.rollbackSpec = &back
 	}
 }
 
@@ -267,8 +267,8 @@ func (r *Reconciler) drop(g *group) {
 	delete(r.groups, g.key)
 	delete(r.unplanned, g.key)
 	r.admission.Demand(g.key)
-	r.sayHolds(g, nil, r.opts.Now())
-	r.tellGone(g)
+	r.publishHolds(g, nil, r.opts.Now())
+	r.notifyGone(g)
 	switch {
 	case !g.recorded && g.history == (groupState{}):
 	case g.removing:

@@ -86,40 +86,40 @@ func recordedAt(at, otherwise time.Time) time.Time {
 }
 
 // A saidHold is a hold of a group that the journal knows of.
-type saidHold struct {
+type publishedHold struct {
 	kind  string
 	at    time.Time // when its beginning was said
 	since time.Time
 	over  bool // and its end
 }
 
-// sayHolds journals which holds of a group have begun and which have ended since
+// publishHolds journals which holds of a group have begun and which have ended since
 // it was last called; what is different about one that goes on is not news. One
 // that begins again within a minute is told of only if it outlasts that, and
 // then at the next look. It needs the lock.
-func (r *Reconciler) sayHolds(g *group, holds []HoldView, now time.Time) {
-	if len(holds) == 0 && len(g.said) == 0 {
+func (r *Reconciler) publishHolds(g *group, holds []HoldView, now time.Time) {
+	if len(holds) == 0 && len(g.publishedHolds) == 0 {
 		return
 	}
-	for i := range g.said {
-		s := &g.said[i]
+	for i := range g.publishedHolds {
+		s := &g.publishedHolds[i]
 		if !s.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == s.kind }) {
 			s.over = true
-			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: s.kind + ", after " + now.Sub(s.since).Round(time.Second).String()})
+			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: s.kind + ", after " + now.Sub(s.since).Round(time.Second).String()})
 		}
 	}
-	g.said = slices.DeleteFunc(g.said, func(s saidHold) bool { return s.over && !s.recent(now) })
+	g.publishedHolds = slices.DeleteFunc(g.publishedHolds, func(s publishedHold) bool { return s.over && !s.recent(now) })
 	for _, h := range holds {
-		if !slices.ContainsFunc(g.said, func(s saidHold) bool { return s.kind == h.Kind }) {
-			g.said = append(g.said, saidHold{kind: h.Kind, at: now, since: h.Since})
-			r.sayGroup(g, nstance.Event{Type: nstance.EventHoldStarted, Reason: h.text()})
+		if !slices.ContainsFunc(g.publishedHolds, func(s publishedHold) bool { return s.kind == h.Kind }) {
+			g.publishedHolds = append(g.publishedHolds, publishedHold{kind: h.Kind, at: now, since: h.Since})
+			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldStarted, Reason: h.text()})
 		}
 	}
 }
 
 // recent reports whether its beginning was said so recently that another one is
 // not yet.
-func (s saidHold) recent(now time.Time) bool {
+func (s publishedHold) recent(now time.Time) bool {
 	ago := now.Sub(s.at)
 	return ago >= 0 && ago < quiet
 }

@@ -19,7 +19,7 @@ type Impact struct {
 // moment: who reaches a lower one later is not counted. It fails with Invalid
 // for a definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
-	wishes, _, err := r.wishesFor(groups)
+	wishes, _, err := r.desiredSpecsFor(groups)
 	if err != nil {
 		return Impact{}, err
 	}
@@ -37,7 +37,7 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 		if g == nil {
 			continue
 		}
-		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.under(w), now, nil), now))
+		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w), now, nil), now))
 		for _, change := range c.Changes {
 			switch change.Outcome {
 			case plan.OutcomeDrained, plan.OutcomeDeleted:

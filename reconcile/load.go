@@ -26,17 +26,17 @@ func (r *Reconciler) load(ctx context.Context) error {
 				return err
 			}
 		}
-		var backs map[string]wish
+		var backs map[string]desiredSpec
 		if err == nil {
 			backs, err = r.readRollbacks(ctx, states)
 		}
 		if err == nil {
 			r.install(recs, problems, states, backs)
-			r.look(ctx)
+			r.queryProvider(ctx)
 			r.begin()
 			return nil
 		}
-		r.noteUnread(err)
+		r.recordUnread(err)
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
 		if !sleep(ctx, time.Second) {
 			return ctx.Err()
@@ -44,8 +44,8 @@ func (r *Reconciler) load(ctx context.Context) error {
 	}
 }
 
-// look asks the provider for what the first plans rest on, all at once.
-func (r *Reconciler) look(ctx context.Context) {
+// queryProvider asks the provider for what the first plans rest on, all at once.
+func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -53,30 +53,30 @@ func (r *Reconciler) look(ctx context.Context) {
 		defer cancel()
 		r.count(ctx, r.usedSubnets(r.opts.Subnets))
 	})
-	r.survey(ctx)
+	r.reconcileMachines(ctx)
 }
 
-// noteUnread remembers why the shard could not be read yet.
-func (r *Reconciler) noteUnread(err error) {
+// recordUnread remembers why the shard could not be read yet.
+func (r *Reconciler) recordUnread(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unread = err
 }
 
-func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]wish) {
+func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]desiredSpec) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.began, r.blank = r.opts.Now(), len(problems) == 0
 	for _, rec := range recs {
-		r.welcome(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
+		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
 		r.blank = r.blank && rec.Deleting != nil
 	}
-	r.noteProblems(problems)
-	r.recall(states, backs)
+	r.recordProblems(problems)
+	r.restoreStates(states, backs)
 }
 
-// welcome makes a member of a record that this term finds. It needs the lock.
-func (r *Reconciler) welcome(g *group, rec storage.Instance, since time.Time) *member {
+// addRecovered makes a member of a record that this term finds. It needs the lock.
+func (r *Reconciler) addRecovered(g *group, rec storage.Instance, since time.Time) *member {
 	m := r.recovered(rec, since)
 	r.addMember(g, m)
 	if m.state == nstance.Draining {
@@ -85,9 +85,9 @@ func (r *Reconciler) welcome(g *group, rec storage.Instance, since time.Time) *m
 	return m
 }
 
-// noteProblems takes what cannot be read: all of it, and nothing else any more.
+// recordProblems takes what cannot be read: all of it, and nothing else any more.
 // It needs the lock.
-func (r *Reconciler) noteProblems(problems []storage.Problem) {
+func (r *Reconciler) recordProblems(problems []storage.Problem) {
 	known := map[string]bool{}
 	for _, p := range r.broken {
 		known[p.Key] = true
@@ -119,7 +119,7 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}, notices: slices.Clone(rec.Notices), preserve: rec.Preserve}
 	switch {
 	case rec.Deleting != nil:
-		m.state, m.step, m.why, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
+		m.state, m.step, m.deleteCauses, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
 	case rec.Drain != nil:
 		m.state, m.drain, m.leftBefore = nstance.Draining, rec.Drain, true
 	case m.registered():
@@ -146,9 +146,9 @@ func (r *Reconciler) begin() {
 	}
 }
 
-// survey asks the provider for everything that is ours and takes the answer as
+// reconcileMachines asks the provider for everything that is ours and takes the answer as
 // facts. An error means that nothing was learned about what was not listed.
-func (r *Reconciler) survey(ctx context.Context) {
+func (r *Reconciler) reconcileMachines(ctx context.Context) {
 	_ = r.listMachines(ctx) // which has logged it; the next pass asks again
 }
 
@@ -163,24 +163,24 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 			return err
 		}
 		listed[mach.ID] = true
-		if !r.recognised(mach, began) {
+		if !r.handleListed(mach, began) {
 			strangers = append(strangers, mach)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, m := range r.members {
-		if !listed[id] && m.hasMach && m.machSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
-			r.missing(m, "", began)
+		if !listed[id] && m.machineKnown && m.machineSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
+			r.handleMissing(m, "", began)
 		}
 	}
-	r.noteOrphans(strangers, began)
+	r.recordOrphans(strangers, began)
 	return nil
 }
 
-// recognised takes a listed machine as a fact about its member, if it has one.
-func (r *Reconciler) recognised(mach nstance.Machine, asked time.Time) bool {
+// handleListed takes a listed machine as a fact about its member, if it has one.
+func (r *Reconciler) handleListed(mach nstance.Machine, asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.seen(mach, asked)
+	return r.handleMachine(mach, asked)
 }

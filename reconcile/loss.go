@@ -22,21 +22,21 @@ func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
 // lock.
 func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	m.machine = mach
-	r.knowMachine(m, now)
+	r.recordMachine(m, now)
 	r.compareMarket(m)
 	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
 	switch {
 	case ending && r.relaunchable(m, mach.Cause, now): // once nothing is left of it
 	case machineLost(mach.Status):
-		r.lose(m, "the provider says "+string(mach.Status), mach.Cause, now)
+		r.markGone(m, "the provider says "+string(mach.Status), mach.Cause, now)
 	case m.gone:
 		m.loss = loss{}
 	}
 }
 
-// lose notes that the machine of m is gone, and what that says about its shape.
+// markGone notes that the machine of m is gone, and what that says about its shape.
 // It needs the lock.
-func (r *Reconciler) lose(m *member, why string, cause nstance.LossCause, now time.Time) {
+func (r *Reconciler) markGone(m *member, why string, cause nstance.LossCause, now time.Time) {
 	if m.gone {
 		return
 	}
@@ -48,7 +48,7 @@ func (r *Reconciler) lose(m *member, why string, cause nstance.LossCause, now ti
 	if cause != "" {
 		why += ": " + string(cause)
 	}
-	r.say(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
+	r.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
 	r.rememberLoss(m, now)
 }
 
@@ -80,10 +80,10 @@ func (r *Reconciler) rememberLoss(m *member, now time.Time) {
 	}
 }
 
-// lostBeforeKnown notes that the machine of m lived and is gone, although no
+// markGoneBeforeKnown notes that the machine of m lived and is gone, although no
 // create of it was ever answered. Final says that the provider would make no other
 // one with m's ID.
-func (r *Reconciler) lostBeforeKnown(m *member, cause nstance.LossCause, final bool) {
+func (r *Reconciler) markGoneBeforeKnown(m *member, cause nstance.LossCause, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
@@ -93,5 +93,5 @@ func (r *Reconciler) lostBeforeKnown(m *member, cause nstance.LossCause, final b
 		return
 	}
 	m.taken = cause == "" // the time in which nothing was known of it is too short for more
-	r.lose(m, "it was made, and the provider does not know it any more", cause, r.opts.Now())
+	r.markGone(m, "it was made, and the provider does not know it any more", cause, r.opts.Now())
 }

@@ -26,41 +26,41 @@ func inMarket(def nstance.Definition, only nstance.MarketType) nstance.Definitio
 // market returns the market that m is in: the one that the provider says, else
 // the one that it is asked for.
 func (m *member) market() nstance.MarketType {
-	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.only, m.definition().Market.Type, nstance.OnDemand)
+	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket, m.definition().Market.Type, nstance.OnDemand)
 }
 
 // compareMarket says once that the machine of m is in another market than was
 // asked for. It needs the lock.
 func (r *Reconciler) compareMarket(m *member) {
-	if m.marketTold || !m.marketDiffers() {
+	if m.marketPublished || !m.marketDiffers() {
 		return
 	}
-	m.marketTold = true
-	r.returned(m, m.machine.Market == nstance.Spot)
-	r.say(m, nstance.Event{Type: nstance.EventMarketDiffers, Reason: "asked for " + string(m.rec.Shape.Market) + ", the provider says " + string(m.machine.Market)})
+	m.marketPublished = true
+	r.recordReturn(m, m.machine.Market == nstance.Spot)
+	r.publish(m, nstance.Event{Type: nstance.EventMarketDiffers, Reason: "asked for " + string(m.rec.Shape.Market) + ", the provider says " + string(m.machine.Market)})
 }
 
 func (m *member) marketDiffers() bool {
 	return m.machine.Market != "" && m.rec.Shape.Market != "" && m.machine.Market != m.rec.Shape.Market
 }
 
-// fellBack notes that m is made on demand because spot is sold out: the group
+// recordFallback notes that m is made on demand because spot is sold out: the group
 // does not go back soon. It needs the lock.
-func (r *Reconciler) fellBack(m *member, now time.Time) {
+func (r *Reconciler) recordFallback(m *member, now time.Time) {
 	if !m.rec.OnDemand {
 		m.group.history.FallbackAt = now.UTC()
 		r.saveSoon()
 	}
 }
 
-// returned takes the outcome of an attempt of m to be the spot member in place of
+// recordReturn takes the outcome of an attempt of m to be the spot member in place of
 // an on-demand one: it has become ready, or it will not. Each failure in a row
 // doubles the time until the next attempt. It needs the lock.
-func (r *Reconciler) returned(m *member, ok bool) {
-	if !m.returning {
+func (r *Reconciler) recordReturn(m *member, ok bool) {
+	if !m.returningToSpot {
 		return
 	}
-	m.returning = false
+	m.returningToSpot = false
 	h := &m.group.history
 	if ok {
 		h.Returns = 0
@@ -70,18 +70,18 @@ func (r *Reconciler) returned(m *member, ok bool) {
 	r.saveSoon()
 }
 
-// returnAbandoned ends an attempt of m that says nothing about spot. The next one
+// abandonReturn ends an attempt of m that says nothing about spot. The next one
 // waits as long as this one did. It needs the lock.
-func (r *Reconciler) returnAbandoned(m *member) {
-	if m.returning {
-		m.returning, m.group.history.FallbackAt = false, r.opts.Now().UTC()
+func (r *Reconciler) abandonReturn(m *member) {
+	if m.returningToSpot {
+		m.returningToSpot, m.group.history.FallbackAt = false, r.opts.Now().UTC()
 		r.saveSoon()
 	}
 }
 
-// noteMarkets begins the wait for spot of a group that has on-demand members
+// recordMarkets begins the wait for spot of a group that has on-demand members
 // beyond its base, and ends it when there are none. It needs the lock.
-func (r *Reconciler) noteMarkets(g *group, now time.Time) {
+func (r *Reconciler) recordMarkets(g *group, now time.Time) {
 	h, beyond := &g.history, g.onDemandBeyondBase()
 	switch {
 	case beyond && h.FallbackAt.IsZero():

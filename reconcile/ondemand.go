@@ -34,11 +34,11 @@ type OnDemandRequest struct {
 
 // An order is what an instance on demand needs beyond what others do, until its
 // machine is there.
-type order struct {
-	own     *nstance.Definition // what it is made from
-	reason  string              // of the request
-	retoken bool                // its token made a machine that is gone: the next create needs another one
-	refusal error               // why its create was definitely refused; also of others
+type requestState struct {
+	own           *nstance.Definition // what it is made from
+	reason        string              // of the request
+	needsNewToken bool                // its token made a machine that is gone: the next create needs another one
+	refusedWith   error               // why its create was definitely refused; also of others
 }
 
 // maxIDAge is how far the time in an ID that a caller has chosen may be from
@@ -64,13 +64,13 @@ const maxIDAge = 5 * time.Minute
 // there is no capacity is repeated, with other shapes, until the definition's
 // launch timeout.
 func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
-	m, err := r.accept(req)
+	m, err := r.acceptRequest(req)
 	if err != nil || m == nil {
 		return InstanceView{}, err
 	}
 	err = r.await(ctx, func() bool {
 		_, durable := r.records.Get(m.id)
-		return durable || m.refusal != nil || r.members[m.id] != m
+		return durable || m.refusedWith != nil || r.members[m.id] != m
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,21 +79,21 @@ func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (I
 	case err != nil:
 	case durable:
 		err = m.sameAs(req) // a former leader may have written another one's
-	case m.refusal != nil:
-		err = m.refusal
-	case r.members[m.id] != m && r.spent[m.id].IsZero():
+	case m.refusedWith != nil:
+		err = m.refusedWith
+	case r.members[m.id] != m && r.usedIDs[m.id].IsZero():
 		err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
 	}
 	return r.instanceView(m), err
 }
 
-// accept returns the member that a request is for: a new one, or the one that an
+// acceptRequest returns the member that a request is for: a new one, or the one that an
 // earlier call has made; nil for a dry run of a new one.
-func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
+func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	if _, err := nstance.ParseInstanceID(string(req.ID)); err != nil {
 		return nil, err
 	}
-	w, err := wishFor(nstance.Group{Definition: req.Definition})
+	w, err := desiredSpecFor(nstance.Group{Definition: req.Definition})
 	if err != nil {
 		return nil, err
 	}
@@ -106,11 +106,11 @@ func (r *Reconciler) accept(req OnDemandRequest) (*member, error) {
 		return m, m.sameAs(req)
 	}
 	now := r.opts.Now()
-	g, err := r.mayOrder(req, now)
+	g, err := r.checkRequest(req, now)
 	if err != nil || req.DryRun {
 		return nil, err
 	}
-	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, order: order{own: &req.Definition, reason: req.Reason}, rec: storage.Instance{
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, requestState: requestState{own: &req.Definition, reason: req.Reason}, rec: storage.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
@@ -133,14 +133,14 @@ func taken(id nstance.InstanceID) error {
 	return &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s exists for another request", id), Remedy: "make a new ID"}
 }
 
-// mayOrder returns the group of a request for something new, unless something
+// checkRequest returns the group of a request for something new, unless something
 // speaks against it. It needs the lock.
-func (r *Reconciler) mayOrder(req OnDemandRequest, now time.Time) (*group, error) {
+func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, error) {
 	g := r.groups[req.Group]
 	switch off := req.ID.Time().Sub(now); {
-	case g != nil && !g.desired && g.open != nil && !g.vanished():
+	case g != nil && !g.desired && g.open != nil && !g.isGone():
 		return nil, nstance.Errorf(nstance.Unavailable, "it is not known yet what instances of group %s are made from: %s", req.Group, g.open.Why)
-	case g == nil || !g.desired || g.vanished():
+	case g == nil || !g.desired || g.isGone():
 		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
 	case req.ID.Kind() != req.Definition.Kind:
 		return nil, nstance.FieldError("id", fmt.Sprintf("make one that begins with %s", req.Definition.Kind), "instances of group %s are of kind %s, not %s", req.Group, req.Definition.Kind, req.ID.Kind())
@@ -150,7 +150,7 @@ func (r *Reconciler) mayOrder(req OnDemandRequest, now time.Time) (*group, error
 		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
 	case r.orphans[req.ID] != nil || r.brokenRecord(req.ID):
 		return nil, taken(req.ID)
-	case !r.spent[req.ID].IsZero():
+	case !r.usedIDs[req.ID].IsZero():
 		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s is gone", req.ID), Remedy: "make a new ID"}
 	}
 	if err := r.thawed(req.Group); err != nil {
@@ -181,19 +181,19 @@ func (r *Reconciler) onDemand(tenant nstance.TenantID) (n int) {
 	return n
 }
 
-// spend remembers the ID of an instance on demand that is gone for as long as
+// rememberUsedID remembers the ID of an instance on demand that is gone for as long as
 // it could be used again. It needs the lock.
-func (r *Reconciler) spend(m *member) {
+func (r *Reconciler) rememberUsedID(m *member) {
 	if !m.rec.OnDemand || !m.durable {
 		return
 	}
 	now := r.opts.Now()
-	for id := range r.spent {
+	for id := range r.usedIDs {
 		if now.Sub(id.Time()) > 2*maxIDAge {
-			delete(r.spent, id)
+			delete(r.usedIDs, id)
 		}
 	}
-	r.spent[m.id] = now
+	r.usedIDs[m.id] = now
 }
 
 // definition returns what decides where m may be made: its own, or after a change
@@ -225,7 +225,7 @@ func (r *Reconciler) repeatable(m *member, err error) bool {
 	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil || m.launchOver(now) {
 		return false
 	}
-	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
+	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
 	r.askAgain(m)
 	return true
 }
@@ -240,14 +240,14 @@ func (m *member) launchOver(now time.Time) bool {
 func (r *Reconciler) askAgain(m *member) {
 	m.throttled = false
 	r.wantGrant(m)
-	m.retryAt, m.machineCalls = time.Time{}, machineCalls{}
+	m.retryDue, m.machineCalls = time.Time{}, machineCalls{}
 }
 
 // reshape gives m, an instance on demand whose intent names another shape, the
 // one that was granted. That is durable before the provider is asked for it.
 func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
 	r.mu.Lock()
-	rec, shape, retoken := m.rec, m.shape, m.retoken
+	rec, shape, retoken := m.rec, m.shape, m.needsNewToken
 	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
 	r.mu.Unlock()
 	if !wanted {
@@ -265,7 +265,7 @@ func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definit
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.retoken, m.rec = false, rec
+	m.needsNewToken, m.rec = false, rec
 	return nil
 }
 
@@ -287,14 +287,14 @@ func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def 
 		rec.Shape, rec.Token, rec.UserDataDigest = next.Shape, next.Token, hex.EncodeToString(sum[:])
 		return nil
 	})
-	return rec, keepTrying(err)
+	return rec, asUnavailable(err)
 }
 
-// agreed compares the intent that stands in storage with the one that m was to
+// adoptStoredIntent compares the intent that stands in storage with the one that m was to
 // have. A former leader may have written one for the same ID a moment ago, or an
 // earlier attempt has rendered other bytes: then what stands counts, and is read
 // before it is acted on.
-func (r *Reconciler) agreed(m *member, meant, stands storage.Instance) error {
+func (r *Reconciler) adoptStoredIntent(m *member, meant, stands storage.Instance) error {
 	switch {
 	case stands.Deleting != nil:
 		return errOutdated

@@ -52,7 +52,7 @@ func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
 // all, is another machine by now, or a freeze forbids it.
 func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
 	return r.withOrphan(ctx, id, func(mach nstance.Machine) error {
-		return r.bury(ctx, mach, nstance.Cause{Kind: nstance.CauseRequest, Message: reason})
+		return r.deleteOrphan(ctx, mach, nstance.Cause{Kind: nstance.CauseRequest, Message: reason})
 	})
 }
 
@@ -78,7 +78,7 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, rea
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
+	r.publish(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
 	return m.rec, nil
 }
 
@@ -91,11 +91,11 @@ func (r *Reconciler) withOrphan(ctx context.Context, id nstance.InstanceID, do f
 	if err != nil {
 		return err
 	}
-	if err := r.takeOrphans(ctx); err != nil {
+	if err := r.acquireOrphans(ctx); err != nil {
 		return err
 	}
-	defer r.giveOrphans()
-	if err := r.absorb(ctx); err != nil {
+	defer r.releaseOrphans()
+	if err := r.readRecordsAgain(ctx); err != nil {
 		return err
 	}
 	o, err := r.Orphan(id)

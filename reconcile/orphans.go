@@ -40,9 +40,9 @@ type orphan struct {
 	first, last time.Time       // when the listings that showed it began
 }
 
-// noteOrphans takes the machines of one whole listing that are no members'. It
+// recordOrphans takes the machines of one whole listing that are no members'. It
 // needs the lock.
-func (r *Reconciler) noteOrphans(strangers []nstance.Machine, listedAt time.Time) {
+func (r *Reconciler) recordOrphans(strangers []nstance.Machine, listedAt time.Time) {
 	standing := map[nstance.InstanceID]*orphan{}
 	for _, mach := range strangers {
 		if r.accounted(mach.ID) || !r.opts.Owner.Owns(mach.Owner) || mach.Status == nstance.StatusDeleting {
@@ -51,7 +51,7 @@ func (r *Reconciler) noteOrphans(strangers []nstance.Machine, listedAt time.Time
 		o := r.orphans[mach.ID]
 		if o == nil || !sameMachine(o.machine, mach) {
 			o = &orphan{first: listedAt}
-			r.sayOrphan(mach, nstance.Event{Type: nstance.EventOrphanSeen, Reason: "a machine with our marks has no record"})
+			r.publishOrphan(mach, nstance.Event{Type: nstance.EventOrphanSeen, Reason: "a machine with our marks has no record"})
 		}
 		o.machine = mach
 		o.last = latest(o.last, listedAt)
@@ -78,7 +78,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-func (r *Reconciler) sayOrphan(mach nstance.Machine, e nstance.Event) {
+func (r *Reconciler) publishOrphan(mach nstance.Machine, e nstance.Event) {
 	e.Time, e.Instance, e.Tenant, e.Group = r.opts.Now().UTC(), mach.ID, mach.Owner.Tenant, mach.Group
 	r.opts.Journal(e)
 }
@@ -160,7 +160,7 @@ func (r *Reconciler) spared(o *orphan, c census) string {
 // the rule does not spare.
 func (r *Reconciler) collectOrphans(ctx context.Context) {
 	for r.restUntilCollection(ctx) {
-		r.survey(ctx)
+		r.reconcileMachines(ctx)
 		if err := r.collect(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("orphans not collected, tried again later", "code", nstance.CodeOf(err), "err", err)
 		}
@@ -173,34 +173,34 @@ func (r *Reconciler) collect(ctx context.Context) error {
 	if len(r.due()) == 0 {
 		return nil
 	}
-	if err := r.takeOrphans(ctx); err != nil {
+	if err := r.acquireOrphans(ctx); err != nil {
 		return err
 	}
-	defer r.giveOrphans()
-	if err := r.absorb(ctx); err != nil {
+	defer r.releaseOrphans()
+	if err := r.readRecordsAgain(ctx); err != nil {
 		return err
 	}
 	var failed error
 	for _, mach := range r.due() {
 		why := nstance.Cause{Kind: nstance.CauseOrphan, Message: "a machine with our marks and without a record"}
-		if err := r.bury(ctx, mach, why); err != nil {
+		if err := r.deleteOrphan(ctx, mach, why); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("machine %s (%s): %w", mach.ProviderID, mach.ID, err))
 		}
 	}
 	return failed
 }
 
-// takeOrphans waits for the turn to deal with orphans; giveOrphans gives it back.
-func (r *Reconciler) takeOrphans(ctx context.Context) error {
+// acquireOrphans waits for the turn to deal with orphans; giveOrphans gives it back.
+func (r *Reconciler) acquireOrphans(ctx context.Context) error {
 	select {
-	case r.burying <- struct{}{}:
+	case r.orphanLock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return nstance.Errorf(nstance.Unavailable, "orphans are being dealt with: %w", ctx.Err())
 	}
 }
 
-func (r *Reconciler) giveOrphans() { <-r.burying }
+func (r *Reconciler) releaseOrphans() { <-r.orphanLock }
 
 // due returns what the rule does not spare, oldest first, and raises an alarm
 // when it begins to spare machines for lack of certainty.
@@ -219,38 +219,38 @@ func (r *Reconciler) due() []nstance.Machine {
 		}
 		out = append(out, o.machine)
 	}
-	r.sayDoubt(doubt, c.now)
+	r.publishDoubt(doubt, c.now)
 	slices.SortFunc(out, func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-// sayDoubt journals that machines begin to be spared for lack of certainty, with
+// publishDoubt journals that machines begin to be spared for lack of certainty, with
 // an alarm, and that none is any more. It needs the lock.
-func (r *Reconciler) sayDoubt(doubt string, now time.Time) {
+func (r *Reconciler) publishDoubt(doubt string, now time.Time) {
 	say := func(typ nstance.EventType, reason string) {
 		r.opts.Journal(nstance.Event{Time: now.UTC(), Type: typ, Reason: reason})
 	}
 	switch doubted := doubt != ""; {
-	case doubted && !r.doubted:
+	case doubted && !r.doubtPublished:
 		say(nstance.EventAlarm, "machines without a record are kept until somebody adopts or deletes them: "+doubt)
 		say(nstance.EventHoldStarted, holdOrphans+": "+doubt)
-	case !doubted && r.doubted:
+	case !doubted && r.doubtPublished:
 		say(nstance.EventHoldEnded, holdOrphans)
 	}
-	r.doubted = doubt != ""
+	r.doubtPublished = doubt != ""
 }
 
-// absorb reads what storage has and memory has not. A former leader's late
+// readRecordsAgain reads what storage has and memory has not. A former leader's late
 // write may have made a record after this term had read them all. An error
 // means that nothing was learned.
-func (r *Reconciler) absorb(ctx context.Context) error {
+func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 	_, problems, err := r.records.Load(ctx)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.noteProblems(problems)
+	r.recordProblems(problems)
 	for _, rec := range r.records.All() {
 		r.absorbed(rec)
 	}
@@ -268,18 +268,18 @@ func (r *Reconciler) absorbed(rec storage.Instance) {
 		return
 	}
 	g := r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
-	r.welcome(g, rec, r.opts.Now())
+	r.addRecovered(g, rec, r.opts.Now())
 	if o := r.orphans[rec.ID]; o != nil {
 		delete(r.orphans, rec.ID)
-		r.seen(o.machine, r.opts.Now())
+		r.handleMachine(o.machine, r.opts.Now())
 	}
 	r.queue.add(g.key, true)
 }
 
-// bury takes a machine on its way out: once more it is looked at, then a record
+// deleteOrphan takes a machine on its way out: once more it is looked at, then a record
 // makes its deletion durable, and from there on it goes like any other. If a
 // record stands there by now, the machine is a member.
-func (r *Reconciler) bury(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
+func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
 	mach, err := r.lookAtOrphan(ctx, listed)
 	if err == nil {
 		err = r.Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
@@ -295,7 +295,7 @@ func (r *Reconciler) bury(ctx context.Context, listed nstance.Machine, why nstan
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
+	r.publish(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
 	return nil
 }
 
@@ -334,7 +334,7 @@ func (r *Reconciler) recordOf(mach nstance.Machine, why plan.Reason) storage.Ins
 func (r *Reconciler) enter(ctx context.Context, mach nstance.Machine, rec storage.Instance) (*member, error) {
 	written, err := r.records.Create(ctx, rec)
 	if errors.Is(err, nstance.Conflict) {
-		if rerr := r.absorb(ctx); rerr != nil {
+		if rerr := r.readRecordsAgain(ctx); rerr != nil {
 			return nil, rerr
 		}
 		return nil, nstance.Errorf(nstance.Conflict, "instance %s has a record by now: it is a member", rec.ID)
@@ -347,8 +347,8 @@ func (r *Reconciler) enter(ctx context.Context, mach nstance.Machine, rec storag
 	delete(r.orphans, mach.ID)
 	now := r.opts.Now()
 	g := r.groupOf(nstance.GroupKey{Tenant: written.Tenant, Group: written.Group})
-	m := r.welcome(g, written, now)
-	m.machine, m.hasMach, m.machSince = mach, true, now
+	m := r.addRecovered(g, written, now)
+	m.machine, m.machineKnown, m.machineSince = mach, true, now
 	r.queue.add(g.key, true)
 	return m, nil
 }

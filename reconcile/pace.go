@@ -23,8 +23,8 @@ func sampled(all []time.Duration, d time.Duration) []time.Duration {
 
 // timeLaunch notes that m, made in this term, has become ready.
 func (r *Reconciler) timeLaunch(m *member) {
-	if m.rec.CreatedEpoch == r.opts.Epoch && !m.goodSince.IsZero() {
-		m.group.pace.launches = sampled(m.group.pace.launches, max(0, m.goodSince.Sub(m.rec.CreatedAt)))
+	if m.rec.CreatedEpoch == r.opts.Epoch && !m.healthySince.IsZero() {
+		m.group.pace.launches = sampled(m.group.pace.launches, max(0, m.healthySince.Sub(m.rec.CreatedAt)))
 	}
 }
 

@@ -12,9 +12,9 @@ const (
 	longPause = 3 * heartbeat
 )
 
-// beats leaves a sign, again and again, that this process runs, and looks at the
+// heartbeat leaves a sign, again and again, that this process runs, and looks at the
 // clock.
-func (r *Reconciler) beats(ctx context.Context) {
+func (r *Reconciler) heartbeat(ctx context.Context) {
 	for sleep(ctx, heartbeat) {
 		r.mu.Lock()
 		r.noticePause(r.opts.Now())
@@ -29,9 +29,9 @@ func (r *Reconciler) beats(ctx context.Context) {
 // needs no such care, since the next term begins anew. It is asked before
 // anybody is judged, and needs the lock.
 func (r *Reconciler) noticePause(now time.Time) {
-	gap := now.Sub(r.beat)
-	began := r.beat.IsZero()
-	r.beat = now
+	gap := now.Sub(r.heartbeatAt)
+	began := r.heartbeatAt.IsZero()
+	r.heartbeatAt = now
 	if began || gap <= longPause {
 		return
 	}

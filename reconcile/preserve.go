@@ -26,9 +26,9 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 		r.mu.Unlock()
 		return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
 	}
-	was, lapsed := m.preserve, m.lapsed
+	was, lapsed := m.preserve, m.preserveExpired
 	m.preserve = &storage.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
-	m.lapsed = !r.opts.Now().Before(until)
+	m.preserveExpired = !r.opts.Now().Before(until)
 	r.mu.Unlock()
 	rec, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
 		if rec.Deleting != nil {
@@ -42,21 +42,21 @@ func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until 
 	r.queue.add(m.group.key, true)
 	r.rebalance(m.group)
 	if err != nil {
-		if m.preserve, m.lapsed = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
-			m.preserve, m.lapsed = &storage.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
+		if m.preserve, m.preserveExpired = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
+			m.preserve, m.preserveExpired = &storage.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
 		}
 		return err
 	}
 	m.rec = rec
-	r.announce()
-	r.say(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
+	r.wakeWaiters()
+	r.publish(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
 	return nil
 }
 
 // preserved reports whether m is kept for inspection at now. The end is found only
 // while the clock can be trusted. It needs the lock.
 func (r *Reconciler) preserved(m *member, now time.Time) bool {
-	return m.preserve != nil && !m.lapsed && (now.Before(m.preserve.Until) || !r.clockRight())
+	return m.preserve != nil && !m.preserveExpired && (now.Before(m.preserve.Until) || !r.clockRight())
 }
 
 // endPreserves records which members of g are not preserved any more, which is
@@ -68,7 +68,7 @@ func (r *Reconciler) endPreserves(g *group, now time.Time) (next time.Time) {
 		case r.preserved(m, now):
 			next = earliest(next, m.preserve.Until)
 		default:
-			m.lapsed = true
+			m.preserveExpired = true
 		}
 	}
 	return next
@@ -78,7 +78,7 @@ func (r *Reconciler) endPreserves(g *group, now time.Time) (next time.Time) {
 // was preserved is over. It needs the lock.
 func (r *Reconciler) removalRequest(m *member, now time.Time) *nstance.Cause {
 	if m.preserve == nil || r.preserved(m, now) {
-		return m.requested
+		return m.removalCause
 	}
 	return &nstance.Cause{Kind: nstance.CauseRequest, Message: "it was preserved until " + m.preserve.Until.Format(time.RFC3339)}
 }

@@ -67,7 +67,7 @@ func (r *Reconciler) Groups() []GroupView {
 	defer r.mu.Unlock()
 	out := make([]GroupView, 0, len(r.groups))
 	for _, g := range r.groups {
-		if !g.vanished() {
+		if !g.isGone() {
 			out = append(out, r.groupView(g))
 		}
 	}
@@ -80,7 +80,7 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[key]
-	if g == nil || g.vanished() {
+	if g == nil || g.isGone() {
 		return GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
 	return r.groupView(g), nil
@@ -135,7 +135,7 @@ func (r *Reconciler) GroupKeys() []nstance.GroupKey {
 	r.mu.Lock()
 	var out []nstance.GroupKey
 	for key, g := range r.groups {
-		if !g.vanished() {
+		if !g.isGone() {
 			out = append(out, key)
 		}
 	}
@@ -242,15 +242,15 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 		r.mu.Unlock()
 		return err
 	}
-	fresh := m.requested == nil
+	fresh := m.removalCause == nil
 	if fresh {
-		m.requested = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
+		m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
 	}
-	if fresh || noDrain && !m.noDrain {
-		r.say(m, nstance.Event{Type: nstance.EventRemovalRequested, Reason: removalReason(reason, noDrain)})
+	if fresh || noDrain && !m.skipDrain {
+		r.publish(m, nstance.Event{Type: nstance.EventRemovalRequested, Reason: removalReason(reason, noDrain)})
 	}
-	m.noDrain = m.noDrain || noDrain
-	m.drainOver = m.drainOver || noDrain && m.state == nstance.Draining
+	m.skipDrain = m.skipDrain || noDrain
+	m.drainEnded = m.drainEnded || noDrain && m.state == nstance.Draining
 	r.queue.add(m.group.key, true)
 	r.mu.Unlock()
 	var kept error // somebody may preserve it before it begins to go

@@ -104,35 +104,35 @@ type Reconciler struct {
 	definitions *definitionReader
 	admitWake   chan struct{} // has room for one: nextGrants has changed
 	asks        *asker
-	burying     chan struct{} // has room for one: whose turn it is to deal with orphans
+	orphanLock  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known       chan struct{} // closed once members are known
 
 	balance *balance.Keeper
 
-	mu         sync.Mutex
-	loaded     bool  // members are known; nothing is planned before
-	unread     error // why they are not yet
-	groups     map[nstance.GroupKey]*group
-	members    map[nstance.InstanceID]*member
-	orphans    map[nstance.InstanceID]*orphan
-	broken     []storage.Problem
-	spent      map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
-	admission  *admission.Queue
-	nextGrants time.Time                 // when creates may be granted by time alone; zero: never
-	unplanned  map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
-	subnets    subnetCensus
-	changed    chan struct{} // closed and replaced whenever a step ended
-	tuned      chan struct{} // closed and replaced whenever settings were changed
-	ledger     ledger
-	frozen     *freeze               // the whole shard
-	absent     map[string]groupState // what groups remember that are not in memory, by tenant/group
-	backs      map[string]wish       // what groups were rolled back to when this term began
-	began      time.Time
-	blank      bool         // storage held no live record then
-	counted    silenceCount // for the breaker
-	clock      wallClock
-	beat       time.Time // when this process last showed that it runs
-	doubted    bool      // orphans are spared for lack of certainty, and that was said
+	mu             sync.Mutex
+	loaded         bool  // members are known; nothing is planned before
+	unread         error // why they are not yet
+	groups         map[nstance.GroupKey]*group
+	members        map[nstance.InstanceID]*member
+	orphans        map[nstance.InstanceID]*orphan
+	broken         []storage.Problem
+	usedIDs        map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
+	admission      *admission.Queue
+	nextGrants     time.Time                 // when creates may be granted by time alone; zero: never
+	unplanned      map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
+	subnets        subnetCensus
+	changed        chan struct{} // closed and replaced whenever a step ended
+	tuned          chan struct{} // closed and replaced whenever settings were changed
+	ledger         ledger
+	frozen         *freeze                // the whole shard
+	absent         map[string]groupState  // what groups remember that are not in memory, by tenant/group
+	backs          map[string]desiredSpec // what groups were rolled back to when this term began
+	began          time.Time
+	blank          bool         // storage held no live record then
+	counted        silenceCount // for the breaker
+	clock          wallClock
+	heartbeatAt    time.Time // when this process last showed that it runs
+	doubtPublished bool      // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -156,8 +156,8 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		health:  policyFor(o.HealthInterval),
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
 		definitions: newDefinitionReader(), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
-		ledger: newLedger(), absent: map[string]groupState{}, spent: map[nstance.InstanceID]time.Time{},
-		subnets: subnetCensus{wake: make(chan struct{}, 1)}, burying: make(chan struct{}, 1), known: make(chan struct{}),
+		ledger: newLedger(), absent: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
+		subnets: subnetCensus{wake: make(chan struct{}, 1)}, orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
@@ -247,12 +247,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
-	wg.Go(func() { r.beats(ctx) })
+	wg.Go(func() { r.heartbeat(ctx) })
 	wg.Go(func() { r.countSubnets(ctx) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
-	r.passes(ctx)
+	r.runFullPasses(ctx)
 	return nil
 }
 
@@ -289,13 +289,13 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
 	}
 	r.queue.addAt(key, next)
-	r.conclude(g)
+	r.publishView(g)
 }
 
-// passes looks at everything now and then, whatever happened or did not: at the
+// runFullPasses looks at everything now and then, whatever happened or did not: at the
 // records too, since the intent of a former leader, sent before its term was
 // over, may have landed after this one had read them all.
-func (r *Reconciler) passes(ctx context.Context) {
+func (r *Reconciler) runFullPasses(ctx context.Context) {
 	for {
 		jittered := r.opts.FullPass*9/10 + rand.N(r.opts.FullPass/5+1)
 		select {
@@ -303,10 +303,10 @@ func (r *Reconciler) passes(ctx context.Context) {
 			return
 		case <-time.After(jittered):
 		}
-		if err := r.absorb(ctx); err != nil && ctx.Err() == nil {
+		if err := r.readRecordsAgain(ctx); err != nil && ctx.Err() == nil {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
-		r.survey(ctx)
+		r.reconcileMachines(ctx)
 		r.subnets.ask()
 		r.mu.Lock()
 		r.balance.CompareAll(true)

@@ -14,7 +14,7 @@ import (
 // no capacity or quota to start it. It needs the lock.
 func (r *Reconciler) relaunchable(m *member, cause nstance.LossCause, now time.Time) bool {
 	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota
-	leaving := m.rec.Deleting != nil || m.drain != nil || m.requested != nil
+	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
 	return m.rec.OnDemand && refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !m.launchOver(now)
 }
 
@@ -28,13 +28,13 @@ func (r *Reconciler) relaunch(m *member, cause nstance.LossCause, now time.Time)
 	if cause == nstance.LossQuota {
 		code = nstance.Quota
 	}
-	r.say(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: "the provider accepted the machine and could not start it: " + string(cause), Reason: "it is tried again"})
+	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: "the provider accepted the machine and could not start it: " + string(cause), Reason: "it is tried again"})
 	m.loss = loss{cause: cause}
 	r.rememberLoss(m, now)
-	m.loss, m.machine, m.hasMach, m.machSince, m.absent = loss{}, nstance.Machine{}, false, time.Time{}, time.Time{}
+	m.loss, m.machine, m.machineKnown, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, false, time.Time{}, time.Time{}
 	m.state, m.step, m.attempts = nstance.Provisioning, stepCreate, 0
-	m.planned++
-	m.retoken = true
+	m.planRevision++
+	m.needsNewToken = true
 	r.askAgain(m)
 	return true
 }

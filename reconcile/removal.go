@@ -21,7 +21,7 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[key]
-	if g == nil || g.vanished() {
+	if g == nil || g.isGone() {
 		return nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
 	r.setRemoving(g, true)
@@ -30,18 +30,18 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 }
 
 // A fate is what became of a group, and who knows of it.
-type fate struct {
-	removed bool       // it has vanished, and that was said if anybody was in it
-	peopled bool       // it had a member in this term
-	told    *GroupView // as whoever watches groups was told
+type removalState struct {
+	removed    bool       // it has vanished, and that was said if anybody was in it
+	hadMembers bool       // it had a member in this term
+	told       *GroupView // as whoever watches groups was told
 }
 
 // setRemoving begins or ends the removal of a group. One that is wanted again
 // after it was gone begins anew. It needs the lock.
 func (r *Reconciler) setRemoving(g *group, removing bool) {
 	if g.removing && !removing {
-		if g.vanished() && g.history != (groupState{}) {
-			g.history, g.back = groupState{}, nil
+		if g.isGone() && g.history != (groupState{}) {
+			g.history, g.rollbackSpec = groupState{}, nil
 			r.saveSoon()
 		}
 		g.removed = false
@@ -49,9 +49,9 @@ func (r *Reconciler) setRemoving(g *group, removing bool) {
 	g.removing = removing
 }
 
-// vanished reports whether a group that is being removed has no managed member
+// isGone reports whether a group that is being removed has no managed member
 // left: only instances on demand may still be in it.
-func (g *group) vanished() bool {
+func (g *group) isGone() bool {
 	if !g.removing || g.unreadable > 0 {
 		return false
 	}
@@ -63,38 +63,38 @@ func (g *group) vanished() bool {
 	return true
 }
 
-// conclude ends the removal of a group that has vanished, and tells whoever
+// publishView ends the removal of a group that has vanished, and tells whoever
 // watches groups what became of this one. It needs the lock.
-func (r *Reconciler) conclude(g *group) {
-	if g.vanished() && !g.removed {
+func (r *Reconciler) publishView(g *group) {
+	if g.isGone() && !g.removed {
 		g.removed = true
-		if g.peopled {
-			r.sayGroup(g, nstance.Event{Type: nstance.EventGroupRemoved})
+		if g.hadMembers {
+			r.publishGroup(g, nstance.Event{Type: nstance.EventGroupRemoved})
 		}
 	}
-	if g.vanished() && len(g.members) == 0 {
+	if g.isGone() && len(g.members) == 0 {
 		r.drop(g)
 		return
 	}
-	r.tell(g)
+	r.notifyChanged(g)
 }
 
-// tell tells whoever watches groups that this one has changed, if it has. It
+// notifyChanged tells whoever watches groups that this one has changed, if it has. It
 // costs as much as planning the group. It needs the lock.
-func (r *Reconciler) tell(g *group) {
+func (r *Reconciler) notifyChanged(g *group) {
 	if r.opts.Changed == nil {
 		return
 	}
 	v := r.groupView(g)
 	if g.told == nil || !reflect.DeepEqual(*g.told, v) {
 		g.told = &v
-		r.opts.Changed(v, g.vanished())
+		r.opts.Changed(v, g.isGone())
 	}
 }
 
-// tellGone tells whoever watches groups that this one is no more. It needs the
+// notifyGone tells whoever watches groups that this one is no more. It needs the
 // lock.
-func (r *Reconciler) tellGone(g *group) {
+func (r *Reconciler) notifyGone(g *group) {
 	if r.opts.Changed != nil {
 		r.opts.Changed(GroupView{Group: nstance.Group{Key: g.key}, Removing: g.removing}, true)
 	}

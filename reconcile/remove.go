@@ -64,9 +64,9 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 		r.mu.Unlock()
 		return nil
 	}
-	why, cut := nstance.Cause{Kind: nstance.CauseRequest}, m.drain != nil && !m.drainOver && !m.gone
-	if len(m.why) > 0 {
-		why = m.why[0]
+	why, cut := nstance.Cause{Kind: nstance.CauseRequest}, m.drain != nil && !m.drainEnded && !m.gone
+	if len(m.deleteCauses) > 0 {
+		why = m.deleteCauses[0]
 	}
 	need := m.basis()
 	r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 		return err
 	}
 	r.mu.Lock()
-	r.say(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
+	r.publish(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
 	r.mu.Unlock()
 	return r.opts.Drains.End(ctx, m.id)
 }
@@ -101,7 +101,7 @@ type basis struct {
 // where the machine is gone, somebody asked for that, or the group wants none.
 func (m *member) basis() basis {
 	switch {
-	case m.gone, m.noDrain, m.group.desired && m.group.spec.DrainTimeout <= 0:
+	case m.gone, m.skipDrain, m.group.desired && m.group.spec.DrainTimeout <= 0:
 		return basis{}
 	case m.drain != nil:
 		return basis{drain: m.drain.Generation}
@@ -126,7 +126,7 @@ func (b basis) holds(rec *storage.Instance) bool {
 // machineOf returns the machine to delete, which must carry m's marks.
 func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine, error) {
 	r.mu.Lock()
-	mach, known := m.machine, m.hasMach
+	mach, known := m.machine, m.machineKnown
 	r.mu.Unlock()
 	if known {
 		return mach, nil
@@ -140,7 +140,7 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	if err := r.checkMarks(m, mach); err != nil {
 		return mach, err
 	}
-	m.machine, m.hasMach = mach, true
+	m.machine, m.machineKnown = mach, true
 	return mach, nil
 }
 

@@ -9,7 +9,7 @@ import (
 // has repaired one by hand, say. A record that is new becomes a member, and a
 // group is held no longer once each of its records can be read. An error means
 // that nothing was learned.
-func (r *Reconciler) Reread(ctx context.Context) error { return r.absorb(ctx) }
+func (r *Reconciler) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }
 
 // QueueAge returns how long the group has waited that has waited longest to be
 // planned, for metrics.

@@ -9,33 +9,33 @@ import (
 )
 
 // A wish is what a group should be.
-type wish struct {
+type desiredSpec struct {
 	spec    nstance.Group
 	hash    string // infra hash of spec.Definition
 	runtime string // its runtime hash
 }
 
-func wishFor(spec nstance.Group) (wish, error) {
+func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 	infra, err := confighash.InfraOf(spec.Definition).Hash()
 	runtime, err2 := confighash.RuntimeOf(spec.Definition).Hash()
-	return wish{spec, string(infra), string(runtime)}, errors.Join(err, err2)
+	return desiredSpec{spec, string(infra), string(runtime)}, errors.Join(err, err2)
 }
 
-// lay decides what a group should be: what is configured or, while it is rolled
+// resolveDesired decides what a group should be: what is configured or, while it is rolled
 // back, that with the last good definition. It needs the lock.
-func (r *Reconciler) lay(g *group) {
+func (r *Reconciler) resolveDesired(g *group) {
 	if !g.desired {
 		return
 	}
 	if g.rollbackOver() {
-		g.history.Rollback, g.back = nil, nil
-		r.sayGroup(g, nstance.Event{Type: nstance.EventRollbackEnded, Reason: "another definition is configured"})
+		g.history.Rollback, g.rollbackSpec = nil, nil
+		r.publishGroup(g, nstance.Event{Type: nstance.EventRollbackEnded, Reason: "another definition is configured"})
 		r.saveSoon()
 	}
-	g.wish = g.effective()
+	g.desiredSpec = g.effective()
 	h := &g.history
 	if h.FailureHash != "" && g.hash != "" && h.FailureHash != g.hash {
-		h.forgive()
+		h.clearFailures()
 		r.saveSoon()
 	}
 }
@@ -49,27 +49,27 @@ func (g *group) rollbackOver() bool {
 
 // effective returns what the group should be. Its hash is empty, so that nothing
 // is planned, if that is a definition that could not be read.
-func (g *group) effective() wish {
+func (g *group) effective() desiredSpec {
 	out := g.configured
 	switch {
 	case g.history.Rollback == nil:
-	case g.back == nil:
+	case g.rollbackSpec == nil:
 		out.hash = ""
 	default:
-		out.spec.Definition, out.hash, out.runtime = g.back.spec.Definition, g.back.hash, g.back.runtime
+		out.spec.Definition, out.hash, out.runtime = g.rollbackSpec.spec.Definition, g.rollbackSpec.hash, g.rollbackSpec.runtime
 	}
 	return out
 }
 
 // readRollbacks reads the definitions that groups are rolled back to. One that
 // is missing or cannot be understood is left out; any other error is returned.
-func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[string]wish, error) {
-	out := map[string]wish{}
+func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[string]desiredSpec, error) {
+	out := map[string]desiredSpec{}
 	for key, h := range states.Groups {
 		if h.Rollback == nil {
 			continue
 		}
-		back, err := r.readWish(ctx, h.Rollback.Definition)
+		back, err := r.readDesiredSpec(ctx, h.Rollback.Definition)
 		switch code := nstance.CodeOf(err); {
 		case err == nil:
 			out[key] = back
@@ -82,12 +82,12 @@ func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[
 	return out, nil
 }
 
-func (r *Reconciler) readWish(ctx context.Context, digest string) (wish, error) {
+func (r *Reconciler) readDesiredSpec(ctx context.Context, digest string) (desiredSpec, error) {
 	def, err := r.records.Definition(ctx, digest)
 	if err != nil {
-		return wish{}, err
+		return desiredSpec{}, err
 	}
-	return wishFor(nstance.Group{Definition: def})
+	return desiredSpecFor(nstance.Group{Definition: def})
 }
 
 // Rollback makes the definition with which every member was last ready the
@@ -102,20 +102,20 @@ func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason 
 	if err != nil {
 		return err
 	}
-	back, err := r.readWish(ctx, digest)
+	back, err := r.readDesiredSpec(ctx, digest)
 	if err != nil || dryRun {
 		return err
 	}
 	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
-		if g.history.Rollback != nil && g.back != nil {
+		if g.history.Rollback != nil && g.rollbackSpec != nil {
 			return nstance.Event{}, nil
 		}
 		if g.history.LastGood != digest {
 			return nstance.Event{}, nstance.Errorf(nstance.Conflict, "the last good definition of group %s has changed meanwhile", key)
 		}
 		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
-		g.back = &back
-		r.lay(g)
+		g.rollbackSpec = &back
+		r.resolveDesired(g)
 		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
 	})
 }
@@ -128,7 +128,7 @@ func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case g.history.Rollback != nil && g.back != nil:
+	case g.history.Rollback != nil && g.rollbackSpec != nil:
 		return g.history.Rollback.Definition, nil
 	case !g.desired:
 		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
@@ -153,8 +153,8 @@ func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, rea
 		if g.history.Rollback == nil {
 			return nstance.Event{}, nil
 		}
-		g.history.Rollback, g.back = nil, nil
-		r.lay(g)
+		g.history.Rollback, g.rollbackSpec = nil, nil
+		r.resolveDesired(g)
 		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
 	})
 }

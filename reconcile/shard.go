@@ -17,87 +17,87 @@ import (
 // reconciler's lock, which is never held across I/O.
 type group struct {
 	key nstance.GroupKey
-	wish
-	open             *unresolved // what is configured is not known well enough; nil: it is
-	desired          bool        // what is configured is known; without it nothing is planned
-	configured       wish        // by configuration and API; differs from wish while the group is rolled back
-	back             *wish       // last good definition while the group is rolled back; nil: it could not be read
-	members          []*member
-	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
-	history          groupState
-	recorded         bool // history stands in storage, or will
-	pace             pace
-	unreadable       int
-	removing         bool
-	full             bool      // group_ready was said and still holds
-	shortSince       time.Time // since when it has had fewer ready members than its size; zero: it has not
-	suspected        bool      // most of it is under notice, and that was said
-	breakerTripped   bool
-	breakerHoldUntil time.Time     // zero while what tripped it goes on
-	creates          []plan.Action // of the last plan, which the admission queue refers to
-	createsHash      string        // the desired hash then
-	holds            []HoldView
-	said             []saidHold    // what the journal knows of them
-	buffer           []plan.Member // reused for every plan
-	fate
+	desiredSpec
+	open                *unresolved  // what is configured is not known well enough; nil: it is
+	desired             bool         // what is configured is known; without it nothing is planned
+	configured          desiredSpec  // by configuration and API; differs from wish while the group is rolled back
+	rollbackSpec        *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
+	members             []*member
+	ownBalancers        map[string]int // by name: members that name a load balancer in place of the group
+	history             groupState
+	recorded            bool // history stands in storage, or will
+	pace                pace
+	unreadable          int
+	removing            bool
+	readyPublished      bool      // group_ready was said and still holds
+	belowSizeSince      time.Time // since when it has had fewer ready members than its size; zero: it has not
+	massNoticePublished bool      // most of it is under notice, and that was said
+	breakerTripped      bool
+	breakerHoldUntil    time.Time     // zero while what tripped it goes on
+	creates             []plan.Action // of the last plan, which the admission queue refers to
+	createsHash         string        // the desired hash then
+	holds               []HoldView
+	publishedHolds      []publishedHold // what the journal knows of them
+	buffer              []plan.Member   // reused for every plan
+	removalState
 }
 
 // A member is one instance's state in memory.
 type member struct {
-	id         nstance.InstanceID
-	rec        storage.Instance // as last known to be durable
-	durable    bool             // rec exists in storage, or may
-	group      *group
-	state      nstance.State      // pending, provisioning, booting, draining, deleting, failed
-	lastGood   bool               // made from the last good definition
-	only       nstance.MarketType // that it may be made in; empty: as its definition says
-	returning  bool               // made on spot in place of an on-demand member, and not ready yet
-	marketTold bool               // that its market is another than was asked for was said
-	replaces   nstance.InstanceID
+	id              nstance.InstanceID
+	rec             storage.Instance // as last known to be durable
+	durable         bool             // rec exists in storage, or may
+	group           *group
+	state           nstance.State      // pending, provisioning, booting, draining, deleting, failed
+	lastGood        bool               // made from the last good definition
+	requiredMarket  nstance.MarketType // that it may be made in; empty: as its definition says
+	returningToSpot bool               // made on spot in place of an on-demand member, and not ready yet
+	marketPublished bool               // that its market is another than was asked for was said
+	replaces        nstance.InstanceID
 
-	machine   nstance.Machine
-	hasMach   bool
-	machSince time.Time // when this term first knew of the machine
-	absent    time.Time // first NotFound of a registered machine
+	machine      nstance.Machine
+	machineKnown bool
+	machineSince time.Time // when this term first knew of the machine
+	missingSince time.Time // first NotFound of a registered machine
 	loss
 	answeredAt time.Time // when the latest question was asked that the provider has answered
 
 	machineCalls
 	createGrant
 
-	track      health.Track
-	report     nstance.Report
-	reportAt   time.Time
-	connected  bool
-	brokeAt    time.Time // when its stream broke without goodbye; zero while it is up
-	looks      int       // how often the provider was asked again since then, and answered
-	goodSince  time.Time
-	everReady  bool // in this term
-	graceUntil time.Time
+	track             health.Track
+	report            nstance.Report
+	reportAt          time.Time
+	connected         bool
+	streamBrokenAt    time.Time // when its stream broke without goodbye; zero while it is up
+	queriesAfterBreak int       // how often the provider was asked again since then, and answered
+	healthySince      time.Time
+	wasReady          bool // in this term
+	graceUntil        time.Time
 
-	notices        []nstance.Notice
-	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
-	stale          []string                 // event IDs of notices that the cloud did not follow up
-	acks           map[string][]func()      // by event ID: owed once the consequence is durable
-	requested      *nstance.Cause
-	preserve       *storage.Preserve // as asked for; durable unless that is under way
-	lapsed         bool              // it was preserved for as long as was asked for
-	noDrain        bool
-	contested      bool           // its machine carries other marks, and that was said
-	drain          *nstance.Drain // as planned; durable once step is done
-	drainBy        time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
-	drainOver      bool
-	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
-	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
-	why            []nstance.Cause  // of the delete
+	notices            []nstance.Notice
+	noticeEnds         map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	droppedNotices     []string                 // event IDs of notices that the cloud did not follow up
+	pendingAcks        map[string][]func()      // by event ID: owed once the consequence is durable
+	removalCause       *nstance.Cause
+	preserve           *storage.Preserve // as asked for; durable unless that is under way
+	preserveExpired    bool              // it was preserved for as long as was asked for
+	skipDrain          bool
+	contestedPublished bool           // its machine carries other marks, and that was said
+	drain              *nstance.Drain // as planned; durable once step is done
+	drainDeadline      time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
+	drainEnded         bool
+	formerExecutor     nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
+	operatorGoneAt     time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
+	deleteCauses       []nstance.Cause  // of the delete
 
-	order // of what was made by request
+	requestState // of what was made by request
 
-	step     stepKind // what the executor owes this member
-	planned  int      // grows with every action, so that a step that ends late does not undo a newer one
-	running  bool     // a lane has it
-	retryAt  time.Time
-	attempts int
+	step         stepKind // what the executor owes this member
+	planRevision int      // grows with every action, so that a step that ends late does not undo a newer one
+	running      bool     // a lane has it
+	retryDue     time.Time
+	attempts     int
 
 	definitionErr  error // why the definition on record was not read when it was to be created
 	answered       bool  // a replacement has been created for it, or it is a failed creation
@@ -117,7 +117,7 @@ const (
 	stepDrain  // make the drain in memory durable, then announce it
 	stepCancel // make the end of the drain durable, then announce it
 	stepDelete
-	stepNote // make standing notices durable that nothing else follows from
+	stepWriteNotices // make standing notices durable that nothing else follows from
 )
 
 // String returns the step's name in logs.
@@ -130,7 +130,7 @@ func (m *member) due() time.Time {
 	if m.running || m.step == stepNone {
 		return time.Time{}
 	}
-	return m.retryAt
+	return m.retryDue
 }
 
 // nextStep is when the first step of a member that failed is to be tried again.
@@ -149,7 +149,7 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 	if g == nil {
 		g = &group{key: key}
 		r.groups[key] = g
-		r.remember(g)
+		r.restoreGroup(g)
 	}
 	return g
 }
@@ -158,11 +158,11 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 // them keeps its values: nothing is removed by omission. For one that is to be
 // what it should be already, nothing is done.
 func (r *Reconciler) desire(d nstance.Desired) error {
-	wishes, news, err := r.wishesFor(d.Groups)
+	wishes, news, err := r.desiredSpecsFor(d.Groups)
 	if err != nil {
 		return err
 	}
-	lasts, err := wishesForLast(d.Open)
+	lasts, err := lastSpecsFor(d.Open)
 	if err != nil {
 		return err
 	}
@@ -173,10 +173,10 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 			continue
 		}
 		g := r.groupOf(w.spec.Key)
-		r.rewire(g, w.spec.Definition.LoadBalancers)
+		r.changeBalancers(g, w.spec.Definition.LoadBalancers)
 		g.configured, g.desired, g.open = w, true, nil
 		r.setRemoving(g, w.spec.Removing)
-		r.lay(g)
+		r.resolveDesired(g)
 		r.queue.add(g.key, false)
 	}
 	for i, u := range d.Open {
@@ -186,15 +186,15 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 	return nil
 }
 
-// wishesFor returns what groups are to be, and which of them differ from what is
+// desiredSpecsFor returns what groups are to be, and which of them differ from what is
 // known. Only for those hashes are computed, which is the dear part.
-func (r *Reconciler) wishesFor(groups []nstance.Group) (wishes []wish, news []bool, err error) {
+func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (wishes []desiredSpec, news []bool, err error) {
 	wishes, news = r.configured(groups)
 	for i, spec := range groups {
 		if news[i] = news[i] || !reflect.DeepEqual(wishes[i].spec, spec); !news[i] {
 			continue
 		}
-		wishes[i], err = wishFor(spec)
+		wishes[i], err = desiredSpecFor(spec)
 		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
 			return nil, nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
@@ -204,8 +204,8 @@ func (r *Reconciler) wishesFor(groups []nstance.Group) (wishes []wish, news []bo
 
 // configured returns what groups were to be so far, and which of them must be
 // told anew in any case.
-func (r *Reconciler) configured(groups []nstance.Group) (was []wish, anew []bool) {
-	was, anew = make([]wish, len(groups)), make([]bool, len(groups))
+func (r *Reconciler) configured(groups []nstance.Group) (was []desiredSpec, anew []bool) {
+	was, anew = make([]desiredSpec, len(groups)), make([]bool, len(groups))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range groups {
@@ -219,7 +219,7 @@ func (r *Reconciler) configured(groups []nstance.Group) (was []wish, anew []bool
 
 // addMember puts a member into the shard's state.
 func (r *Reconciler) addMember(g *group, m *member) {
-	m.group, g.peopled = g, true
+	m.group, g.hadMembers = g, true
 	r.members[m.id] = m
 	g.members = append(g.members, m)
 	g.countBalancers(m, 1)
@@ -229,27 +229,27 @@ func (r *Reconciler) addMember(g *group, m *member) {
 func (r *Reconciler) forget(m *member) {
 	r.timeDrain(m)
 	r.createEndedWith(m, errOutdated)
-	r.subnets.returned(m.subnetWithoutMachine())
+	r.subnets.release(m.subnetWithoutMachine())
 	r.reopenLoss(m)
-	r.returnAbandoned(m)
+	r.abandonReturn(m)
 	delete(r.members, m.id)
 	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
-	r.spend(m)
+	r.rememberUsedID(m)
 	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {
 		r.drop(g)
 	}
 }
 
-// say writes an event about m to the journal.
-func (r *Reconciler) say(m *member, e nstance.Event) {
+// publish writes an event about m to the journal.
+func (r *Reconciler) publish(m *member, e nstance.Event) {
 	e.Instance, e.Tenant, e.Group = m.id, m.group.key.Tenant, m.group.key.Group
 	e.Time = r.opts.Now().UTC()
 	r.opts.Journal(e)
 }
 
-// sayGroup writes an event about g to the journal.
-func (r *Reconciler) sayGroup(g *group, e nstance.Event) {
+// publishGroup writes an event about g to the journal.
+func (r *Reconciler) publishGroup(g *group, e nstance.Event) {
 	e.Tenant, e.Group, e.Time = g.key.Tenant, g.key.Group, r.opts.Now().UTC()
 	r.opts.Journal(e)
 }
@@ -257,7 +257,7 @@ func (r *Reconciler) sayGroup(g *group, e nstance.Event) {
 // subnetWithoutMachine returns the subnet in which an address is counted for m that
 // no machine has taken; empty: none.
 func (m *member) subnetWithoutMachine() string {
-	if m.hasMach {
+	if m.machineKnown {
 		return ""
 	}
 	return m.subnet

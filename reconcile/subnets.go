@@ -86,10 +86,10 @@ func (c *subnetCensus) ask() {
 	}
 }
 
-// chosen counts an address that a machine will take; returned, one that it will
+// reserve counts an address that a machine will take; returned, one that it will
 // not after all.
-func (c *subnetCensus) chosen(subnet string)   { c.change(subnet, -1) }
-func (c *subnetCensus) returned(subnet string) { c.change(subnet, +1) }
+func (c *subnetCensus) reserve(subnet string) { c.change(subnet, -1) }
+func (c *subnetCensus) release(subnet string) { c.change(subnet, +1) }
 
 func (c *subnetCensus) change(subnet string, by int) {
 	if _, known := c.free[subnet]; known {
@@ -131,8 +131,8 @@ func (r *Reconciler) count(ctx context.Context, subnets []string) {
 	defer r.mu.Unlock()
 	r.subnets.free, r.subnets.at = maps.Clone(free), began
 	for _, m := range r.members { // those that the provider may not have counted
-		if m.subnet != "" && (!m.hasMach || !m.machSince.Before(began)) {
-			r.subnets.chosen(m.subnet)
+		if m.subnet != "" && (!m.machineKnown || !m.machineSince.Before(began)) {
+			r.subnets.reserve(m.subnet)
 		}
 	}
 }

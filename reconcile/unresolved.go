@@ -17,18 +17,18 @@ type unresolved struct {
 // leaveOpen takes note that it is not known what a group's machines are to be
 // made from. What they are made from stays, and the settings beside it take
 // effect. It needs the lock.
-func (r *Reconciler) leaveOpen(u nstance.Unresolved, last wish) {
+func (r *Reconciler) leaveOpen(u nstance.Unresolved, last desiredSpec) {
 	g := r.groupOf(u.Key)
 	g.leftOpen(u, last, r.opts.Now().UTC())
 	r.setRemoving(g, u.Removing)
 	if g.desired {
-		r.lay(g)
+		r.resolveDesired(g)
 	}
 	r.queue.add(g.key, false)
 }
 
 // leftOpen is leaveOpen within the group.
-func (g *group) leftOpen(u nstance.Unresolved, last wish, now time.Time) {
+func (g *group) leftOpen(u nstance.Unresolved, last desiredSpec, now time.Time) {
 	since := now
 	if g.open != nil {
 		since = g.open.since
@@ -48,10 +48,10 @@ func beside(spec, old nstance.Group) nstance.Group {
 	return spec
 }
 
-// wishesForLast returns what the groups of which no definition is known in this
+// lastSpecsFor returns what the groups of which no definition is known in this
 // term were last, with what is known of them by now.
-func wishesForLast(open []nstance.Unresolved) ([]wish, error) {
-	out := make([]wish, len(open))
+func lastSpecsFor(open []nstance.Unresolved) ([]desiredSpec, error) {
+	out := make([]desiredSpec, len(open))
 	for i, u := range open {
 		if u.Last == nil {
 			continue
@@ -62,7 +62,7 @@ func wishesForLast(open []nstance.Unresolved) ([]wish, error) {
 			spec = beside(u.Group, spec)
 		}
 		var err error
-		if out[i], err = wishFor(spec); err != nil {
+		if out[i], err = desiredSpecFor(spec); err != nil {
 			return nil, err
 		}
 	}

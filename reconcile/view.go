@@ -48,22 +48,22 @@ func (g *group) hashOrUnknown() string {
 func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member {
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
-		CreatedAt: m.rec.CreatedAt, HasMachine: m.hasMach, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.goodSince,
+		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
 		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
-		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.noDrain, Drain: m.drain, DrainBy: m.drainBy, DrainOver: m.drainOver,
+		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 	}
 	v.Answered = m.answered
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {
 		v.Inherited = !m.foundAt.IsZero()
 	}
-	if len(m.why) > 0 && m.drain == nil {
-		v.DeletedFor = m.why[0].Kind
+	if len(m.deleteCauses) > 0 && m.drain == nil {
+		v.DeletedFor = m.deleteCauses[0].Kind
 	}
 	if !m.registered() {
 		v.RegisterBy = r.registerBy(m)
 	}
-	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.everReady && (launchBy.After(r.began) || !m.registered()) {
+	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(r.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
 	if m.rec.OnDemand {
@@ -85,12 +85,12 @@ func comparableHash(have, want string) string {
 
 // verdict judges the reports of m.
 func (r *Reconciler) verdict(m *member, now time.Time) health.Verdict {
-	verdict, _ := r.judge(m, now)
+	verdict, _ := r.evaluateHealth(m, now)
 	return verdict
 }
 
-// judge is verdict, and returns when time alone may change it.
-func (r *Reconciler) judge(m *member, now time.Time) (health.Verdict, time.Time) {
+// evaluateHealth is verdict, and returns when time alone may change it.
+func (r *Reconciler) evaluateHealth(m *member, now time.Time) (health.Verdict, time.Time) {
 	if !m.registered() || m.gone || m.state != nstance.Booting {
 		return health.Healthy, time.Time{}
 	}
@@ -104,10 +104,10 @@ func (r *Reconciler) registerBy(m *member) time.Time {
 		return time.Time{}
 	}
 	last := after(m.rec.CreatedAt.Add(m.rec.RegistrationTimeout), m.rec.LaunchTimeout)
-	if !m.hasMach {
+	if !m.machineKnown {
 		return last
 	}
-	return earliest(last, m.machSince.Add(m.rec.RegistrationTimeout))
+	return earliest(last, m.machineSince.Add(m.rec.RegistrationTimeout))
 }
 
 // after returns when limit has passed since t; no limit never passes.
@@ -140,34 +140,34 @@ func (r *Reconciler) recordCensus(g *group, c *plan.Census, now time.Time) {
 	ready := c.Counts().Ready
 	r.recordReadiness(g, c, ready)
 	if ready >= g.spec.Size {
-		g.shortSince = time.Time{}
-	} else if g.shortSince.IsZero() {
-		g.shortSince = now.UTC()
+		g.belowSizeSince = time.Time{}
+	} else if g.belowSizeSince.IsZero() {
+		g.belowSizeSince = now.UTC()
 	}
-	r.suspect(g)
-	r.noteMarkets(g, now)
+	r.checkMassNotice(g)
+	r.recordMarkets(g, now)
 	r.recordBreaker(g, c.Breaker, now)
 }
 
 func (r *Reconciler) becameReady(m *member) {
-	if m.everReady {
+	if m.wasReady {
 		return
 	}
-	m.everReady = true
+	m.wasReady = true
 	r.timeLaunch(m)
-	r.returned(m, m.market() == nstance.Spot)
-	r.say(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
-	if h := &m.group.history; r.proves(m) && (h.Failures > 0 || h.Refusals > 0) {
-		h.forgive()
+	r.recordReturn(m, m.market() == nstance.Spot)
+	r.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
+	if h := &m.group.history; r.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
+		h.clearFailures()
 		r.saveSoon()
 	}
 }
 
-// proves reports whether m, now that it is ready, shows that its group's desired
+// provesDefinition reports whether m, now that it is ready, shows that its group's desired
 // definition can become ready. A member that a former leader created and
 // registered may have been ready for long: this leader only hears of it again.
 // While creates fail, another definition proves nothing.
-func (r *Reconciler) proves(m *member) bool {
+func (r *Reconciler) provesDefinition(m *member) bool {
 	switch {
 	case m.rec.OnDemand, m.lastGood:
 		return false
@@ -177,9 +177,9 @@ func (r *Reconciler) proves(m *member) bool {
 	return m.rec.InfraHash == m.group.hash || m.group.history.Failures == 0
 }
 
-// suspect raises an alarm when most of a group of three or more is under notice
+// checkMassNotice raises an alarm when most of a group of three or more is under notice
 // at once, and asks the provider about each. It delays nothing.
-func (r *Reconciler) suspect(g *group) {
+func (r *Reconciler) checkMassNotice(g *group) {
 	noticed := 0
 	for _, m := range g.members {
 		if len(m.notices) > 0 && !m.rec.OnDemand {
@@ -187,14 +187,14 @@ func (r *Reconciler) suspect(g *group) {
 		}
 	}
 	if g.spec.Size < 3 || noticed*2 <= g.spec.Size {
-		g.suspected = false
+		g.massNoticePublished = false
 		return
 	}
-	if g.suspected {
+	if g.massNoticePublished {
 		return
 	}
-	g.suspected = true
-	r.sayGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
+	g.massNoticePublished = true
+	r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
 	for _, m := range g.members {
 		if len(m.notices) > 0 {
 			r.asks.add(m.id)
@@ -207,7 +207,7 @@ func (r *Reconciler) suspect(g *group) {
 // fresh.
 func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 	if !g.desired || g.removing {
-		g.full = false
+		g.readyPublished = false
 		return
 	}
 	full := ready >= g.spec.Size
@@ -219,16 +219,16 @@ func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 		g.history.FullAt = fullAt
 		r.saveSoon()
 	}
-	if full && !g.full {
-		r.sayGroup(g, nstance.Event{Type: nstance.EventGroupReady})
+	if full && !g.readyPublished {
+		r.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
-	g.full = full
+	g.readyPublished = full
 	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !c.Fresh() {
 		return
 	}
 	for _, m := range g.members {
 		if !m.rec.OnDemand && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
-			g.history.noteLastGood(m)
+			g.history.recordLastGood(m)
 			r.saveSoon()
 			return
 		}

@@ -11,8 +11,8 @@ import (
 // tell, and returns when that may next be due. It needs the lock.
 func (r *Reconciler) askProvider(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
-		verdict, at := r.judge(m, now)
-		if verdict == health.AskProvider || !m.absent.IsZero() && !m.gone {
+		verdict, at := r.evaluateHealth(m, now)
+		if verdict == health.AskProvider || !m.missingSince.IsZero() && !m.gone {
 			r.asks.add(m.id)
 		}
 		next = earliest(next, at, r.askAfterBreak(m, now), r.askWhileBooting(m, now))
@@ -31,21 +31,21 @@ var afterBreak = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Seco
 // askAfterBreak asks about a machine whose stream broke when that is due, until
 // it is answered, and returns when it is due next.
 func (r *Reconciler) askAfterBreak(m *member, now time.Time) time.Time {
-	if m.brokeAt.IsZero() || m.gone || m.state != nstance.Booting || m.looks >= len(afterBreak) {
+	if m.streamBrokenAt.IsZero() || m.gone || m.state != nstance.Booting || m.queriesAfterBreak >= len(afterBreak) {
 		return time.Time{}
 	}
-	if due := m.brokeAt.Add(afterBreak[m.looks]); now.Before(due) {
+	if due := m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak]); now.Before(due) {
 		return due
 	}
 	r.asks.add(m.id) // until there is an answer, which is followed by a plan
 	return time.Time{}
 }
 
-// looked counts the questions after a break that an answer to a question asked
+// countQueriesAfterBreak counts the questions after a break that an answer to a question asked
 // then settles.
-func (m *member) looked(asked time.Time) {
-	for !m.brokeAt.IsZero() && m.looks < len(afterBreak) && !asked.Before(m.brokeAt.Add(afterBreak[m.looks])) {
-		m.looks++
+func (m *member) countQueriesAfterBreak(asked time.Time) {
+	for !m.streamBrokenAt.IsZero() && m.queriesAfterBreak < len(afterBreak) && !asked.Before(m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak])) {
+		m.queriesAfterBreak++
 	}
 }
 
@@ -56,10 +56,10 @@ const whileBooting = 30 * time.Second
 // askWhileBooting asks about a machine that boots when that is due, and returns
 // when it is due next.
 func (r *Reconciler) askWhileBooting(m *member, now time.Time) time.Time {
-	if m.registered() || !m.hasMach || m.gone || m.state != nstance.Booting {
+	if m.registered() || !m.machineKnown || m.gone || m.state != nstance.Booting {
 		return time.Time{}
 	}
-	if due := latest(m.machSince, m.answeredAt).Add(whileBooting); now.Before(due) {
+	if due := latest(m.machineSince, m.answeredAt).Add(whileBooting); now.Before(due) {
 		return due
 	}
 	r.asks.add(m.id)

@@ -45,14 +45,14 @@ type InstancePlan struct {
 // released. It changes nothing. Fails
 // with Invalid for a definition that has no hash.
 func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
-	wishes := make([]wish, len(d.Groups))
+	wishes := make([]desiredSpec, len(d.Groups))
 	for i, spec := range d.Groups {
 		var err error
-		if wishes[i], err = wishFor(spec); err != nil {
+		if wishes[i], err = desiredSpecFor(spec); err != nil {
 			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
-	lasts, err := wishesForLast(d.Open)
+	lasts, err := lastSpecsFor(d.Open)
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +64,14 @@ func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
 	for _, w := range wishes {
 		g := r.groupFor(w.spec.Key)
 		named[g.key] = true
-		if p := r.whatIf(g, g.under(w), now); p.something() {
+		if p := r.compareGroup(g, g.withDesired(w), now); p.hasEffect() {
 			out = append(out, p)
 		}
 	}
 	for i, u := range d.Open {
 		g := r.groupFor(u.Key)
 		named[g.key] = true
-		out = append(out, r.whatIf(g, g.underOpen(u, lasts[i], now), now))
+		out = append(out, r.compareGroup(g, g.withUnresolved(u, lasts[i], now), now))
 	}
 	for key, g := range r.groups {
 		if all && !named[key] && g.desired && g.configured.spec.Static {
@@ -82,7 +82,7 @@ func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
 	return out, nil
 }
 
-func (p *GroupPlan) something() bool {
+func (p *GroupPlan) hasEffect() bool {
 	return p.Change != ChangeChanged || len(p.Fields) > 0 || len(p.Instances) > 0 || p.Creates > 0
 }
 
@@ -94,9 +94,9 @@ func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
 	return &group{key: key, history: r.absent[key.String()]}
 }
 
-// whatIf compares a group as it is with the same group under another
+// compareGroup compares a group as it is with the same group under another
 // configuration. It needs the lock.
-func (r *Reconciler) whatIf(g, next *group, now time.Time) GroupPlan {
+func (r *Reconciler) compareGroup(g, next *group, now time.Time) GroupPlan {
 	after := plan.NewCensus(r.view(next, now, nil), now)
 	c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), after)
 	p := GroupPlan{
@@ -130,32 +130,32 @@ func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []Ins
 	return out
 }
 
-// under returns g as it would be if w were configured. It shares the members
+// withDesired returns g as it would be if w were configured. It shares the members
 // with g.
-func (g *group) under(w wish) *group {
+func (g *group) withDesired(w desiredSpec) *group {
 	next := *g
 	next.configured, next.desired, next.open = w, true, nil
-	next.foresee()
+	next.previewDesired()
 	return &next
 }
 
-// underOpen returns g as it would be if u were wanted.
-func (g *group) underOpen(u nstance.Unresolved, last wish, now time.Time) *group {
+// withUnresolved returns g as it would be if u were wanted.
+func (g *group) withUnresolved(u nstance.Unresolved, last desiredSpec, now time.Time) *group {
 	next := *g
 	if next.leftOpen(u, last, now); next.desired {
-		next.foresee()
+		next.previewDesired()
 	}
 	return &next
 }
 
-// foresee lays what is configured, as lay does, without telling anybody.
-func (g *group) foresee() {
+// previewDesired lays what is configured, as lay does, without telling anybody.
+func (g *group) previewDesired() {
 	if g.rollbackOver() {
-		g.history.Rollback, g.back = nil, nil
+		g.history.Rollback, g.rollbackSpec = nil, nil
 	}
-	g.wish = g.effective()
+	g.desiredSpec = g.effective()
 	if h := &g.history; h.FailureHash != "" && h.FailureHash != g.hash {
-		h.forgive()
+		h.clearFailures()
 	}
 }
 
