@@ -41,8 +41,8 @@ func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.T
 	return next
 }
 
-// capacityDue is when a hold for capacity may end. The create budget serves whoever
-// is first without another plan.
+// capacityDue is when a hold for capacity may end. The create budget serves
+// the first in the queue without another plan.
 func capacityDue(waits []plan.Hold) (due time.Time) {
 	for _, h := range waits {
 		if h.Kind == plan.HoldCapacity {
@@ -134,7 +134,7 @@ func (r *Reconciler) newDrain(m *member, a plan.Action, now time.Time) *nstance.
 	}
 }
 
-// publishCauses journals the causes that were found by looking rather than told, and
+// publishCauses journals the causes that this leader found out itself, and
 // counts creations that came to nothing.
 func (r *Reconciler) publishCauses(m *member, a plan.Action) {
 	for _, c := range a.Causes {

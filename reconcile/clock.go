@@ -51,7 +51,7 @@ func newWallClock(o *Options, store storage.Store) wallClock {
 }
 
 // lead is how far the wall clock is ahead of elapsed. It changes only when
-// somebody sets the clock: slewing it slews both.
+// the clock is set: slewing it slews both.
 func (c *wallClock) lead(elapsed time.Duration) time.Duration {
 	return time.Duration(c.wall().UnixNano()) - elapsed
 }
@@ -127,7 +127,7 @@ func (c *wallClock) off(now time.Duration) (_ time.Duration, known bool) {
 }
 
 // noticeClock finds out whether the wall clock can be trusted. While it cannot,
-// nothing goes because of the time in a record: it is asked before anybody is
+// nothing goes because of the time in a record: it is asked before any member is
 // judged, and needs the lock.
 func (r *Reconciler) noticeClock() {
 	if !r.clock.judge() {

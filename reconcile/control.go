@@ -43,7 +43,7 @@ func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason st
 // halted reports whether the rollout to what the group should be is halted.
 func (g *group) halted() bool { return g.history.HaltedHash != "" && g.history.HaltedHash == g.hash }
 
-// governed returns a group that somebody may give orders to. It needs the lock.
+// governed returns a group that requests may change. It needs the lock.
 func (r *Reconciler) governed(key nstance.GroupKey) (*group, error) {
 	if !r.loaded {
 		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
@@ -54,7 +54,7 @@ func (r *Reconciler) governed(key nstance.GroupKey) (*group, error) {
 	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
 }
 
-// govern changes what a group remembers, because somebody asks for it, and
+// govern changes what a group remembers, on request, and
 // returns once that is durable. A change without an event is none; then it only
 // waits for an earlier one.
 func (r *Reconciler) govern(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {

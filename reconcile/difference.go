@@ -37,8 +37,8 @@ func differences(before, after nstance.Group) []FieldChange {
 	out := definitionChanges(before.Definition, after.Definition)
 	for _, f := range plainFields {
 		was, will := f.of(&before), f.of(&after)
-		told := slices.ContainsFunc(out, func(c FieldChange) bool { return c.Path == f.path })
-		if was != will && !told {
+		listed := slices.ContainsFunc(out, func(c FieldChange) bool { return c.Path == f.path })
+		if was != will && !listed {
 			out = append(out, FieldChange{confighash.Change{Path: f.path, Before: was, After: will}, EffectNone})
 		}
 	}

@@ -18,7 +18,7 @@ const forgetNoticeAfter = 10 * time.Minute
 const maxNotices = 16
 
 // Observe takes note of a fact and returns at once. Facts about instances that
-// the shard does not know are dropped: whoever brings them brings them again.
+// the shard does not know are dropped: they are sent again.
 func (r *Reconciler) Observe(f nstance.Fact) {
 	if d, ok := f.(nstance.Desired); ok {
 		if err := r.desire(d); err != nil {
@@ -199,10 +199,10 @@ func (m *member) addPendingAck(what string, ack func()) {
 }
 
 // withdrawalIgnored reports whether a withdrawal changes nothing any more: the deletion is
-// marked, or the instance has cried wolf before.
+// marked, or the instance was already reclaimed and withdrawn once.
 func (m *member) withdrawalIgnored() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
 
-// withdrawNotice drops a notice, unless the instance has cried wolf before: its
+// withdrawNotice drops a notice, unless one was withdrawn for the instance before: its
 // second reclaim is final.
 func (r *Reconciler) withdrawNotice(m *member, known int) {
 	if known < 0 || m.withdrawalIgnored() {

@@ -149,7 +149,7 @@ func (r *Reconciler) freezeOf(g *group) *freeze {
 }
 
 // discardPendingCreates gives up what was chosen and not made, when a freeze begins or ends:
-// what nobody has written down yet is forgotten, and an intent that the freeze
+// what is not durable yet is forgotten, and an intent that the freeze
 // kept from becoming a machine is removed after it. Its nonce may have expired
 // meanwhile, which is no failure of its definition. What is being made just now
 // is left alone. It needs the lock.

@@ -110,8 +110,8 @@ func (s *groupState) clearFailures() {
 	s.Failures, s.FailureHash, s.Refusals, s.LastFailure, s.BackoffUntil = 0, "", 0, "", time.Time{}
 }
 
-// A ledger counts the changes of what state/{shard}.json holds, so that whoever
-// made one can wait until it is durable.
+// A ledger counts the changes of what state/{shard}.json holds, so that the
+// caller that made one can wait until it is durable.
 type ledger struct {
 	wake  chan struct{} // has room for one: there is something to save
 	edits uint64        // changes so far; guarded by the reconciler's lock, as what follows
@@ -195,7 +195,7 @@ func (r *Reconciler) recordSaved(edit uint64, err error) {
 	r.wakeWaiters()
 }
 
-// wakeWaiters wakes those who wait for something to be durable. It needs the lock.
+// wakeWaiters wakes the calls that wait for a change to be durable. It needs the lock.
 func (r *Reconciler) wakeWaiters() {
 	close(r.changed)
 	r.changed = make(chan struct{})

@@ -19,7 +19,7 @@ type Impact struct {
 // moment: who reaches a lower one later is not counted. It fails with Invalid
 // for a definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
-	wishes, _, err := r.desiredSpecsFor(groups)
+	specs, _, err := r.desiredSpecsFor(groups)
 	if err != nil {
 		return Impact{}, err
 	}
@@ -32,7 +32,7 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 			out.Members++
 		}
 	}
-	for _, w := range wishes {
+	for _, w := range specs {
 		g := r.groups[w.spec.Key]
 		if g == nil {
 			continue

@@ -14,7 +14,7 @@ import (
 )
 
 // GC says when a machine that carries our marks and has no record, an orphan,
-// is collected. It costs money and does nobody any good, but to mistake a
+// is collected. It costs money for nothing, but to mistake a
 // member for one would be worse, so every doubt spares it: what is spared is
 // listed, and a person may adopt or delete it.
 type GC struct {
@@ -232,7 +232,7 @@ func (r *Reconciler) publishDoubt(doubt string, now time.Time) {
 	}
 	switch doubted := doubt != ""; {
 	case doubted && !r.doubtPublished:
-		say(nstance.EventAlarm, "machines without a record are kept until somebody adopts or deletes them: "+doubt)
+		say(nstance.EventAlarm, "machines without a record are kept until they are adopted or deleted on request: "+doubt)
 		say(nstance.EventHoldStarted, holdOrphans+": "+doubt)
 	case !doubted && r.doubtPublished:
 		say(nstance.EventHoldEnded, holdOrphans)

@@ -35,8 +35,8 @@ func (r *Reconciler) timeDrain(m *member) {
 	}
 }
 
-// launch is how long a launch takes at most, as far as anyone can tell, and why;
-// zero: nobody can.
+// launch is how long a launch takes at most, and what that rests on;
+// zero: not known.
 func (p pace) launch(spec nstance.Group) (time.Duration, string) {
 	limit := spec.Definition.LaunchTimeout
 	switch {

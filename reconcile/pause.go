@@ -24,10 +24,10 @@ func (r *Reconciler) heartbeat(ctx context.Context) {
 }
 
 // noticePause finds out whether this process did not run for a while. Whatever
-// agents sent meanwhile is still on its way to it, so nobody is judged by that
+// agents sent meanwhile is still on its way to it, so no member is judged by that
 // time: each has a whole interval again. A pause in which the lease was lost
 // needs no such care, since the next term begins anew. It is asked before
-// anybody is judged, and needs the lock.
+// any member is judged, and needs the lock.
 func (r *Reconciler) noticePause(now time.Time) {
 	gap := now.Sub(r.heartbeatAt)
 	began := r.heartbeatAt.IsZero()

@@ -17,7 +17,7 @@ type GroupView struct {
 	nstance.Group
 	Hash           string // desired infra hash; empty: the definition could not be read
 	RuntimeHash    string // desired
-	Desired        bool   // false: members exist, but nobody says what the group should be
+	Desired        bool   // false: members exist, but the group has no definition
 	Removing       bool   // it goes when its last member is gone
 	Ready          int
 	Booting        int // counted, not ready yet
@@ -253,7 +253,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	m.drainEnded = m.drainEnded || noDrain && m.state == nstance.Draining
 	r.queue.add(m.group.key, true)
 	r.mu.Unlock()
-	var kept error // somebody may preserve it before it begins to go
+	var kept error // it may be preserved before it begins to go
 	if err := r.await(ctx, func() bool {
 		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && plan.IncludesCause(m.rec.Drain.Causes, nstance.CauseRequest) {
 			kept = nil

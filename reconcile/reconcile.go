@@ -37,7 +37,7 @@ type Bootstrap interface {
 
 // Rendered is what a Bootstrap makes for one machine.
 type Rendered struct {
-	UserData []byte          // told to the machine at its first boot
+	UserData []byte          // which the machine gets at its first boot
 	Args     json.RawMessage // for the provider
 }
 
@@ -57,7 +57,7 @@ type Options struct {
 	// HasExecutor has no operator that drains. Nil: deadlines decide.
 	Drains nstance.DrainCoordinator
 
-	// Changed is told of each group whose view has changed, and of each that is
+	// Changed is called for each group whose view has changed, and of each that is
 	// gone, as Groups would show it; several changes may come as one. It is
 	// called under the reconciler's lock: it must not block, nor call back.
 	Changed func(v GroupView, gone bool)
@@ -67,7 +67,7 @@ type Options struct {
 
 	MaxUnhealthy      nstance.Count // more than that part of the shard silent at once, and than two members, is no reason to replace any; 20%
 	HealthInterval    time.Duration // between two reports of an agent; 60 s
-	DrainTimeout      time.Duration // longest drain of a member that is asked to go, in a group that nobody describes; 5 min
+	DrainTimeout      time.Duration // longest drain of a member that is asked to go, in a group without a definition; 5 min
 	FullPass          time.Duration // between two looks at everything, jittered; 5 min
 	Snapshots         time.Duration // between two snapshots of the records, jittered, if any changed; 5 min
 	ConsistencyWindow time.Duration // how long the provider may not know its own new machine; 10 s
@@ -219,7 +219,7 @@ func checkOwner(o nstance.Owner) error {
 	return o.Shard.Validate("owner.shard")
 }
 
-// Records gives access to the instance records, for those who own other fields
+// Records gives access to the instance records, for components that own other fields
 // of them: registration. Tell the reconciler with a fact afterwards.
 func (r *Reconciler) Records() *storage.Records { return r.records }
 

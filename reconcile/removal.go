@@ -16,7 +16,7 @@ func (r *Reconciler) Desire(groups []nstance.Group) error {
 // Remove asks for a group's managed members to be drained and deleted, after
 // which the group is gone. Instances on demand stay until they have reached
 // their age. It holds for this term, until a Desired names the group again:
-// whoever remembers groups says Removing there. Fails with NotFound.
+// a caller that stores groups sets Removing there. Fails with NotFound.
 func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -29,11 +29,11 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	return nil
 }
 
-// A fate is what became of a group, and who knows of it.
+// A removalState is what became of a group, and what was published of that.
 type removalState struct {
-	removed    bool       // it has vanished, and that was said if anybody was in it
+	removed    bool       // it has vanished, and that was published if it had members
 	hadMembers bool       // it had a member in this term
-	told       *GroupView // as whoever watches groups was told
+	published  *GroupView // last published to watchers of groups
 }
 
 // setRemoving begins or ends the removal of a group. One that is wanted again
@@ -63,8 +63,8 @@ func (g *group) isGone() bool {
 	return true
 }
 
-// publishView ends the removal of a group that has vanished, and tells whoever
-// watches groups what became of this one. It needs the lock.
+// publishView ends the removal of a group that has vanished, and tells
+// watchers of groups what became of this one. It needs the lock.
 func (r *Reconciler) publishView(g *group) {
 	if g.isGone() && !g.removed {
 		g.removed = true
@@ -79,20 +79,20 @@ func (r *Reconciler) publishView(g *group) {
 	r.notifyChanged(g)
 }
 
-// notifyChanged tells whoever watches groups that this one has changed, if it has. It
+// notifyChanged tells watchers of groups that this one has changed, if it has. It
 // costs as much as planning the group. It needs the lock.
 func (r *Reconciler) notifyChanged(g *group) {
 	if r.opts.Changed == nil {
 		return
 	}
 	v := r.groupView(g)
-	if g.told == nil || !reflect.DeepEqual(*g.told, v) {
-		g.told = &v
+	if g.published == nil || !reflect.DeepEqual(*g.published, v) {
+		g.published = &v
 		r.opts.Changed(v, g.isGone())
 	}
 }
 
-// notifyGone tells whoever watches groups that this one is no more. It needs the
+// notifyGone tells watchers of groups that this one is no more. It needs the
 // lock.
 func (r *Reconciler) notifyGone(g *group) {
 	if r.opts.Changed != nil {

@@ -98,7 +98,7 @@ type basis struct {
 }
 
 // basis returns what the deletion of m rests on. Nothing has to be drained
-// where the machine is gone, somebody asked for that, or the group wants none.
+// where the machine is gone, on request, or where the group wants no drains.
 func (m *member) basis() basis {
 	switch {
 	case m.gone, m.skipDrain, m.group.desired && m.group.spec.DrainTimeout <= 0:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Reread brings memory up to date with the records in storage: after somebody
+// Reread brings memory up to date with the records in storage: after an operator
 // has repaired one by hand, say. A record that is new becomes a member, and a
 // group is held no longer once each of its records can be read. An error means
 // that nothing was learned.

@@ -8,7 +8,7 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 )
 
-// A wish is what a group should be.
+// A desiredSpec is what a group should be, with its hashes.
 type desiredSpec struct {
 	spec    nstance.Group
 	hash    string // infra hash of spec.Definition

@@ -17,8 +17,8 @@ type RuntimeView struct {
 }
 
 // Runtime returns what an instance should have now, by its group. It fails with
-// NotFound when there is no such instance, or nobody says what its group should
-// be. The caller changes nothing of it.
+// NotFound when there is no such instance, or its group has no
+// definition. The caller changes nothing of it.
 func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ type group struct {
 	desiredSpec
 	open                *unresolved  // what is configured is not known well enough; nil: it is
 	desired             bool         // what is configured is known; without it nothing is planned
-	configured          desiredSpec  // by configuration and API; differs from wish while the group is rolled back
+	configured          desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
 	rollbackSpec        *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
 	members             []*member
 	ownBalancers        map[string]int // by name: members that name a load balancer in place of the group
@@ -158,7 +158,7 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 // them keeps its values: nothing is removed by omission. For one that is to be
 // what it should be already, nothing is done.
 func (r *Reconciler) desire(d nstance.Desired) error {
-	wishes, news, err := r.desiredSpecsFor(d.Groups)
+	specs, news, err := r.desiredSpecsFor(d.Groups)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, w := range wishes {
+	for i, w := range specs {
 		if !news[i] {
 			continue
 		}
@@ -187,23 +187,23 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 }
 
 // desiredSpecsFor returns what groups are to be, and which of them differ from what is
-// known. Only for those hashes are computed, which is the dear part.
-func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (wishes []desiredSpec, news []bool, err error) {
-	wishes, news = r.configured(groups)
+// known. Hashes are computed only for those: that is expensive.
+func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (specs []desiredSpec, news []bool, err error) {
+	specs, news = r.configured(groups)
 	for i, spec := range groups {
-		if news[i] = news[i] || !reflect.DeepEqual(wishes[i].spec, spec); !news[i] {
+		if news[i] = news[i] || !reflect.DeepEqual(specs[i].spec, spec); !news[i] {
 			continue
 		}
-		wishes[i], err = desiredSpecFor(spec)
+		specs[i], err = desiredSpecFor(spec)
 		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
 			return nil, nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
-	return wishes, news, nil
+	return specs, news, nil
 }
 
 // configured returns what groups were to be so far, and which of them must be
-// told anew in any case.
+// resolved again in any case.
 func (r *Reconciler) configured(groups []nstance.Group) (was []desiredSpec, anew []bool) {
 	was, anew = make([]desiredSpec, len(groups)), make([]bool, len(groups))
 	r.mu.Lock()

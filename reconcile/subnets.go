@@ -25,7 +25,7 @@ const (
 type subnetCensus struct {
 	free map[string]int
 	at   time.Time     // when it was asked for
-	wake chan struct{} // has room for one: it is old, and somebody chooses
+	wake chan struct{} // has room for one: it is old, and in use
 }
 
 // order returns subnets with those first that have the most free addresses;
@@ -97,7 +97,7 @@ func (c *subnetCensus) change(subnet string, by int) {
 	}
 }
 
-// countSubnets counts again whenever somebody chooses by an old count.
+// countSubnets counts again whenever an old count is used.
 func (r *Reconciler) countSubnets(ctx context.Context) {
 	for {
 		select {

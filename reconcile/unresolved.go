@@ -69,7 +69,7 @@ func lastSpecsFor(open []nstance.Unresolved) ([]desiredSpec, error) {
 	return out, nil
 }
 
-// closeOthers forgets the groups that were open and that nobody mentions any
+// closeOthers forgets the groups that were open and are not mentioned any
 // more. It needs the lock.
 func (r *Reconciler) closeOthers(open []nstance.Unresolved) {
 	named := map[nstance.GroupKey]bool{}
@@ -109,7 +109,7 @@ func (g *group) described() nstance.Group {
 	return g.spec
 }
 
-// leaves reports whether g is being removed although nobody knows what its
+// leaves reports whether g is being removed although it is not known what its
 // members were to be made from.
 func (g *group) leaves() bool { return g.removing && g.open != nil && g.open.Known }
 

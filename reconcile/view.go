@@ -165,7 +165,7 @@ func (r *Reconciler) becameReady(m *member) {
 
 // provesDefinition reports whether m, now that it is ready, shows that its group's desired
 // definition can become ready. A member that a former leader created and
-// registered may have been ready for long: this leader only hears of it again.
+// registered may have been ready for long: this leader only learns of it again.
 // While creates fail, another definition proves nothing.
 func (r *Reconciler) provesDefinition(m *member) bool {
 	switch {

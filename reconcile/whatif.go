@@ -45,10 +45,10 @@ type InstancePlan struct {
 // released. It changes nothing. Fails
 // with Invalid for a definition that has no hash.
 func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
-	wishes := make([]desiredSpec, len(d.Groups))
+	specs := make([]desiredSpec, len(d.Groups))
 	for i, spec := range d.Groups {
 		var err error
-		if wishes[i], err = desiredSpecFor(spec); err != nil {
+		if specs[i], err = desiredSpecFor(spec); err != nil {
 			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
@@ -61,7 +61,7 @@ func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
 	now := r.opts.Now()
 	var out []GroupPlan
 	named := map[nstance.GroupKey]bool{}
-	for _, w := range wishes {
+	for _, w := range specs {
 		g := r.groupFor(w.spec.Key)
 		named[g.key] = true
 		if p := r.compareGroup(g, g.withDesired(w), now); p.hasEffect() {
@@ -148,7 +148,8 @@ func (g *group) withUnresolved(u nstance.Unresolved, last desiredSpec, now time.
 	return &next
 }
 
-// previewDesired lays what is configured, as lay does, without telling anybody.
+// previewDesired resolves what is configured, as resolveDesired does, without
+// publishing anything.
 func (g *group) previewDesired() {
 	if g.rollbackOver() {
 		g.history.Rollback, g.rollbackSpec = nil, nil

@@ -51,7 +51,7 @@ type Member struct {
 	Gone         bool              // the provider says it does not exist or does not run
 	Loss         nstance.LossCause // Gone: why, as far as the provider says
 	Taken        bool              // Gone: nothing that it was made from is to blame
-	Requested    *nstance.Cause    // somebody asked for it to go
+	Requested    *nstance.Cause    // its removal was requested
 	NoDrain      bool              // the request was to delete at once
 	Drain        *nstance.Drain    // recorded drain; its generation outlives a cancel
 	DrainBy      time.Time         // when that ends, by what has elapsed since this term planned it; zero: as recorded
@@ -136,7 +136,7 @@ type Hold struct {
 const (
 	HoldBackoff      = "backoff"       // creations failed: the next ones wait
 	HoldHalted       = "halted"        // the rollout to the desired hash failed too often
-	HoldPaused       = "paused"        // somebody paused the rollout
+	HoldPaused       = "paused"        // the rollout is paused on request
 	HoldSettling     = "settling"      // a new leader has not heard from every member yet
 	HoldUnhealthyCap = "unhealthy_cap" // enough members are leaving for being unhealthy
 	HoldBreaker      = "breaker"       // many members fell silent at once: none is replaced for it
