@@ -214,42 +214,32 @@ func (r *Reconciler) grantedMember(a admission.Grant, now time.Time) (*member, e
 	return r.addPending(g, g.creates[a.Request.Index], now)
 }
 
-// createWaits returns the holds for what a group waits to be granted.
+// createWaits returns the holds for what a group waits to be granted. That a first
+// create is in flight is none: it ends within moments.
 func (r *Reconciler) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 	for _, w := range r.admission.Waits(g.key, r.subnets.asOf(now), now) {
-		holds = append(holds, waitHold(w))
+		switch w.Kind {
+		case admission.WaitCapacity:
+			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until})
+		case admission.WaitBudget:
+			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
+		case admission.WaitAnswer:
+		}
 	}
 	return holds
 }
 
-func waitHold(w admission.Wait) plan.Hold {
-	switch w.Kind {
-	case admission.WaitCapacity:
-		return plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until}
-	case admission.WaitAnswer:
-		return plan.Hold{Kind: plan.HoldCapacity, Reason: "the first create of " + shapeText(w.Shape) + " is in flight"}
-	}
-	reason := "the create budget is used up"
-	switch w.Before {
+func budgetReason(first admission.Precedent) string {
+	const empty = "the create budget is used up"
+	switch first {
 	case admission.LossesFirst:
-		reason += ": replacements of lost instances go first"
+		return empty + ": replacements of lost instances go first"
 	case admission.TenantsFirst:
-		reason += ": tenants take turns"
+		return empty + ": tenants take turns"
 	case admission.GroupsFirst:
-		reason += ": other creates of the tenant go first"
+		return empty + ": other creates of the tenant go first"
 	}
-	return plan.Hold{Kind: plan.HoldBudget, Reason: reason, Until: w.Until}
-}
-
-func shapeText(s admission.Shape) string {
-	text := string(s.Market)
-	if s.InstanceType != "" {
-		text = s.InstanceType + " " + text
-	}
-	if s.Subnet != "" {
-		text += " in " + s.Subnet
-	}
-	return text
+	return empty
 }
 
 // errSoldOut keeps a create from being sent: since it was granted, its shape has
