@@ -77,7 +77,7 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 
 # Packages whose test cloud is judged by programs that Go does not bring. The judges of the others are part of `make test`:
 # the discovery document and the older client for gce, Microsoft's generated fakes for arm, go-proxmox's recorded answers for pve.
-CLOUDS := ./internal/testcloud/ec2 ./provider/aws
+CLOUDS := ./internal/test/testcloud/ec2 ./provider/aws
 
 test-clouds: ## test clouds and providers against what others wrote from the clouds' own models; needs python3 and the aws command
 	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
@@ -97,8 +97,8 @@ test-qemu: qemu-guest ## virtual machines, and a shard whose agents run in them;
 
 # Go's scheduler is built to make its random choices from the seed.
 sim-build:
-	go run ./internal/sim/exact/cmd -o $(BIN)/exact
-	CGO_ENABLED=0 go build -overlay $(BIN)/exact/overlay.json -o $(BIN)/sim ./internal/sim/cmd
+	go run ./internal/test/sim/exact/cmd -o $(BIN)/exact
+	CGO_ENABLED=0 go build -overlay $(BIN)/exact/overlay.json -o $(BIN)/sim ./internal/test/sim/cmd
 
 sim: sim-build ## play a shard from seeds, until stopped; FROM=1 SEEDS=100 plays those
 	$(BIN)/sim -from $${FROM:-0} -seeds $${SEEDS:-0}
@@ -107,7 +107,7 @@ sim-replay: sim-build ## play seeds twice, and compare everything that happened
 	$(BIN)/sim -replay -from $${FROM:-1} -seeds $${SEEDS:-10}
 
 sim-planted: ## plant bugs one at a time, and play seeds until each is found
-	go run ./internal/sim/planted -seeds $${SEEDS:-200}
+	go run ./internal/test/sim/planted -seeds $${SEEDS:-200}
 
 examples: ## each is a whole program that ends by itself
 	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/dirwatch"
+	"github.com/nstance-go/nstance/internal/test/dirwatch"
 )
 
 // TestPairIsReplacedByOneRename: no reader of the directory finds the identity

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/wallclock"
+	"github.com/nstance-go/nstance/internal/test/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"

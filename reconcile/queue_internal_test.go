@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/wallclock"
+	"github.com/nstance-go/nstance/internal/test/wallclock"
 )
 
 // TestQueueWhenTheClockIsSet promises that a key comes up in time, whichever clock

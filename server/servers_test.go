@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nstance-go/nstance/internal/realserver"
+	"github.com/nstance-go/nstance/internal/test/realserver"
 )
 
 // The same as TestSpoiltStorage, over a real S3 server and for longer.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/dirwatch"
+	"github.com/nstance-go/nstance/internal/test/dirwatch"
 )
 
 // TestSetIsReplacedByOneRename: no reader finds a file missing while another set

@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance/bench/internal/figures"
-	"github.com/nstance-go/nstance/internal/sim/exact"
+	"github.com/nstance-go/nstance/internal/test/sim/exact"
 )
 
 func main() {
@@ -99,7 +99,7 @@ func build(ctx context.Context, dir, module string) (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, "sim")
-	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, "./internal/sim/cmd")
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, "./internal/test/sim/cmd")
 	cmd.Dir, cmd.Stderr = module, os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	return program, cmd.Run()

@@ -15,8 +15,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/ec2"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
 	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/server/dev"
 )

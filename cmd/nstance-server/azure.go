@@ -20,8 +20,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/arm"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/arm"
 	"github.com/nstance-go/nstance/provider/azure"
 	"github.com/nstance-go/nstance/server/dev"
 )

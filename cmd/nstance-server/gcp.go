@@ -16,8 +16,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/gce"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
 	"github.com/nstance-go/nstance/provider/gcp"
 	"github.com/nstance-go/nstance/server/dev"
 )

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/pve"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/pve"
 	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/server/dev"
 )

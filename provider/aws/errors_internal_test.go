@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/doctest"
+	"github.com/nstance-go/nstance/internal/test/doctest"
 )
 
 func credentials(context.Context) (aws.Credentials, error) {

@@ -5,7 +5,7 @@ package aws_test
 import (
 	"testing"
 
-	"github.com/nstance-go/nstance/internal/testcloud/ec2/ec2judge"
+	"github.com/nstance-go/nstance/internal/test/testcloud/ec2/ec2judge"
 )
 
 // TestMain holds every call that the tests of this package make against AWS's

@@ -18,8 +18,8 @@ import (
 	"net/http/httptest"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	armcloud "github.com/nstance-go/nstance/internal/testcloud/arm"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	armcloud "github.com/nstance-go/nstance/internal/test/testcloud/arm"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/azure"
 	"github.com/nstance-go/nstance/provider/providertest"

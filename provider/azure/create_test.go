@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/arm"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/arm"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/azure"
 )

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/doctest"
+	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/provider/azure"
 	"github.com/nstance-go/nstance/server/config"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/provider/azure"
 )
 

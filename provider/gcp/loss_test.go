@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/gce"
-	"github.com/nstance-go/nstance/internal/testcloud/gce/discovery"
-	"github.com/nstance-go/nstance/internal/testcloud/inmemory"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
+	"github.com/nstance-go/nstance/internal/test/testcloud/gce/discovery"
+	"github.com/nstance-go/nstance/internal/test/testcloud/inmemory"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/gcp"
 )

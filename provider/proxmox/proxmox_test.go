@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
-	"github.com/nstance-go/nstance/internal/testcloud/pve"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud/pve"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/providertest"
 	"github.com/nstance-go/nstance/provider/proxmox"

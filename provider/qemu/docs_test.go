@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/doctest"
+	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/server/config"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/realserver"
+	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/server/dev"
 	"github.com/nstance-go/nstance/storage/blob"
 )

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/testcloud"
+	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/server/config"

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )

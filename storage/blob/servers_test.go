@@ -22,7 +22,7 @@ import (
 	"gocloud.dev/blob/azureblob"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/realserver"
+	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
 	"github.com/nstance-go/nstance/storage/storagetest"

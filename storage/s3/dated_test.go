@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )

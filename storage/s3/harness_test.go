@@ -11,7 +11,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/faultproxy"
+	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/s3"
 )

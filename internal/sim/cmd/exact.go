@@ -1,5 +1,0 @@
-package main
-
-// exact says whether this program was built with the overlay of
-// internal/sim/exact, which sets it: then a seed replays exactly.
-const exact = false
