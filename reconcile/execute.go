@@ -59,6 +59,7 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	switch {
 	case err == nil && step == stepDelete:
 		r.publish(m, nstance.Event{Type: nstance.EventDeleted})
+		r.opts.Deleted(m.id)
 		r.forget(m)
 		return
 	case errors.Is(err, errOutdated), m.rec.Deleting != nil && m.step != stepDelete:

@@ -62,6 +62,11 @@ type Options struct {
 	// called under the reconciler's lock: it must not block, nor call back.
 	Changed func(v GroupView, gone bool)
 
+	// Deleting is called when the deletion of an instance has become durable, and
+	// Deleted when its record is gone. Both are called under the reconciler's lock,
+	// as Changed is.
+	Deleting, Deleted func(nstance.InstanceID)
+
 	// Journal receives every decision, in order. It must not block.
 	Journal func(nstance.Event)
 
@@ -186,6 +191,12 @@ func withDefaults(opts *Options) Options {
 	}
 	if o.Journal == nil {
 		o.Journal = func(nstance.Event) {}
+	}
+	if o.Deleting == nil {
+		o.Deleting = func(nstance.InstanceID) {}
+	}
+	if o.Deleted == nil {
+		o.Deleted = func(nstance.InstanceID) {}
 	}
 	if o.Drains == nil {
 		o.Drains = drain.New(nil)

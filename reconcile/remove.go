@@ -86,6 +86,7 @@ func (r *Reconciler) mark(ctx context.Context, m *member) error {
 	}
 	r.mu.Lock()
 	r.publish(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
+	r.opts.Deleting(m.id)
 	r.mu.Unlock()
 	return r.opts.Drains.End(ctx, m.id)
 }

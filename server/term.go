@@ -74,6 +74,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.operators.GroupChanged, HealthInterval: t.conf.Shard.HealthInterval,
+		Deleting: func(id nstance.InstanceID) { t.agents.EndSession(id) }, Deleted: t.forget,
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			MaxUserData: maxUserData(t.conf),
@@ -177,16 +178,16 @@ func (t *term) journal(e nstance.Event) {
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}
-	switch e.Type {
-	case nstance.EventAlarm:
+	if e.Type == nstance.EventAlarm {
 		t.server.alarms.add(e)
-	case nstance.EventDeleteRequested:
-		t.agents.EndSession(e.Instance)
-	case nstance.EventDeleted:
-		t.records.Successors.Forget(e.Instance)
-		t.exposures.Forget(e.Instance)
-		t.agents.Forget(e.Instance)
 	}
+}
+
+// forget drops what is kept about an instance whose record is gone.
+func (t *term) forget(id nstance.InstanceID) {
+	t.records.Successors.Forget(id)
+	t.exposures.Forget(id)
+	t.agents.Forget(id)
 }
 
 // alarm journals an event with the tenant and group of its instance. It is called
