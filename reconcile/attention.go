@@ -190,15 +190,16 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 
 // orphanAttention needs the lock.
 func (r *Reconciler) orphanAttention() (out []Attention) {
-	c := r.census()
-	for id, o := range r.orphans {
-		why, spared := r.spared(o, c), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
+	shard := r.orphanShard()
+	for _, o := range r.orphans.All() {
+		id := o.Machine.ID
+		why, spared := r.orphans.Spared(o, shard), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
 		if why == "" {
 			why, spared = "it will be deleted", ""
 		}
 		out = append(out, Attention{
-			Kind: AttentionOrphan, Subject: "machine " + o.machine.ProviderID, ID: id, Since: o.first, Remedy: spared,
-			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.machine.ProviderID, id, why),
+			Kind: AttentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
+			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, why),
 		})
 	}
 	return out

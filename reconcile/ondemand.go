@@ -148,7 +148,7 @@ func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, e
 		return nil, nstance.FieldError("id", "make a new one, and check the clock", "its time is %s from now, more than %s", off.Round(time.Second), maxIDAge)
 	case g.removing:
 		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
-	case r.orphans[req.ID] != nil || r.brokenRecord(req.ID):
+	case r.isOrphan(req.ID) || r.hasRecord(req.ID):
 		return nil, taken(req.ID)
 	case !r.usedIDs[req.ID].IsZero():
 		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s is gone", req.ID), Remedy: "make a new ID"}
@@ -162,13 +162,9 @@ func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, e
 	return g, req.Admit(r.onDemand(req.Group.Tenant))
 }
 
-func (r *Reconciler) brokenRecord(id nstance.InstanceID) bool {
-	for _, p := range r.broken {
-		if p.ID == id {
-			return true
-		}
-	}
-	return false
+func (r *Reconciler) isOrphan(id nstance.InstanceID) bool {
+	_, ok := r.orphans.Get(id)
+	return ok
 }
 
 // onDemand counts the instances on demand of a tenant. It needs the lock.

@@ -1,12 +1,11 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/orphans"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -21,33 +20,31 @@ type OrphanView struct {
 func (r *Reconciler) Orphans() []OrphanView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.census()
-	out := make([]OrphanView, 0, len(r.orphans))
-	for _, o := range r.orphans {
-		out = append(out, r.orphanView(o, c))
+	shard := r.orphanShard()
+	out := []OrphanView{}
+	for _, o := range r.orphans.All() {
+		out = append(out, r.orphanView(o, shard))
 	}
-	slices.SortFunc(out, func(a, b OrphanView) int { return cmp.Compare(a.Machine.ID, b.Machine.ID) })
 	return out
 }
 
-func (r *Reconciler) orphanView(o *orphan, c census) OrphanView {
-	return OrphanView{Machine: o.machine, Since: o.first, Spared: r.spared(o, c)}
+func (r *Reconciler) orphanView(o orphans.Orphan, shard orphans.Shard) OrphanView {
+	return OrphanView{Machine: o.Machine, Since: o.FirstListed, Spared: r.orphans.Spared(o, shard)}
 }
 
 // Orphan returns one of them, or NotFound.
 func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	o := r.orphans[id]
-	if o == nil {
+	o, ok := r.orphans.Get(id)
+	if !ok {
 		return OrphanView{}, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", id)
 	}
-	return r.orphanView(o, r.census()), nil
+	return r.orphanView(o, r.orphanShard()), nil
 }
 
-// DeleteOrphan deletes a machine without a record because a person says so,
-// whatever the rule says: its marks, and that it has no record, are looked at
-// again all the same. It returns once the deletion is durable. Fails with
+// DeleteOrphan deletes a machine without a record on request, whatever the
+// rule says: its marks, and that it has no record, are checked again all the same. It returns once the deletion is durable. Fails with
 // NotFound when there is no such orphan, Conflict when it has a record after
 // all, is another machine by now, or a freeze forbids it.
 func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/admission"
 	"github.com/nstance-go/nstance/reconcile/balance"
+	"github.com/nstance-go/nstance/reconcile/orphans"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -119,7 +120,7 @@ type Reconciler struct {
 	unread         error // why they are not yet
 	groups         map[nstance.GroupKey]*group
 	members        map[nstance.InstanceID]*member
-	orphans        map[nstance.InstanceID]*orphan
+	orphans        *orphans.Book
 	broken         []storage.Problem
 	usedIDs        map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	admission      *admission.Queue
@@ -164,8 +165,9 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		ledger: newLedger(), absent: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		subnets: subnetCensus{wake: make(chan struct{}, 1)}, orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		orphans: map[nstance.InstanceID]*orphan{}, changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
+		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
+	r.orphans = orphans.New(r.orphanRule())
 	r.asks = newAsker(r)
 	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
 	r.balance.Configure(o.Balancers)

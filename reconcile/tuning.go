@@ -38,6 +38,7 @@ func (r *Reconciler) Tune(t Tuning) error {
 	was := r.health.Interval
 	r.opts.DrainTimeout = orElse(t.DrainTimeout, defaultDrainTimeout)
 	r.opts.MaxUnhealthy, r.opts.GC = cmp.Or(t.MaxUnhealthy, defaultMaxUnhealthy), t.GC.withDefaults()
+	r.orphans.SetRule(r.orphanRule())
 	r.health = policyFor(orElse(t.HealthInterval, health.DefaultInterval))
 	r.counted = silenceCount{}
 	if r.health.Interval < was {
