@@ -129,12 +129,15 @@ func (m *member) request() admission.Request {
 // but for the one that is being planned. It needs the lock.
 func (r *Reconciler) admitCreates(now time.Time, planned *group) {
 	budget := func() (bool, time.Time) { return r.provider.Reserve(now) }
-	r.nextGrants = r.admission.Pass(now, maxGrants, len(r.unplanned) > 0, budget, r.subnets.asOf(now), func(a admission.Grant) {
+	r.nextGrants = r.admission.Pass(now, maxGrants, len(r.unplanned) > 0, budget, func(a admission.Grant) {
 		r.beginCreate(a, now)
 		if planned == nil || a.Group != planned.key {
 			r.queue.add(a.Group, false)
 		}
 	})
+	if r.admission.AddressesOld() {
+		r.askAddresses()
+	}
 	select {
 	case r.admitWake <- struct{}{}:
 	default:
@@ -176,14 +179,14 @@ func (r *Reconciler) beginCreate(a admission.Grant, now time.Time) {
 	m, err := r.grantedMember(a, now)
 	if m == nil {
 		r.admission.Ended(a.Shape, now)
+		r.admission.ReturnAddress(a.Shape.Subnet)
 		if err != nil {
 			r.log.Error("no instance ID", "group", a.Group.String(), "err", err)
 		}
 		return
 	}
 	def := m.definition()
-	r.subnets.release(m.subnet)
-	r.subnets.reserve(a.Shape.Subnet)
+	r.admission.ReturnAddress(m.subnet) // of an earlier grant
 	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), inFlight: true, subnet: a.Shape.Subnet}
 	if !m.durable {
 		m.rec.Shape = m.shape
@@ -217,7 +220,7 @@ func (r *Reconciler) grantedMember(a admission.Grant, now time.Time) (*member, e
 // createWaits returns the holds for what a group waits to be granted. That a first
 // create is in flight is none: it ends within moments.
 func (r *Reconciler) createWaits(g *group, now time.Time) (holds []plan.Hold) {
-	for _, w := range r.admission.Waits(g.key, r.subnets.asOf(now), now) {
+	for _, w := range r.admission.Waits(g.key, now) {
 		switch w.Kind {
 		case admission.WaitCapacity:
 			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until})
@@ -279,7 +282,7 @@ func (r *Reconciler) createEndedWith(m *member, err error) {
 
 // wantGrant has the create of m wait for another grant. It needs the lock.
 func (r *Reconciler) wantGrant(m *member) {
-	r.subnets.release(m.subnet)
+	r.admission.ReturnAddress(m.subnet)
 	m.createGrant = createGrant{grant: grantWanted, inFlight: m.inFlight, shape: m.shape, throttled: m.throttled}
 }
 

@@ -140,7 +140,7 @@ func (r *Reconciler) createRefused(m *member, err error) {
 
 // failWithoutMachine has m's intent cleared away.
 func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
-	r.subnets.release(m.subnet)
+	r.admission.ReturnAddress(m.subnet)
 	m.subnet = ""
 	r.reopenLoss(m)
 	m.state, m.step, m.deleteCauses = nstance.Failed, stepDelete, []nstance.Cause{why}
@@ -297,7 +297,7 @@ func (r *Reconciler) preferredShape(def nstance.Definition) storage.Shape {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, _ := r.admission.Choose(requestFor(def), r.subnets.asOf(now), now)
+	shape, _ := r.admission.Choose(requestFor(def), now)
 	return pricedShape(shape, def)
 }
 

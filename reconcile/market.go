@@ -123,7 +123,7 @@ func (r *Reconciler) spotFree(g *group, now time.Time) bool {
 	if g.history.FallbackAt.IsZero() {
 		return false
 	}
-	_, free := r.admission.Choose(requestFor(inMarket(g.spec.Definition, nstance.Spot)), r.subnets.asOf(now), now)
+	_, free := r.admission.Choose(requestFor(inMarket(g.spec.Definition, nstance.Spot)), now)
 	return free
 }
 

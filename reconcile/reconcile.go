@@ -109,6 +109,7 @@ type Reconciler struct {
 	deletions   *lane
 	definitions *definitionReader
 	admitWake   chan struct{} // has room for one: nextGrants has changed
+	addressWake chan struct{} // has room for one: the count of addresses is old
 	asks        *asker
 	orphanLock  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known       chan struct{} // closed once members are known
@@ -126,9 +127,8 @@ type Reconciler struct {
 	admission      *admission.Queue
 	nextGrants     time.Time                 // when creates may be granted by time alone; zero: never
 	unplanned      map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
-	subnets        subnetCensus
-	changed        chan struct{} // closed and replaced whenever a step ended
-	tuned          chan struct{} // closed and replaced whenever settings were changed
+	changed        chan struct{}             // closed and replaced whenever a step ended
+	tuned          chan struct{}             // closed and replaced whenever settings were changed
 	ledger         ledger
 	frozen         *freeze                // the whole shard
 	absent         map[string]groupState  // what groups remember that are not in memory, by tenant/group
@@ -163,7 +163,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
 		definitions: newDefinitionReader(), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
 		ledger: newLedger(), absent: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
-		subnets: subnetCensus{wake: make(chan struct{}, 1)}, orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
+		addressWake: make(chan struct{}, 1), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
@@ -320,7 +320,7 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
 		r.reconcileMachines(ctx)
-		r.subnets.ask()
+		r.askAddresses()
 		r.mu.Lock()
 		r.balance.CompareAll(true)
 		for key := range r.groups {

@@ -229,7 +229,7 @@ func (r *Reconciler) addMember(g *group, m *member) {
 func (r *Reconciler) forget(m *member) {
 	r.timeDrain(m)
 	r.createEndedWith(m, errOutdated)
-	r.subnets.release(m.subnetWithoutMachine())
+	r.admission.ReturnAddress(m.subnetWithoutMachine())
 	r.reopenLoss(m)
 	r.abandonReturn(m)
 	delete(r.members, m.id)

@@ -56,12 +56,6 @@ type Grant struct {
 	Shape   Shape
 }
 
-// Subnets tells about free addresses.
-type Subnets interface {
-	Order(subnets []string) []string // those with the most free addresses first
-	Full(subnet string) bool         // certainly none is free
-}
-
 // Budget takes one token for a create, or says when there may be one.
 type Budget func() (ok bool, next time.Time)
 
@@ -96,6 +90,7 @@ const (
 // A Queue holds demand, and what is known of capacity.
 type Queue struct {
 	capacity  capacityCache
+	addresses addressCount
 	lines     [classes]line
 	groups    map[nstance.GroupKey]*groupQueue
 	pass      uint64
@@ -185,19 +180,18 @@ func (l *line) leave(g *groupQueue) {
 // A pass is one run through the queue.
 type pass struct {
 	*Queue
-	subnets Subnets
-	now     time.Time
-	waits   [classes]map[string]*Wait // by what requests permit; refused in this pass
-	next    time.Time
+	now   time.Time
+	waits [classes]map[string]*Wait // by what requests permit; refused in this pass
+	next  time.Time
 }
 
 // Pass grants up to limit creates and calls begin for each. It returns when there
 // may be more, which may be now; zero: not by time alone. With lossesOnly no other
 // class is served: the demand of some groups is not known yet.
-func (q *Queue) Pass(now time.Time, limit int, lossesOnly bool, budget Budget, subnets Subnets, begin func(Grant)) (next time.Time) {
+func (q *Queue) Pass(now time.Time, limit int, lossesOnly bool, budget Budget, begin func(Grant)) (next time.Time) {
 	q.pass++
 	q.noTokens = false
-	p := &pass{Queue: q, subnets: subnets, now: now}
+	p := &pass{Queue: q, now: now}
 	for class := range q.lines {
 		if lossesOnly && Class(class) != Loss {
 			break
@@ -253,7 +247,7 @@ func (p *pass) choose(r *Request) (Shape, *Wait) {
 	if w := p.waits[r.Class][r.permits]; w != nil {
 		return Shape{}, w
 	}
-	shape, wait := p.capacity.choose(r, r.Class, p.subnets, p.now)
+	shape, wait := p.capacity.choose(r, r.Class, &p.addresses, p.now)
 	if wait != nil {
 		if p.waits[r.Class] == nil {
 			p.waits[r.Class] = map[string]*Wait{}
@@ -267,6 +261,7 @@ func (p *pass) choose(r *Request) (Shape, *Wait) {
 // serve takes a grant out of the demand, and puts whose turn it was last.
 func (p *pass) serve(grant Grant, class Class, t *tenantQueue, g *groupQueue) {
 	p.capacity.of(grant.Shape, p.now).send(p.now)
+	p.TakeAddress(grant.Shape.Subnet)
 	l := &p.lines[class]
 	l.leave(g)
 	i := slices.IndexFunc(g.requests[class], func(r Request) bool { return r.Index == grant.Request.Index && r.Instance == grant.Request.Instance })
@@ -284,14 +279,14 @@ func (p *pass) serve(grant Grant, class Class, t *tenantQueue, g *groupQueue) {
 }
 
 // Waits returns what a group's requests wait for, once each.
-func (q *Queue) Waits(key nstance.GroupKey, subnets Subnets, now time.Time) (waits []Wait) {
+func (q *Queue) Waits(key nstance.GroupKey, now time.Time) (waits []Wait) {
 	g := q.groups[key]
 	if g == nil {
 		return nil
 	}
 	for class, requests := range g.requests {
 		for i := range requests {
-			if w := q.waitOf(&requests[i], Class(class), subnets, now); w != nil && !slices.ContainsFunc(waits, w.same) {
+			if w := q.waitOf(&requests[i], Class(class), now); w != nil && !slices.ContainsFunc(waits, w.same) {
 				waits = append(waits, *w)
 			}
 		}
@@ -303,9 +298,9 @@ func (w *Wait) same(o Wait) bool {
 	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before
 }
 
-func (q *Queue) waitOf(r *Request, class Class, subnets Subnets, now time.Time) *Wait {
+func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	if r.Repeats == nil {
-		if _, w := q.capacity.choose(r, class, subnets, now); w != nil {
+		if _, w := q.capacity.choose(r, class, &q.addresses, now); w != nil {
 			return w
 		}
 	}
@@ -326,8 +321,8 @@ func (q *Queue) waitOf(r *Request, class Class, subnets Subnets, now time.Time) 
 
 // Choose returns the shape that a request would be granted if it were alone, and
 // whether it would be now.
-func (q *Queue) Choose(r Request, subnets Subnets, now time.Time) (shape Shape, free bool) {
-	shape, wait := q.capacity.choose(&r, Loss, subnets, now)
+func (q *Queue) Choose(r Request, now time.Time) (shape Shape, free bool) {
+	shape, wait := q.capacity.choose(&r, Loss, &q.addresses, now)
 	if wait != nil {
 		return wait.Shape, false
 	}

@@ -12,14 +12,6 @@ import (
 	"github.com/nstance-go/nstance/reconcile/admission"
 )
 
-// subnets is what is known of subnets: those that are full.
-type subnets []string
-
-func (s subnets) Order(all []string) []string { return all }
-func (s subnets) Full(subnet string) bool {
-	return strings.Contains(strings.Join(s, " "), subnet) && subnet != ""
-}
-
 // desk serves a queue at a time that the test sets.
 type desk struct {
 	*testing.T
@@ -50,9 +42,9 @@ func spot(typ string) admission.Shape {
 }
 
 // pass serves up to limit creates and returns whose they are.
-func (d *desk) pass(limit int) []string { return d.passFor(limit, false, nil) }
+func (d *desk) pass(limit int) []string { return d.passFor(limit, false) }
 
-func (d *desk) passFor(limit int, lossesOnly bool, full subnets) []string {
+func (d *desk) passFor(limit int, lossesOnly bool) []string {
 	d.granted, d.shapes = nil, nil
 	budget := func() (bool, time.Time) {
 		if d.tokens == 0 {
@@ -61,7 +53,7 @@ func (d *desk) passFor(limit int, lossesOnly bool, full subnets) []string {
 		d.tokens--
 		return true, time.Time{}
 	}
-	d.next = d.q.Pass(d.now, limit, lossesOnly, budget, full, func(g admission.Grant) {
+	d.next = d.q.Pass(d.now, limit, lossesOnly, budget, func(g admission.Grant) {
 		d.granted = append(d.granted, g.Group.String())
 		d.shapes = append(d.shapes, g.Shape)
 	})
@@ -109,7 +101,7 @@ func TestOrder(t *testing.T) {
 		"a/big", "a/second", "a/big", "a/big", "a/big", "a/big",
 	}, d.pass(100))
 	require.Zero(t, d.next)
-	require.Empty(t, d.q.Waits(group("a/big"), subnets{}, d.now))
+	require.Empty(t, d.q.Waits(group("a/big"), d.now))
 }
 
 func TestTurnsGoOn(t *testing.T) {
@@ -135,14 +127,14 @@ func TestBudget(t *testing.T) {
 	d.q.Demand(group("b/other"), want(admission.Growth, 1, "m"))
 	require.Equal(t, []string{"a/web"}, d.pass(10))
 	require.Equal(t, d.now.Add(time.Second), d.next)
-	require.Equal(t, []admission.Wait{{Kind: admission.WaitBudget, Until: d.next}}, d.q.Waits(group("a/web"), subnets{}, d.now))
-	require.Equal(t, admission.LossesFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	require.Equal(t, []admission.Wait{{Kind: admission.WaitBudget, Until: d.next}}, d.q.Waits(group("a/web"), d.now))
+	require.Equal(t, admission.LossesFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.q.Demand(group("a/web"))
-	require.Equal(t, admission.GroupsFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	require.Equal(t, admission.GroupsFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.q.Demand(group("c/web"), want(admission.Growth, 1, "m"))
-	require.Equal(t, admission.TenantsFirst, d.q.Waits(group("b/web"), subnets{}, d.now)[0].Before)
+	require.Equal(t, admission.TenantsFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.tokens = 100
-	require.Len(t, d.passFor(10, true, nil), 0, "while demand is not known only losses are served")
+	require.Len(t, d.passFor(10, true), 0, "while demand is not known only losses are served")
 	require.Len(t, d.pass(10), 3)
 }
 
@@ -166,10 +158,10 @@ func TestGrowthWaitsForTheFirstAnswer(t *testing.T) {
 		}
 		d.end(spot("m"), true)
 	}
-	waits := d.q.Waits(group("a/web"), subnets{}, d.now)
+	waits := d.q.Waits(group("a/web"), d.now)
 	require.Empty(t, waits)
 	require.Len(t, d.pass(100), 16)
-	require.Equal(t, admission.WaitAnswer, d.q.Waits(group("a/web"), subnets{}, d.now)[0].Kind)
+	require.Equal(t, admission.WaitAnswer, d.q.Waits(group("a/web"), d.now)[0].Kind)
 	d.q.Demand(group("b/web"), want(admission.Loss, 7, "m"))
 	require.Len(t, d.pass(100), 7, "losses wait for no answer")
 }
@@ -253,7 +245,7 @@ func TestFirstRefusalTurnsTheOthersElsewhere(t *testing.T) {
 	d.q.Refused(spot("m"), d.now, d.now)
 	d.q.Demand(group("a/web"), want(admission.Growth, 3, "m", "n"))
 	require.Empty(t, d.pass(100))
-	require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(group("a/web"), subnets{}, d.now))
+	require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(group("a/web"), d.now))
 }
 
 // firstRetry is the pause after the first refusal.
@@ -283,7 +275,12 @@ func TestAnswersThatCrossEachOther(t *testing.T) {
 func TestPreference(t *testing.T) {
 	d := newDesk(t)
 	choose := func(r admission.Request, full ...string) (string, bool) {
-		s, free := d.q.Choose(r, subnets(full), d.now)
+		none := map[string]int{}
+		for _, subnet := range full {
+			none[subnet] = 0
+		}
+		d.q.SetAddresses(none, d.now)
+		s, free := d.q.Choose(r, d.now)
 		return s.InstanceType + "/" + s.Subnet + "/" + string(s.Market), free
 	}
 	r := want(admission.Growth, 1, "m", "n")
@@ -330,4 +327,37 @@ func TestRepeatsKeepTheirShape(t *testing.T) {
 	d.q.Demand(group("a/web"), r)
 	require.Len(t, d.pass(1), 1)
 	require.Equal(t, shape, d.shapes[0])
+}
+
+func TestAddresses(t *testing.T) {
+	d := newDesk(t)
+	d.proven("m")
+	r := want(admission.Loss, 6, "m")
+	r.Subnets = []string{"s1", "s2", "s3"}
+	d.q.Demand(group("a/web"), r)
+	require.False(t, d.q.AddressesOld(), "nothing asks for it")
+	_, _ = d.q.Choose(r, d.now)
+	require.True(t, d.q.AddressesOld())
+	d.q.SetAddresses(map[string]int{"s1": 2, "s2": 4, "s3": 0}, d.now.Add(-30*time.Second))
+	d.pass(6)
+	require.False(t, d.q.AddressesOld())
+	used := map[string]int{}
+	for _, s := range d.shapes {
+		used[s.Subnet]++
+	}
+	require.Equal(t, map[string]int{"s1": 2, "s2": 4}, used, "each grant takes an address of the subnet with the most")
+	d.q.ReturnAddress("s2")
+	r.Count = 1
+	d.q.Demand(group("a/web"), r)
+	d.pass(1)
+	require.Equal(t, "s2", d.shapes[0].Subnet)
+	d.q.Demand(group("a/web"), r)
+	d.pass(1)
+	require.Equal(t, "s1", d.shapes[0].Subnet, "a full one is the last resort, not none")
+
+	d.now = d.now.Add(11 * time.Minute)
+	d.q.Demand(group("a/web"), r)
+	d.pass(1)
+	require.Equal(t, "s1", d.shapes[0].Subnet, "an old count says nothing")
+	require.True(t, d.q.AddressesOld())
 }

@@ -208,8 +208,8 @@ func shapesOf(types, subnets []string, market nstance.MarketType) []Shape {
 // choose returns where to create what is requested: the first shape that is not
 // sold out. Those that were just reclaimed come after the others, and subnets
 // without a free address last.
-func (c capacityCache) choose(r *Request, class Class, subnets Subnets, now time.Time) (Shape, *Wait) {
-	shapes, more := c.permitted(r, subnets.Order(r.Subnets), now)
+func (c capacityCache) choose(r *Request, class Class, addresses *addressCount, now time.Time) (Shape, *Wait) {
+	shapes, more := c.permitted(r, addresses.order(r.Subnets, now), now)
 	wait := &Wait{Kind: WaitCapacity, Shape: shapes[0], Until: more}
 	reclaimed, full := -1, -1
 	for i, shape := range shapes {
@@ -225,7 +225,7 @@ func (c capacityCache) choose(r *Request, class Class, subnets Subnets, now time
 			wait.Until = earliest(wait.Until, until)
 		case busy:
 			return Shape{}, &Wait{Kind: WaitAnswer, Shape: shape, Until: until}
-		case subnets.Full(shape.Subnet):
+		case addresses.full(shape.Subnet, now):
 			full = firstOf(full, i)
 		case now.Before(s.reclaimedUntil):
 			reclaimed = firstOf(reclaimed, i)

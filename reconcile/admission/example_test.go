@@ -23,7 +23,7 @@ func Example() {
 
 	unlimited := func() (bool, time.Time) { return true, time.Time{} }
 	pass := func() {
-		q.Pass(now, 10, false, unlimited, subnets{}, func(g admission.Grant) {
+		q.Pass(now, 10, false, unlimited, func(g admission.Grant) {
 			fmt.Println(g.Group.Group, g.Shape.InstanceType)
 			now = now.Add(time.Second)
 			q.Ended(g.Shape, now)
