@@ -21,7 +21,7 @@ func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.T
 		}
 	}
 	if d.Halt {
-		r.halt(g)
+		r.recordHalt(g)
 	}
 	holds := d.Holds
 	if h := r.demand(g, d.Actions); h != nil {
@@ -79,7 +79,7 @@ func (r *Reconciler) addPending(g *group, a plan.Action, now time.Time) (*member
 	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, requiredMarket: a.Market}
 	m.returningToSpot = a.Market == nstance.Spot
 	if a.LastGood {
-		m.own = &def
+		m.requestedDefinition = &def
 	}
 	if lost := r.members[a.Replaces]; lost != nil {
 		lost.answered = true
@@ -150,7 +150,7 @@ func (r *Reconciler) publishCauses(m *member, a plan.Action) {
 	}
 }
 
-func (r *Reconciler) halt(g *group) {
+func (r *Reconciler) recordHalt(g *group) {
 	if g.history.HaltedHash == g.hash {
 		return
 	}

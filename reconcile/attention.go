@@ -160,7 +160,7 @@ func holdRemedy(kind string, group nstance.GroupID) string {
 // shardAttention lists what concerns the shard and single records and machines
 // of it. It needs the lock.
 func (r *Reconciler) shardAttention() (out []Attention) {
-	for _, p := range r.broken {
+	for _, p := range r.unreadableRecords {
 		out = append(out, Attention{
 			Kind: AttentionRecord, Subject: "record " + p.Key, ID: p.ID,
 			Why:    fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
@@ -173,14 +173,14 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
 		})
 	}
-	if r.clock.why != "" {
+	if r.clock.distrust != "" {
 		out = append(out, Attention{
 			Kind: plan.HoldClock, Subject: "shard", Since: r.clock.since, Remedy: "set the clock of this server right",
-			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.why),
+			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.distrust),
 		})
 	}
-	if r.unread != nil {
-		out = append(out, Attention{Kind: AttentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.unread)})
+	if r.loadError != nil {
+		out = append(out, Attention{Kind: AttentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.loadError)})
 	}
 	if err := r.records.SnapshotProblem(); err != nil {
 		out = append(out, Attention{Kind: AttentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})

@@ -48,7 +48,7 @@ func (s balancedMembers) Withdrawn(machines []nstance.Machine) {
 }
 
 // Suspect implements [balance.Source].
-func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.asks.add(id) }
+func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.add(id) }
 
 // membership says where m belongs with regard to t. It joins with its first good
 // report and leaves when its removal begins or it is preserved; in between a bad

@@ -18,7 +18,7 @@ const minBreaker = 2
 // the cause is more likely between them and this server than in each of them.
 // Empty: they are. It needs the lock.
 func (r *Reconciler) breaker(g *group, now time.Time) string {
-	switch why := r.outage(g, now); {
+	switch why := r.massSilence(g, now); {
 	case why != "":
 		return why
 	case g.breakerTripped && (g.breakerHoldUntil.IsZero() || now.Before(g.breakerHoldUntil)):
@@ -27,9 +27,9 @@ func (r *Reconciler) breaker(g *group, now time.Time) string {
 	return ""
 }
 
-// outage says how many fell silent together, if they are many.
-func (r *Reconciler) outage(g *group, now time.Time) string {
-	if mine, all := r.silence(slices.Values(g.members), now); all >= 3 && mine*2 > all {
+// massSilence says how many fell silent together, if they are many.
+func (r *Reconciler) massSilence(g *group, now time.Time) string {
+	if mine, all := r.countSilent(slices.Values(g.members), now); all >= 3 && mine*2 > all {
 		return fmt.Sprintf("%d of the group's %d members fell silent within one interval", mine, all)
 	}
 	silent, all := r.shardSilence(now)
@@ -42,11 +42,11 @@ func (r *Reconciler) outage(g *group, now time.Time) string {
 // shardSilence is silence of all members. Groups that are looked at together
 // share one count.
 func (r *Reconciler) shardSilence(now time.Time) (silent, all int) {
-	if c := &r.counted; now.Sub(c.at) >= time.Second || now.Before(c.at) {
+	if c := &r.silenceCache; now.Sub(c.at) >= time.Second || now.Before(c.at) {
 		c.at = now
-		c.silent, c.all = r.silence(maps.Values(r.members), now)
+		c.silent, c.all = r.countSilent(maps.Values(r.members), now)
 	}
-	return r.counted.silent, r.counted.all
+	return r.silenceCache.silent, r.silenceCache.all
 }
 
 // A silenceCount is how much of a shard was silent at a time.
@@ -55,16 +55,16 @@ type silenceCount struct {
 	silent, all int
 }
 
-// silence counts the members that report, or should, and of them the most that
+// countSilent counts the members that report, or should, and of them the most that
 // fell silent within one report interval.
-func (r *Reconciler) silence(members iter.Seq[*member], now time.Time) (silent, all int) {
+func (r *Reconciler) countSilent(members iter.Seq[*member], now time.Time) (silent, all int) {
 	var last []time.Time
 	for m := range members {
 		if m.rec.OnDemand || !m.registered() || m.gone || m.state != nstance.Booting {
 			continue
 		}
 		all++
-		if r.health.Misses(m.track, now) > 0 {
+		if r.health.Misses(m.healthTrack, now) > 0 {
 			last = append(last, m.heardOf(r.began))
 		}
 	}
@@ -96,7 +96,7 @@ func (r *Reconciler) recordBreaker(g *group, why string, now time.Time) {
 	}
 	g.breakerTripped = why != ""
 	switch {
-	case why == "" || r.outage(g, now) != "":
+	case why == "" || r.massSilence(g, now) != "":
 		g.breakerHoldUntil = time.Time{}
 	case g.breakerHoldUntil.IsZero():
 		g.breakerHoldUntil = now.Add(r.health.Interval + r.health.Jitter)

@@ -28,13 +28,13 @@ type wallClock struct {
 	steps   bool          // elapsed counts sleep, so that any difference is a step
 	dated   storage.Dated // nil: the storage has no clock
 
-	read   storage.Reading // the latest
-	readAt time.Duration   // when that arrived, by elapsed
-	ahead  time.Duration   // of elapsed, when it was last seen without a step
+	reading  storage.Reading // the latest
+	readAt   time.Duration   // when that arrived, by elapsed
+	lastLead time.Duration   // of elapsed, when it was last seen without a step
 
-	why   string        // it cannot be trusted; empty: it can
-	since time.Time     // by itself
-	right time.Duration // by elapsed: since when it has been right again; 0: it is not
+	distrust   string        // it cannot be trusted; empty: it can
+	since      time.Time     // by itself
+	rightSince time.Duration // by elapsed: since when it has been right again; 0: it is not
 }
 
 func newWallClock(o *Options, store storage.Store) wallClock {
@@ -46,7 +46,7 @@ func newWallClock(o *Options, store storage.Store) wallClock {
 	if c.dated == nil {
 		c.dated, _ = store.(storage.Dated)
 	}
-	c.ahead = c.lead(c.elapsed())
+	c.lastLead = c.lead(c.elapsed())
 	return c
 }
 
@@ -56,42 +56,42 @@ func (c *wallClock) lead(elapsed time.Duration) time.Duration {
 	return time.Duration(c.wall().UnixNano()) - elapsed
 }
 
-// judge looks at the clocks, and reports whether the verdict has changed.
-func (c *wallClock) judge() (changed bool) {
+// update looks at the clocks, and reports whether the verdict has changed.
+func (c *wallClock) update() (changed bool) {
 	now := c.elapsed()
-	why := c.fault(now)
+	why := c.problem(now)
 	switch {
-	case why != "" && c.why == "":
-		c.why, c.since, c.right = why, c.wall().UTC(), 0
+	case why != "" && c.distrust == "":
+		c.distrust, c.since, c.rightSince = why, c.wall().UTC(), 0
 		return true
 	case why != "":
-		c.right = 0
-	case c.why != "" && c.right == 0:
-		c.right = max(now, 1)
-	case c.why != "" && now-c.right >= clockCalm:
-		c.why, c.since = "", time.Time{}
+		c.rightSince = 0
+	case c.distrust != "" && c.rightSince == 0:
+		c.rightSince = max(now, 1)
+	case c.distrust != "" && now-c.rightSince >= clockCalm:
+		c.distrust, c.since = "", time.Time{}
 		return true
 	}
 	return false
 }
 
-// fault says what is wrong with the clock now; empty: nothing is.
-func (c *wallClock) fault(now time.Duration) string {
+// problem says what is wrong with the clock now; empty: nothing is.
+func (c *wallClock) problem(now time.Duration) string {
 	if off, known := c.off(now); known {
-		return wrongBy(off, "this server's clock is %s %s storage's: set it right, by NTP", "ahead of", "behind")
+		return clockProblem(off, "this server's clock is %s %s storage's: set it right, by NTP", "ahead of", "behind")
 	}
 	if !c.steps {
 		return ""
 	}
 	lead := c.lead(now)
-	why := wrongBy(lead-c.ahead, "this server's clock was set %s %s since it leads, and storage has none to compare with: set it back if that was wrong, else restart the server", "forward", "back")
+	why := clockProblem(lead-c.lastLead, "this server's clock was set %s %s since it leads, and storage has none to compare with: set it back if that was wrong, else restart the server", "forward", "back")
 	if why == "" {
-		c.ahead = lead
+		c.lastLead = lead
 	}
 	return why
 }
 
-func wrongBy(off time.Duration, format, ahead, behind string) string {
+func clockProblem(off time.Duration, format, ahead, behind string) string {
 	switch s := off.Abs().Round(time.Second).String(); {
 	case off > clockLimit:
 		return fmt.Sprintf(format, s, ahead)
@@ -112,11 +112,11 @@ func (c *wallClock) off(now time.Duration) (_ time.Duration, known bool) {
 	if !ok {
 		return 0, false
 	}
-	if !r.Local.Equal(c.read.Local) {
-		c.read, c.readAt = r, now-time.Since(r.Local)
+	if !r.Local.Equal(c.reading.Local) {
+		c.reading, c.readAt = r, now-time.Since(r.Local)
 	}
-	earliest := c.read.Remote.Add(now - c.readAt)
-	latest, wall := earliest.Add(c.read.Within), c.wall().Round(0) // without the monotonic clock, which has its own opinion
+	earliest := c.reading.Remote.Add(now - c.readAt)
+	latest, wall := earliest.Add(c.reading.Within), c.wall().Round(0) // without the monotonic clock, which has its own opinion
 	switch {
 	case wall.After(latest):
 		return wall.Sub(latest), true
@@ -126,15 +126,15 @@ func (c *wallClock) off(now time.Duration) (_ time.Duration, known bool) {
 	return 0, true
 }
 
-// noticeClock finds out whether the wall clock can be trusted. While it cannot,
+// updateClock finds out whether the wall clock can be trusted. While it cannot,
 // nothing goes because of the time in a record: it is asked before any member is
 // judged, and needs the lock.
-func (r *Reconciler) noticeClock() {
-	if !r.clock.judge() {
+func (r *Reconciler) updateClock() {
+	if !r.clock.update() {
 		return
 	}
 	e := nstance.Event{Type: nstance.EventClockRight, Time: r.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
-	if why := r.clock.why; why != "" {
+	if why := r.clock.distrust; why != "" {
 		e.Type, e.Reason = nstance.EventClockWrong, why+"; deletes by deadline and for age wait"
 		r.log.Warn("this server's clock cannot be trusted, deletes by deadline and for age wait", "reason", why)
 	} else {
@@ -149,8 +149,8 @@ func (r *Reconciler) noticeClock() {
 // clockRight looks at the clock, and reports whether the time in a record may
 // decide something. Whatever now it is about was read before. It needs the lock.
 func (r *Reconciler) clockRight() bool {
-	r.noticeClock()
-	return r.clock.why == ""
+	r.updateClock()
+	return r.clock.distrust == ""
 }
 
 // ClockRight looks at the clock, and reports whether the time in what is stored
@@ -166,5 +166,5 @@ func (r *Reconciler) ClockRight() bool {
 func (r *Reconciler) ClockHold() (HoldView, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.why}, Since: r.clock.since}, r.clock.why != ""
+	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.distrust}, Since: r.clock.since}, r.clock.distrust != ""
 }

@@ -13,7 +13,7 @@ import (
 // force with this leader all the same, and may become durable later. It needs
 // Run.
 func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Paused {
 			return nstance.Event{}, nil
 		}
@@ -26,7 +26,7 @@ func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason str
 // returns once that is durable; nil if nothing was to be resumed. The reason, or
 // who asked, is for the journal. Fails as Pause does.
 func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		h := &g.history
 		if !h.Paused && !g.halted() && h.Failures == 0 {
 			return nstance.Event{}, nil
@@ -43,8 +43,8 @@ func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason st
 // halted reports whether the rollout to what the group should be is halted.
 func (g *group) halted() bool { return g.history.HaltedHash != "" && g.history.HaltedHash == g.hash }
 
-// governed returns a group that requests may change. It needs the lock.
-func (r *Reconciler) governed(key nstance.GroupKey) (*group, error) {
+// changeableGroup returns a group that requests may change. It needs the lock.
+func (r *Reconciler) changeableGroup(key nstance.GroupKey) (*group, error) {
 	if !r.loaded {
 		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
 	}
@@ -54,12 +54,12 @@ func (r *Reconciler) governed(key nstance.GroupKey) (*group, error) {
 	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
 }
 
-// govern changes what a group remembers, on request, and
+// changeGroup changes what a group remembers, on request, and
 // returns once that is durable. A change without an event is none; then it only
 // waits for an earlier one.
-func (r *Reconciler) govern(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
+func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
 	r.mu.Lock()
-	g, err := r.governed(key)
+	g, err := r.changeableGroup(key)
 	var e nstance.Event
 	if err == nil {
 		e, err = change(g)

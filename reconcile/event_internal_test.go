@@ -68,7 +68,7 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 			ID: id, Tenant: key.Tenant, Group: key.Group, CreatedAt: born, RegisteredAt: born,
 			InfraHash: g.hash, RuntimeHash: g.runtime, Definition: "d",
 		},
-		machine: nstance.Machine{ID: id, ProviderID: string(id)}, track: r.health.Begin(eventNow, true),
+		machine: nstance.Machine{ID: id, ProviderID: string(id)}, healthTrack: r.health.Begin(eventNow, true),
 		report: nstance.Report{InstanceID: id}, reportAt: eventNow, healthySince: born,
 	}
 }
@@ -216,7 +216,7 @@ func TestEventsCostTheirGroup(t *testing.T) {
 		c.report = testing.AllocsPerRun(100, func() { report(r, m) })
 		require.Empty(t, settled(r), "a report in order has nothing planned")
 		c.event = testing.AllocsPerRun(100, func() { event(r, m) })
-		c.silence = testing.AllocsPerRun(10, func() { r.counted = silenceCount{}; r.shardSilence(eventNow) })
+		c.silence = testing.AllocsPerRun(10, func() { r.silenceCache = silenceCount{}; r.shardSilence(eventNow) })
 		return c
 	}
 	few, many := of(1), of(1000)
@@ -243,7 +243,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Run(fmt.Sprintf("silence/%dx%d", shape.groups, shape.size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r.counted = silenceCount{}
+				r.silenceCache = silenceCount{}
 				r.shardSilence(eventNow)
 			}
 		})

@@ -122,7 +122,7 @@ func refused(err error) bool {
 
 // createRefused fails m: it is counted no more, and its intent is cleared away.
 func (r *Reconciler) createRefused(m *member, err error) {
-	if r.repeatable(m, err) {
+	if r.retryRefusedRequest(m, err) {
 		return
 	}
 	code := nstance.CodeOf(err)
@@ -229,15 +229,15 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Ins
 func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definition, error) {
 	r.mu.Lock()
 	def, digest, fresh := m.group.spec.Definition, m.rec.Definition, m.rec.InfraHash == m.group.hash && m.rec.Definition == ""
-	if m.own != nil {
-		def, fresh = *m.own, true
+	if m.requestedDefinition != nil {
+		def, fresh = *m.requestedDefinition, true
 	}
 	r.mu.Unlock()
 	if digest != "" {
 		def, err := r.records.Definition(ctx, digest)
 		r.mu.Lock()
 		if m.definitionErr = err; err == nil && m.rec.OnDemand {
-			m.own = &def
+			m.requestedDefinition = &def
 		}
 		r.mu.Unlock()
 		return def, asUnavailable(unrepeatable(r.intended(m), err))
@@ -345,7 +345,7 @@ func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, 
 	if !first {
 		return repeated, nil
 	}
-	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.reason)}
+	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.requestReason)}
 	if rec.Reason == string(plan.ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
 	}

@@ -40,7 +40,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.handleRegistered(m, now) })
 	case nstance.Connected:
-		r.withMember(f.ID, func(m *member) { m.connected, m.streamBrokenAt = true, time.Time{}; m.track.Connected(now) })
+		r.withMember(f.ID, func(m *member) { m.connected, m.streamBrokenAt = true, time.Time{}; m.healthTrack.Connected(now) })
 	case nstance.Disconnected:
 		r.withMember(f.ID, func(m *member) { r.handleDisconnected(m, f.Clean, now) })
 	case nstance.Reported:
@@ -78,7 +78,7 @@ func (r *Reconciler) handleRegistered(m *member, now time.Time) {
 		r.queue.add(m.group.key, true)
 	}
 	if first && m.registered() {
-		m.track.Registered(now)
+		m.healthTrack.Registered(now)
 		r.publish(m, nstance.Event{Type: nstance.EventRegistered})
 		r.queue.add(m.group.key, false)
 	}
@@ -89,7 +89,7 @@ func (r *Reconciler) handleDisconnected(m *member, clean bool, now time.Time) {
 	if !clean {
 		m.streamBrokenAt, m.queriesAfterBreak = now, 0
 	}
-	m.track.Disconnected(now, clean)
+	m.healthTrack.Disconnected(now, clean)
 	r.queue.add(m.group.key, !clean)
 }
 
@@ -97,7 +97,7 @@ func (r *Reconciler) handleDisconnected(m *member, clean bool, now time.Time) {
 func (r *Reconciler) handleReport(m *member, rep nstance.Report, now time.Time) {
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
-	m.track.Reported(now)
+	m.healthTrack.Reported(now)
 	for _, n := range rep.Notices {
 		r.handleNotice(m, n, nil)
 	}
@@ -179,7 +179,7 @@ func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), r.clock.elapsed())
 	}
 	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
-		r.asks.add(m.id)
+		r.questions.add(m.id)
 	}
 }
 
@@ -277,7 +277,7 @@ func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	now := r.opts.Now()
 	m.missingSince = time.Time{}
 	r.observeMachine(m, mach, now)
-	m.track.Answered(asked, mach.Status)
+	m.healthTrack.Answered(asked, mach.Status)
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
 		m.dropExpiredNotices(now, r.clock.elapsed())
 	}
@@ -324,9 +324,9 @@ func (r *Reconciler) handleMissing(m *member, cause nstance.LossCause, now time.
 		m.missingSince = now
 	}
 	switch {
-	case r.relaunch(m, cause, now):
+	case r.retryLostLaunch(m, cause, now):
 	case cause != "" || now.Sub(m.missingSince) >= r.opts.ConsistencyWindow:
-		m.track.Answered(now, nstance.StatusDeleting)
+		m.healthTrack.Answered(now, nstance.StatusDeleting)
 		r.markGone(m, "the provider does not know it", cause, now)
 	}
 	r.queue.add(m.group.key, true)

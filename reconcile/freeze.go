@@ -21,7 +21,7 @@ type FreezeView struct {
 // register and report as ever. It returns once that is durable; a repeat changes
 // nothing, not even the reason. Fails as Pause does.
 func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Frozen != nil {
 			return nstance.Event{}, nil
 		}
@@ -35,7 +35,7 @@ func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason st
 // is durable; nil if the group was not frozen. The reason is for the journal.
 // Fails as Pause does.
 func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Frozen == nil {
 			return nstance.Event{}, nil
 		}
@@ -49,7 +49,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason stri
 // FreezeShard does to every group what Freeze does to one, and has machines
 // without a record left alone. Fails with Unavailable as Pause does.
 func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
-	return r.governShard(ctx, func() (nstance.Event, bool) {
+	return r.changeShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen != nil {
 			return nstance.Event{}, false
 		}
@@ -62,7 +62,7 @@ func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
 // stay so. It returns once that is durable; nil if the shard was not frozen.
 // The reason is for the journal. Fails with Unavailable as Pause does.
 func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
-	return r.governShard(ctx, func() (nstance.Event, bool) {
+	return r.changeShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen == nil {
 			return nstance.Event{}, false
 		}
@@ -72,8 +72,8 @@ func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
 	})
 }
 
-// governShard is govern for what concerns every group.
-func (r *Reconciler) governShard(ctx context.Context, change func() (nstance.Event, bool)) error {
+// changeShard is govern for what concerns every group.
+func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
 	r.mu.Lock()
 	if !r.loaded {
 		r.mu.Unlock()

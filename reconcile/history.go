@@ -163,7 +163,7 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := shardState{Frozen: r.frozen, Groups: maps.Clone(r.absent)}
+	out := shardState{Frozen: r.frozen, Groups: maps.Clone(r.absentGroups)}
 	for key, g := range r.groups {
 		if g.recorded = g.recorded || g.history != (groupState{}); g.recorded {
 			out.Groups[key.String()] = g.history
@@ -224,10 +224,10 @@ func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
 
 // restoreStates takes what an earlier leader remembered. It needs the lock.
 func (r *Reconciler) restoreStates(states shardState, backs map[string]desiredSpec) {
-	r.frozen, r.backs = states.Frozen, backs
-	r.absent = maps.Clone(states.Groups)
-	if r.absent == nil {
-		r.absent = map[string]groupState{}
+	r.frozen, r.rollbackSpecs = states.Frozen, backs
+	r.absentGroups = maps.Clone(states.Groups)
+	if r.absentGroups == nil {
+		r.absentGroups = map[string]groupState{}
 	}
 	for _, g := range r.groups {
 		r.restoreGroup(g)
@@ -238,15 +238,15 @@ func (r *Reconciler) restoreStates(states shardState, backs map[string]desiredSp
 // restoreGroup gives a group what is known of it from before it was mentioned.
 func (r *Reconciler) restoreGroup(g *group) {
 	key := g.key.String()
-	if h, ok := r.absent[key]; ok {
+	if h, ok := r.absentGroups[key]; ok {
 		h.BackoffUntil = bounded(h.BackoffUntil, r.opts.Now())
 		if now := r.opts.Now(); h.FallbackAt.After(now) { // by another leader's clock
 			h.FallbackAt = now
 		}
 		g.history, g.recorded = h, true
-		delete(r.absent, key)
+		delete(r.absentGroups, key)
 	}
-	if back, ok := r.backs[key]; ok {
+	if back, ok := r.rollbackSpecs[key]; ok {
 		g.rollbackSpec = &back
 	}
 }
@@ -274,7 +274,7 @@ func (r *Reconciler) drop(g *group) {
 	case g.removing:
 		r.saveSoon()
 	default:
-		r.absent[g.key.String()] = g.history
+		r.absentGroups[g.key.String()] = g.history
 	}
 }
 

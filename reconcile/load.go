@@ -51,7 +51,7 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
-		r.count(ctx, r.usedSubnets(r.opts.Subnets))
+		r.countAddresses(ctx, r.usedSubnets(r.opts.Subnets))
 	})
 	r.reconcileMachines(ctx)
 }
@@ -60,16 +60,16 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 func (r *Reconciler) recordUnread(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unread = err
+	r.loadError = err
 }
 
 func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]desiredSpec) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.began, r.blank = r.opts.Now(), len(problems) == 0
+	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0
 	for _, rec := range recs {
 		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
-		r.blank = r.blank && rec.Deleting != nil
+		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
 	}
 	r.recordProblems(problems)
 	r.restoreStates(states, backs)
@@ -89,10 +89,10 @@ func (r *Reconciler) addRecovered(g *group, rec storage.Instance, since time.Tim
 // It needs the lock.
 func (r *Reconciler) recordProblems(problems []storage.Problem) {
 	known := map[string]bool{}
-	for _, p := range r.broken {
+	for _, p := range r.unreadableRecords {
 		known[p.Key] = true
 	}
-	r.broken = problems
+	r.unreadableRecords = problems
 	for key, g := range r.groups {
 		if g.unreadable > 0 {
 			g.unreadable = 0
@@ -128,7 +128,7 @@ func (r *Reconciler) recovered(rec storage.Instance, since time.Time) *member {
 		m.state, m.step = nstance.Provisioning, stepCreate
 	}
 	if m.registered() {
-		m.track = r.health.Begin(since, true)
+		m.healthTrack = r.health.Begin(since, true)
 		m.graceUntil = since.Add(r.health.Interval + r.health.Jitter)
 	}
 	return m
@@ -138,7 +138,7 @@ func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.balance.CompareAll(true)
-	r.loaded, r.unread = true, nil
+	r.loaded, r.loadError = true, nil
 	close(r.known)
 	for key := range r.groups {
 		r.unplanned[key] = true

@@ -26,7 +26,7 @@ func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Ti
 	r.compareMarket(m)
 	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
 	switch {
-	case ending && r.relaunchable(m, mach.Cause, now): // once nothing is left of it
+	case ending && r.launchRetryable(m, mach.Cause, now): // once nothing is left of it
 	case machineLost(mach.Status):
 		r.markGone(m, "the provider says "+string(mach.Status), mach.Cause, now)
 	case m.gone:
@@ -89,7 +89,7 @@ func (r *Reconciler) markGoneBeforeKnown(m *member, cause nstance.LossCause, fin
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting
 	}
-	if !final && r.relaunch(m, cause, r.opts.Now()) {
+	if !final && r.retryLostLaunch(m, cause, r.opts.Now()) {
 		return
 	}
 	m.taken = cause == "" // the time in which nothing was known of it is too short for more

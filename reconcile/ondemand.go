@@ -35,10 +35,10 @@ type OnDemandRequest struct {
 // An order is what an instance on demand needs beyond what others do, until its
 // machine is there.
 type requestState struct {
-	own           *nstance.Definition // what it is made from
-	reason        string              // of the request
-	needsNewToken bool                // its token made a machine that is gone: the next create needs another one
-	refusedWith   error               // why its create was definitely refused; also of others
+	requestedDefinition *nstance.Definition // what it is made from
+	requestReason       string              // of the request
+	needsNewToken       bool                // its token made a machine that is gone: the next create needs another one
+	refusedWith         error               // why its create was definitely refused; also of others
 }
 
 // maxIDAge is how far the time in an ID that a caller has chosen may be from
@@ -110,7 +110,7 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	if err != nil || req.DryRun {
 		return nil, err
 	}
-	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, requestState: requestState{own: &req.Definition, reason: req.Reason}, rec: storage.Instance{
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: storage.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
@@ -126,10 +126,10 @@ func (m *member) sameAs(req OnDemandRequest) error {
 	if m.rec.OnDemand && m.group.key == req.Group && m.rec.Request == req.Digest {
 		return nil
 	}
-	return taken(req.ID)
+	return errIDTaken(req.ID)
 }
 
-func taken(id nstance.InstanceID) error {
+func errIDTaken(id nstance.InstanceID) error {
 	return &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s exists for another request", id), Remedy: "make a new ID"}
 }
 
@@ -138,8 +138,8 @@ func taken(id nstance.InstanceID) error {
 func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, error) {
 	g := r.groups[req.Group]
 	switch off := req.ID.Time().Sub(now); {
-	case g != nil && !g.desired && g.open != nil && !g.isGone():
-		return nil, nstance.Errorf(nstance.Unavailable, "it is not known yet what instances of group %s are made from: %s", req.Group, g.open.Why)
+	case g != nil && !g.desired && g.unresolved != nil && !g.isGone():
+		return nil, nstance.Errorf(nstance.Unavailable, "it is not known yet what instances of group %s are made from: %s", req.Group, g.unresolved.Why)
 	case g == nil || !g.desired || g.isGone():
 		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
 	case req.ID.Kind() != req.Definition.Kind:
@@ -149,7 +149,7 @@ func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, e
 	case g.removing:
 		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
 	case r.isOrphan(req.ID) || r.hasRecord(req.ID):
-		return nil, taken(req.ID)
+		return nil, errIDTaken(req.ID)
 	case !r.usedIDs[req.ID].IsZero():
 		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s is gone", req.ID), Remedy: "make a new ID"}
 	}
@@ -195,8 +195,8 @@ func (r *Reconciler) rememberUsedID(m *member) {
 // definition returns what decides where m may be made: its own, or after a change
 // of leader its group's.
 func (m *member) definition() nstance.Definition {
-	if m.own != nil {
-		return *m.own
+	if m.requestedDefinition != nil {
+		return *m.requestedDefinition
 	}
 	return m.group.spec.Definition
 }
@@ -213,16 +213,16 @@ func (r *Reconciler) lacksGrant(m *member, rec storage.Instance) bool {
 	return true
 }
 
-// repeatable reports whether the create of m, an instance on demand, is to be
+// retryRefusedRequest reports whether the create of m, an instance on demand, is to be
 // repeated although it was refused: there may be capacity later, or for another
 // shape. It arranges for that. It needs the lock.
-func (r *Reconciler) repeatable(m *member, err error) bool {
+func (r *Reconciler) retryRefusedRequest(m *member, err error) bool {
 	code, now := nstance.CodeOf(err), r.opts.Now()
 	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil || m.launchOver(now) {
 		return false
 	}
 	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
-	r.askAgain(m)
+	r.requestAnotherGrant(m)
 	return true
 }
 
@@ -232,8 +232,8 @@ func (m *member) launchOver(now time.Time) bool {
 	return !by.IsZero() && !now.Before(by)
 }
 
-// askAgain has another create paid for and sent, with the shape of that time.
-func (r *Reconciler) askAgain(m *member) {
+// requestAnotherGrant has another create paid for and sent, with the shape of that time.
+func (r *Reconciler) requestAnotherGrant(m *member) {
 	m.throttled = false
 	r.wantGrant(m)
 	m.retryDue, m.machineCalls = time.Time{}, machineCalls{}

@@ -67,7 +67,7 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, rea
 		}
 		rec := r.recordOf(mach, ReasonAdopted)
 		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
-		m, err = r.enter(ctx, mach, rec)
+		m, err = r.writeOrphanRecord(ctx, mach, rec)
 		return err
 	})
 	if err != nil {

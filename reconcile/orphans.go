@@ -53,7 +53,7 @@ func (r *Reconciler) recordOrphans(unknown []nstance.Machine, listedAt time.Time
 // hasRecord reports whether an instance is a member, or has a record that cannot be
 // read. It needs the lock.
 func (r *Reconciler) hasRecord(id nstance.InstanceID) bool {
-	return r.members[id] != nil || slices.ContainsFunc(r.broken, func(p storage.Problem) bool { return p.ID == id })
+	return r.members[id] != nil || slices.ContainsFunc(r.unreadableRecords, func(p storage.Problem) bool { return p.ID == id })
 }
 
 // latest returns the later of two times.
@@ -66,8 +66,8 @@ func latest(a, b time.Time) time.Time {
 
 // orphanShard returns what the rule needs to know of the shard. It needs the lock.
 func (r *Reconciler) orphanShard() orphans.Shard {
-	r.noticeClock()
-	s := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.blank, ClockWrong: r.clock.why, Frozen: r.thawed}
+	r.updateClock()
+	s := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.distrust, Frozen: r.thawed}
 	for _, m := range r.members {
 		switch {
 		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
@@ -160,7 +160,7 @@ func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 	defer r.mu.Unlock()
 	r.recordProblems(problems)
 	for _, rec := range r.records.All() {
-		r.absorbed(rec)
+		r.addLateRecord(rec)
 	}
 	for _, o := range r.orphans.All() {
 		if r.hasRecord(o.Machine.ID) {
@@ -170,8 +170,8 @@ func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 	return nil
 }
 
-// absorbed makes a member of a record that has none. It needs the lock.
-func (r *Reconciler) absorbed(rec storage.Instance) {
+// addLateRecord makes a member of a record that has none. It needs the lock.
+func (r *Reconciler) addLateRecord(rec storage.Instance) {
 	if _, standing := r.records.Get(rec.ID); !standing || r.members[rec.ID] != nil {
 		return
 	}
@@ -197,7 +197,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, w
 	}
 	rec := r.recordOf(mach, ReasonOrphan)
 	rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
-	m, err := r.enter(ctx, mach, rec)
+	m, err := r.writeOrphanRecord(ctx, mach, rec)
 	if err != nil {
 		return err
 	}
@@ -238,8 +238,8 @@ func (r *Reconciler) recordOf(mach nstance.Machine, why plan.Reason) storage.Ins
 	return rec
 }
 
-// enter writes the record, which must be new, and makes the machine its member.
-func (r *Reconciler) enter(ctx context.Context, mach nstance.Machine, rec storage.Instance) (*member, error) {
+// writeOrphanRecord writes the record, which must be new, and makes the machine its member.
+func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine, rec storage.Instance) (*member, error) {
 	written, err := r.records.Create(ctx, rec)
 	if errors.Is(err, nstance.Conflict) {
 		if rerr := r.readRecordsAgain(ctx); rerr != nil {

@@ -17,18 +17,18 @@ const (
 func (r *Reconciler) heartbeat(ctx context.Context) {
 	for sleep(ctx, heartbeat) {
 		r.mu.Lock()
-		r.noticePause(r.opts.Now())
-		r.noticeClock()
+		r.detectPause(r.opts.Now())
+		r.updateClock()
 		r.mu.Unlock()
 	}
 }
 
-// noticePause finds out whether this process did not run for a while. Whatever
+// detectPause finds out whether this process did not run for a while. Whatever
 // agents sent meanwhile is still on its way to it, so no member is judged by that
 // time: each has a whole interval again. A pause in which the lease was lost
 // needs no such care, since the next term begins anew. It is asked before
 // any member is judged, and needs the lock.
-func (r *Reconciler) noticePause(now time.Time) {
+func (r *Reconciler) detectPause(now time.Time) {
 	gap := now.Sub(r.heartbeatAt)
 	began := r.heartbeatAt.IsZero()
 	r.heartbeatAt = now
@@ -37,7 +37,7 @@ func (r *Reconciler) noticePause(now time.Time) {
 	}
 	r.log.Warn("this process did not run for a while, agents get new grace", "gap", gap)
 	for _, m := range r.members {
-		m.track.RestartGrace(now)
+		m.healthTrack.RestartGrace(now)
 	}
 	for key := range r.groups {
 		r.queue.add(key, false)

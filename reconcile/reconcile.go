@@ -110,35 +110,35 @@ type Reconciler struct {
 	definitions *definitionReader
 	admitWake   chan struct{} // has room for one: nextGrants has changed
 	addressWake chan struct{} // has room for one: the count of addresses is old
-	asks        *asker
+	questions   *asker
 	orphanLock  chan struct{} // has room for one: whose turn it is to deal with orphans
 	known       chan struct{} // closed once members are known
 
 	balance *balance.Keeper
 
-	mu             sync.Mutex
-	loaded         bool  // members are known; nothing is planned before
-	unread         error // why they are not yet
-	groups         map[nstance.GroupKey]*group
-	members        map[nstance.InstanceID]*member
-	orphans        *orphans.Book
-	broken         []storage.Problem
-	usedIDs        map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
-	admission      *admission.Queue
-	nextGrants     time.Time                 // when creates may be granted by time alone; zero: never
-	unplanned      map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
-	changed        chan struct{}             // closed and replaced whenever a step ended
-	tuned          chan struct{}             // closed and replaced whenever settings were changed
-	ledger         ledger
-	frozen         *freeze                // the whole shard
-	absent         map[string]groupState  // what groups remember that are not in memory, by tenant/group
-	backs          map[string]desiredSpec // what groups were rolled back to when this term began
-	began          time.Time
-	blank          bool         // storage held no live record then
-	counted        silenceCount // for the breaker
-	clock          wallClock
-	heartbeatAt    time.Time // when this process last showed that it runs
-	doubtPublished bool      // orphans are spared for lack of certainty, and that was said
+	mu                sync.Mutex
+	loaded            bool  // members are known; nothing is planned before
+	loadError         error // why they are not yet
+	groups            map[nstance.GroupKey]*group
+	members           map[nstance.InstanceID]*member
+	orphans           *orphans.Book
+	unreadableRecords []storage.Problem
+	usedIDs           map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
+	admission         *admission.Queue
+	nextGrants        time.Time                 // when creates may be granted by time alone; zero: never
+	unplanned         map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
+	changed           chan struct{}             // closed and replaced whenever a step ended
+	tuned             chan struct{}             // closed and replaced whenever settings were changed
+	ledger            ledger
+	frozen            *freeze                // the whole shard
+	absentGroups      map[string]groupState  // what groups remember that are not in memory, by tenant/group
+	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
+	began             time.Time
+	foundNoRecord     bool         // storage held no live record then
+	silenceCache      silenceCount // for the breaker
+	clock             wallClock
+	heartbeatAt       time.Time // when this process last showed that it runs
+	doubtPublished    bool      // orphans are spared for lack of certainty, and that was said
 }
 
 var _ nstance.Reconciler = (*Reconciler)(nil)
@@ -162,13 +162,13 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		health:  policyFor(o.HealthInterval),
 		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
 		definitions: newDefinitionReader(), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
-		ledger: newLedger(), absent: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
+		ledger: newLedger(), absentGroups: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		addressWake: make(chan struct{}, 1), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
 	}
 	r.orphans = orphans.New(r.orphanRule())
-	r.asks = newAsker(r)
+	r.questions = newAsker(r)
 	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
 	r.balance.Configure(o.Balancers)
 	return r, r.Desire(o.Groups)
@@ -256,12 +256,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.deletions.run(ctx) })
 	wg.Go(func() { r.admit(ctx) })
 	wg.Go(func() { r.definitions.run(ctx, r) })
-	wg.Go(func() { r.asks.run(ctx) })
+	wg.Go(func() { r.questions.run(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
-	wg.Go(func() { r.countSubnets(ctx) })
+	wg.Go(func() { r.countWhenOld(ctx) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
@@ -289,8 +289,8 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 		return
 	}
 	now := r.opts.Now()
-	r.noticePause(now)
-	r.noticeClock()
+	r.detectPause(now)
+	r.updateClock()
 	next := earliest(r.askProvider(g, now), r.endPreserves(g, now))
 	v := r.view(g, now, g.buffer[:0])
 	g.buffer = v.Members

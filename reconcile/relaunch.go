@@ -9,19 +9,19 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// relaunchable reports whether the loss of the machine of m, an instance on
+// launchRetryable reports whether the loss of the machine of m, an instance on
 // demand, is a late refusal of its create: the provider had accepted it, and had
 // no capacity or quota to start it. It needs the lock.
-func (r *Reconciler) relaunchable(m *member, cause nstance.LossCause, now time.Time) bool {
+func (r *Reconciler) launchRetryable(m *member, cause nstance.LossCause, now time.Time) bool {
 	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota
 	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
 	return m.rec.OnDemand && refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !m.launchOver(now)
 }
 
-// relaunch asks again for such a machine, of which the provider has nothing left,
+// retryLostLaunch asks again for such a machine, of which the provider has nothing left,
 // and reports whether it does. It needs the lock.
-func (r *Reconciler) relaunch(m *member, cause nstance.LossCause, now time.Time) bool {
-	if !r.relaunchable(m, cause, now) {
+func (r *Reconciler) retryLostLaunch(m *member, cause nstance.LossCause, now time.Time) bool {
+	if !r.launchRetryable(m, cause, now) {
 		return false
 	}
 	code := nstance.Capacity
@@ -35,7 +35,7 @@ func (r *Reconciler) relaunch(m *member, cause nstance.LossCause, now time.Time)
 	m.state, m.step, m.attempts = nstance.Provisioning, stepCreate, 0
 	m.planRevision++
 	m.needsNewToken = true
-	r.askAgain(m)
+	r.requestAnotherGrant(m)
 	return true
 }
 

@@ -19,7 +19,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	if removed {
 		return r.deleteRecord(ctx, m)
 	}
-	if err := r.mark(ctx, m); err != nil {
+	if err := r.markDeleting(ctx, m); err != nil {
 		return err
 	}
 	mach, err := r.machineOf(ctx, m)
@@ -55,9 +55,9 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	return err
 }
 
-// mark makes the deletion durable and irrevocable. A record that was never
+// markDeleting makes the deletion durable and irrevocable. A record that was never
 // written needs no mark.
-func (r *Reconciler) mark(ctx context.Context, m *member) error {
+func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	rec, known := r.records.Get(m.id)
 	r.mu.Lock()
 	if !m.durable || known && rec.Deleting != nil {

@@ -106,7 +106,7 @@ func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason 
 	if err != nil || dryRun {
 		return err
 	}
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Rollback != nil && g.rollbackSpec != nil {
 			return nstance.Event{}, nil
 		}
@@ -124,7 +124,7 @@ func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason 
 func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g, err := r.governed(key)
+	g, err := r.changeableGroup(key)
 	switch {
 	case err != nil:
 		return "", err
@@ -149,7 +149,7 @@ func noTarget(format string, key nstance.GroupKey) error {
 // returns once that is durable. Nil if the group is not rolled back. The reason
 // is for the journal. Fails with NotFound, and Unavailable as Pause does.
 func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.govern(ctx, key, func(g *group) (nstance.Event, error) {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Rollback == nil {
 			return nstance.Event{}, nil
 		}

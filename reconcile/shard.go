@@ -18,7 +18,7 @@ import (
 type group struct {
 	key nstance.GroupKey
 	desiredSpec
-	open                *unresolved  // what is configured is not known well enough; nil: it is
+	unresolved          *unresolved  // what is configured is not known well enough; nil: it is
 	desired             bool         // what is configured is known; without it nothing is planned
 	configured          desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
 	rollbackSpec        *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
@@ -65,7 +65,7 @@ type member struct {
 	machineCalls
 	createGrant
 
-	track             health.Track
+	healthTrack       health.Track
 	report            nstance.Report
 	reportAt          time.Time
 	connected         bool
@@ -174,7 +174,7 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 		}
 		g := r.groupOf(w.spec.Key)
 		r.changeBalancers(g, w.spec.Definition.LoadBalancers)
-		g.configured, g.desired, g.open = w, true, nil
+		g.configured, g.desired, g.unresolved = w, true, nil
 		r.setRemoving(g, w.spec.Removing)
 		r.resolveDesired(g)
 		r.queue.add(g.key, false)
@@ -210,7 +210,7 @@ func (r *Reconciler) configured(groups []nstance.Group) (was []desiredSpec, anew
 	defer r.mu.Unlock()
 	for i := range groups {
 		g := r.groups[groups[i].Key]
-		if anew[i] = g == nil || !g.desired || g.open != nil || g.removing != groups[i].Removing; !anew[i] {
+		if anew[i] = g == nil || !g.desired || g.unresolved != nil || g.removing != groups[i].Removing; !anew[i] {
 			was[i] = g.configured
 		}
 	}

@@ -26,8 +26,8 @@ func (r *Reconciler) askAddresses() {
 	}
 }
 
-// countSubnets counts free addresses again whenever the last count is old.
-func (r *Reconciler) countSubnets(ctx context.Context) {
+// countWhenOld counts free addresses again whenever the last count is old.
+func (r *Reconciler) countWhenOld(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,7 +35,7 @@ func (r *Reconciler) countSubnets(ctx context.Context) {
 		case <-r.addressWake:
 		}
 		if subnets := r.usedSubnets(nil); len(subnets) > 0 {
-			r.count(ctx, subnets)
+			r.countAddresses(ctx, subnets)
 			if !sleep(ctx, countPause) {
 				return
 			}
@@ -43,9 +43,9 @@ func (r *Reconciler) countSubnets(ctx context.Context) {
 	}
 }
 
-// count asks for the free addresses of subnets. What is not answered leaves the
+// countAddresses asks for the free addresses of subnets. What is not answered leaves the
 // old count.
-func (r *Reconciler) count(ctx context.Context, subnets []string) {
+func (r *Reconciler) countAddresses(ctx context.Context, subnets []string) {
 	can := r.provider.Abilities().Subnets
 	if can == nil || len(subnets) == 0 {
 		return

@@ -40,11 +40,11 @@ func (r *Reconciler) Tune(t Tuning) error {
 	r.opts.MaxUnhealthy, r.opts.GC = cmp.Or(t.MaxUnhealthy, defaultMaxUnhealthy), t.GC.withDefaults()
 	r.orphans.SetRule(r.orphanRule())
 	r.health = policyFor(orElse(t.HealthInterval, health.DefaultInterval))
-	r.counted = silenceCount{}
+	r.silenceCache = silenceCount{}
 	if r.health.Interval < was {
 		now := r.opts.Now()
 		for _, m := range r.members {
-			m.track.RestartGrace(now)
+			m.healthTrack.RestartGrace(now)
 		}
 	}
 	for key := range r.groups {

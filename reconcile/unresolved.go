@@ -19,7 +19,7 @@ type unresolved struct {
 // effect. It needs the lock.
 func (r *Reconciler) leaveOpen(u nstance.Unresolved, last desiredSpec) {
 	g := r.groupOf(u.Key)
-	g.leftOpen(u, last, r.opts.Now().UTC())
+	g.setUnresolved(u, last, r.opts.Now().UTC())
 	r.setRemoving(g, u.Removing)
 	if g.desired {
 		r.resolveDesired(g)
@@ -27,13 +27,13 @@ func (r *Reconciler) leaveOpen(u nstance.Unresolved, last desiredSpec) {
 	r.queue.add(g.key, false)
 }
 
-// leftOpen is leaveOpen within the group.
-func (g *group) leftOpen(u nstance.Unresolved, last desiredSpec, now time.Time) {
+// setUnresolved is leaveOpen within the group.
+func (g *group) setUnresolved(u nstance.Unresolved, last desiredSpec, now time.Time) {
 	since := now
-	if g.open != nil {
-		since = g.open.since
+	if g.unresolved != nil {
+		since = g.unresolved.since
 	}
-	g.open = &unresolved{u, since}
+	g.unresolved = &unresolved{u, since}
 	if !g.desired && u.Last != nil {
 		g.configured, g.desired = last, true
 	}
@@ -77,10 +77,10 @@ func (r *Reconciler) closeOthers(open []nstance.Unresolved) {
 		named[u.Key] = true
 	}
 	for key, g := range r.groups {
-		if g.open == nil || named[key] {
+		if g.unresolved == nil || named[key] {
 			continue
 		}
-		g.open = nil
+		g.unresolved = nil
 		if !g.desired && len(g.members) == 0 && g.unreadable == 0 {
 			r.drop(g)
 			continue
@@ -103,21 +103,21 @@ func (r *Reconciler) Configured(key nstance.GroupKey) (nstance.Group, bool) {
 
 // described returns what is known of what g should be.
 func (g *group) described() nstance.Group {
-	if !g.desired && g.open != nil {
-		return g.open.Group
+	if !g.desired && g.unresolved != nil {
+		return g.unresolved.Group
 	}
 	return g.spec
 }
 
 // leaves reports whether g is being removed although it is not known what its
 // members were to be made from.
-func (g *group) leaves() bool { return g.removing && g.open != nil && g.open.Known }
+func (g *group) leaves() bool { return g.removing && g.unresolved != nil && g.unresolved.Known }
 
 // openHolds returns a group's holds, with that of an open one. Where no
 // definition is known, what others say of that is left out. It needs the lock.
 func (r *Reconciler) openHolds(g *group, holds []HoldView) []HoldView {
 	holds = slices.Clone(holds)
-	if g.open == nil {
+	if g.unresolved == nil {
 		return holds
 	}
 	if !g.desired {
@@ -125,5 +125,5 @@ func (r *Reconciler) openHolds(g *group, holds []HoldView) []HoldView {
 			return h.Kind == plan.HoldDefinition || h.Kind == plan.HoldFrozen && r.freezeOf(g) == nil
 		})
 	}
-	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldUnresolved, Reason: g.open.Why}, Since: g.open.since})
+	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldUnresolved, Reason: g.unresolved.Why}, Since: g.unresolved.since})
 }

@@ -17,12 +17,12 @@ func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.V
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
 		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing,
-		Frozen: r.freezeOf(g) != nil, Clock: r.clock.why,
+		Frozen: r.freezeOf(g) != nil, Clock: r.clock.distrust,
 	}
 	if !g.desired {
 		v.Removing, v.Group.DrainTimeout = g.leaves(), r.opts.DrainTimeout
 		if g.leaves() {
-			v.Group = g.open.Group
+			v.Group = g.unresolved.Group
 		}
 	}
 	unhealthy := false
@@ -49,7 +49,7 @@ func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member 
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
-		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.track, now) > 0,
+		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.healthTrack, now) > 0,
 		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 	}
@@ -94,7 +94,7 @@ func (r *Reconciler) evaluateHealth(m *member, now time.Time) (health.Verdict, t
 	if !m.registered() || m.gone || m.state != nstance.Booting {
 		return health.Healthy, time.Time{}
 	}
-	return r.health.Evaluate(m.track, now)
+	return r.health.Evaluate(m.healthTrack, now)
 }
 
 // registerBy is when a machine must have registered: a while after this term
@@ -197,7 +197,7 @@ func (r *Reconciler) checkMassNotice(g *group) {
 	r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
 	for _, m := range g.members {
 		if len(m.notices) > 0 {
-			r.asks.add(m.id)
+			r.questions.add(m.id)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func (r *Reconciler) askProvider(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		verdict, at := r.evaluateHealth(m, now)
 		if verdict == health.AskProvider || !m.missingSince.IsZero() && !m.gone {
-			r.asks.add(m.id)
+			r.questions.add(m.id)
 		}
 		next = earliest(next, at, r.askAfterBreak(m, now), r.askWhileBooting(m, now))
 		if verdict == health.Unhealthy {
@@ -37,7 +37,7 @@ func (r *Reconciler) askAfterBreak(m *member, now time.Time) time.Time {
 	if due := m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak]); now.Before(due) {
 		return due
 	}
-	r.asks.add(m.id) // until there is an answer, which is followed by a plan
+	r.questions.add(m.id) // until there is an answer, which is followed by a plan
 	return time.Time{}
 }
 
@@ -62,6 +62,6 @@ func (r *Reconciler) askWhileBooting(m *member, now time.Time) time.Time {
 	if due := latest(m.machineSince, m.answeredAt).Add(whileBooting); now.Before(due) {
 		return due
 	}
-	r.asks.add(m.id)
+	r.questions.add(m.id)
 	return time.Time{}
 }

@@ -91,7 +91,7 @@ func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
 	if g := r.groups[key]; g != nil {
 		return g
 	}
-	return &group{key: key, history: r.absent[key.String()]}
+	return &group{key: key, history: r.absentGroups[key.String()]}
 }
 
 // compareGroup compares a group as it is with the same group under another
@@ -134,7 +134,7 @@ func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []Ins
 // with g.
 func (g *group) withDesired(w desiredSpec) *group {
 	next := *g
-	next.configured, next.desired, next.open = w, true, nil
+	next.configured, next.desired, next.unresolved = w, true, nil
 	next.previewDesired()
 	return &next
 }
@@ -142,7 +142,7 @@ func (g *group) withDesired(w desiredSpec) *group {
 // withUnresolved returns g as it would be if u were wanted.
 func (g *group) withUnresolved(u nstance.Unresolved, last desiredSpec, now time.Time) *group {
 	next := *g
-	if next.leftOpen(u, last, now); next.desired {
+	if next.setUnresolved(u, last, now); next.desired {
 		next.previewDesired()
 	}
 	return &next
