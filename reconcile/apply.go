@@ -12,8 +12,8 @@ import (
 )
 
 // apply puts a decision into the shard's state and hands its steps to the
-// lanes, all before the lock is released: the next plan sees chosen instances
-// as pending and leaving members as leaving. It returns when to look again.
+// lanes, all before the lock is released: the next plan sees granted creates
+// as pending members, and leaving members as leaving. It returns when to look again.
 func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) time.Time {
 	for _, a := range d.Actions {
 		if a.Kind != plan.Create {
@@ -135,7 +135,7 @@ func (r *Reconciler) newDrain(m *member, a plan.Action, now time.Time) *nstance.
 }
 
 // publishCauses journals the causes that this leader found out itself, and
-// counts creations that came to nothing.
+// counts failed creations.
 func (r *Reconciler) publishCauses(m *member, a plan.Action) {
 	for _, c := range a.Causes {
 		switch c.Kind {
@@ -163,9 +163,9 @@ func (r *Reconciler) recordHalt(g *group) {
 	r.saveSoon()
 }
 
-// resume hands every step that is owed and due to a lane. While a new leader
-// settles, surplus members stay, but an intent among them, such as one that a
-// former leader wrote late, need not become a machine first.
+// resume hands every due step to a lane. While surplus members stay because a new
+// leader has not heard from all members yet, an intent of a former leader among them
+// is not made a machine.
 func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 	surplus, frozen := c.Surplus(), r.freezeOf(g) != nil
 	for _, m := range g.members {
@@ -188,9 +188,9 @@ func (r *Reconciler) inherited(m *member) bool {
 	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown && m.rec.CreatedEpoch < r.opts.Epoch
 }
 
-// lapsed reports whether m, an intent for a group without a definition, is on
-// its way out as of now: by the time when its machine must have registered no
-// plan has found it unwanted, since none is made for such a group.
+// lapsed deletes m, an intent for a group without a definition, once its
+// registration timeout has passed, and reports whether it has: such a group is not
+// planned, so no plan does.
 func (r *Reconciler) lapsed(m *member, now time.Time) bool {
 	by := r.registerBy(m)
 	if m.group.desired || by.IsZero() || now.Before(by) || !r.clockRight() {
@@ -212,7 +212,7 @@ func (r *Reconciler) submit(m *member) {
 	to.submit(func(ctx context.Context) { r.perform(ctx, m) })
 }
 
-// voluntary reports whether the step that m owes can wait for others.
+// voluntary reports whether the next step of m can wait for others.
 func voluntary(m *member) bool {
 	switch m.step {
 	case stepCreate:

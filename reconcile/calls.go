@@ -24,9 +24,9 @@ type machineCalls struct {
 // mayHaveMachine reports whether a call may have made the machine.
 func (c *machineCalls) mayHaveMachine() bool { return !c.createEnd.IsZero() || !c.foundAt.IsZero() }
 
-// repeatFrom is when a create may be repeated that seems to have made nothing:
-// by then the provider shows what it has made. A former leader's call that is
-// still under way does no harm: the same bytes make the same machine.
+// repeatFrom is when a create that seems to have made nothing may be repeated: by
+// then the provider shows what it has made. A former leader's call that is still in
+// flight does no harm: the same bytes make the same machine.
 func (r *Reconciler) repeatFrom(m *member) time.Time {
 	return latest(m.createEnd, m.foundAt).Add(r.opts.ConsistencyWindow)
 }
@@ -67,9 +67,8 @@ func (r *Reconciler) alarmContested(m *member, e nstance.Event) {
 	r.publish(m, e)
 }
 
-// retryTime is when a step that did not succeed is tried again: after its
-// backoff, and not later than the provider's answer proves something. It needs
-// the lock.
+// retryTime is when a step that did not succeed is repeated: after its backoff, and
+// as soon as the provider's answer is a proof. It needs the lock.
 func (r *Reconciler) retryTime(m *member, step stepKind) time.Time {
 	now := r.opts.Now()
 	at, proof := now.Add(backoff(m.attempts)), time.Time{}
@@ -110,8 +109,8 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	return false, r.stillWanted(ctx, m.id)
 }
 
-// createEnded notes how a create call ended. That it was throttled is definite:
-// there is nothing to look for, and the call is repeated with another grant.
+// createEnded records how a create call ended. A throttled one has definitely made
+// nothing: it is repeated with another grant.
 func (r *Reconciler) createEnded(m *member, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,13 +120,12 @@ func (r *Reconciler) createEnded(m *member, err error) {
 	}
 }
 
-// errUnrepeatable ends an intent without a machine: this server cannot make the
-// bytes again that its create was, or may have been, sent with.
+// errUnrepeatable ends an intent without a machine: this server cannot render the
+// same bytes that its create was, or may have been, sent with.
 var errUnrepeatable error = &nstance.Error{Code: nstance.Unavailable, Msg: "its create cannot be repeated"}
 
-// unrepeatable makes of a definite refusal to render or to read what an intent
-// is made from the end of that intent, if it is durable. Its create may have been
-// sent with bytes that are lost now.
+// unrepeatable turns a definite failure to read or render the definition of a durable
+// intent into errUnrepeatable: its create may have been sent with bytes that are lost.
 func unrepeatable(durable bool, err error) error {
 	if durable && (refused(err) || errors.Is(err, nstance.NotFound)) {
 		return fmt.Errorf("%w: %w", errUnrepeatable, err)
@@ -135,10 +133,9 @@ func unrepeatable(durable bool, err error) error {
 	return err
 }
 
-// abandon gives up an intent that has no machine and cannot get one. The next
-// plan deletes it and chooses another instance, with the same reason: nothing is
-// known against the definition. An instance on demand has no other ID: its
-// caller hears that it failed. It needs the lock.
+// abandon gives up an intent that has no machine and cannot get one. The next plan
+// deletes it and demands another instance: the definition did not fail. An instance
+// on demand cannot get another ID, so it fails. It needs the lock.
 func (r *Reconciler) abandon(m *member, err error) {
 	why := nstance.Cause{Kind: nstance.CauseAbandoned, Message: err.Error()}
 	m.retryDue, m.attempts = time.Time{}, 0

@@ -7,7 +7,7 @@ import (
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
-// replaced from the last good definition. What is surplus goes all the same. It
+// replaced from the last good definition. Surplus members are still removed. It
 // returns once that is durable; a repeat changes nothing, not even the reason.
 // Fails with NotFound, and with Unavailable while it is not durable: it is in
 // force with this leader all the same, and may become durable later. It needs
@@ -22,9 +22,9 @@ func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason str
 	})
 }
 
-// Resume ends a pause and a halt, and forgets the failures that led to it. It
-// returns once that is durable; nil if nothing was to be resumed. The reason, or
-// who asked, is for the journal. Fails as Pause does.
+// Resume ends a pause and a halt, and clears the failures that led to it. It returns
+// once that is durable; nil if there was nothing to resume. The reason is for the
+// journal. Fails as Pause does.
 func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		h := &g.history
@@ -54,9 +54,8 @@ func (r *Reconciler) changeableGroup(key nstance.GroupKey) (*group, error) {
 	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
 }
 
-// changeGroup changes what a group remembers, on request, and
-// returns once that is durable. A change without an event is none; then it only
-// waits for an earlier one.
+// changeGroup changes a group's recorded state on request, and returns once that is
+// durable. Without an event nothing has changed; then it waits for earlier changes.
 func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
 	r.mu.Lock()
 	g, err := r.changeableGroup(key)

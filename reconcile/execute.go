@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// perform carries out the step that m owes and puts the outcome into the
-// state, where the next plan sees it. It runs in a lane.
+// perform carries out the next step of m and records its outcome, which the next
+// plan sees. It runs in a lane.
 func (r *Reconciler) perform(ctx context.Context, m *member) {
 	r.mu.Lock()
 	step, planned := m.step, m.planRevision
@@ -43,11 +43,11 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 	r.queue.add(m.group.key, step != stepDelete)
 }
 
-// errAgain asks for the step to be repeated: it went well so far.
+// errAgain has the step repeated: it has not failed, and is not finished.
 var errAgain = errors.New("not finished yet")
 
-// outcome settles a step. A failed one is repeated with backoff; a step that
-// was overtaken by a newer plan leaves the newer one in place.
+// outcome records how a step ended. A failed one is repeated with backoff; a step
+// that a newer plan has replaced leaves the newer one in place.
 func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	if rec, ok := r.records.Get(m.id); ok {
 		m.rec, m.durable = rec, true
@@ -89,12 +89,12 @@ func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
 	m.retryDue = r.retryTime(m, step)
 }
 
-// errOutdated refuses a step because the record is not what it was planned on:
-// a former leader's late write has landed there, or an agent has registered.
+// errOutdated refuses a step because the record has changed since it was planned: by
+// a late write of a former leader, or because an agent has registered.
 var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record has changed since this was planned"}
 
-// trustRecord takes what is durable for what is, whatever was planned for m. The
-// next plan starts from there.
+// trustRecord resets m to its record, whatever was planned. The next plan starts
+// from there.
 func (r *Reconciler) trustRecord(m *member) {
 	m.step, m.retryDue, m.attempts = stepNone, time.Time{}, 0
 	m.planRevision++
@@ -120,7 +120,7 @@ func refused(err error) bool {
 	return false
 }
 
-// createRefused fails m: it is counted no more, and its intent is cleared away.
+// createRefused fails m, which is not counted any more, and has its intent deleted.
 func (r *Reconciler) createRefused(m *member, err error) {
 	if r.retryRefusedRequest(m, err) {
 		return
@@ -138,7 +138,7 @@ func (r *Reconciler) createRefused(m *member, err error) {
 	r.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
 }
 
-// failWithoutMachine has m's intent cleared away.
+// failWithoutMachine fails m and has its intent deleted.
 func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
 	r.admission.ReturnAddress(m.subnet)
 	m.subnet = ""
@@ -152,9 +152,8 @@ func backoff(attempts int) time.Duration {
 	return min(250*time.Millisecond<<min(attempts-1, 10), 10*time.Second)
 }
 
-// create writes the intent, then asks the provider. Repeated after any end, it
-// looks for the machine before anything is rendered, and sends the same bytes
-// again.
+// create writes the intent, then asks the provider. When it is repeated,
+// it looks for the machine first, and then sends the same bytes again.
 func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if found, err := r.findMachine(ctx, m); found || err != nil {
 		return err
@@ -204,8 +203,8 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 	return asUnavailable(err)
 }
 
-// writeIntent makes the intent durable, unless it is. A record that stands there
-// already is an earlier attempt whose answer was lost, or a former leader's of an
+// writeIntent makes the intent durable, unless it is. A record that exists already
+// is of an earlier attempt whose answer was lost, or of a former leader for the same
 // instance on demand.
 func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Instance) (storage.Instance, error) {
 	if stands, ok := r.records.Get(rec.ID); ok {
@@ -224,8 +223,8 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Ins
 	return written, r.adoptStoredIntent(m, rec, written)
 }
 
-// definition returns what m is made from: the group's present definition while
-// m is new, the recorded one afterwards.
+// definition returns what m is created from: the recorded definition, or the
+// group's present one while m is new.
 func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definition, error) {
 	r.mu.Lock()
 	def, digest, fresh := m.group.spec.Definition, m.rec.Definition, m.rec.InfraHash == m.group.hash && m.rec.Definition == ""
@@ -255,8 +254,8 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 	return def, nil
 }
 
-// errChanged refuses to make a member whose group was redefined before its
-// intent was durable: the next plan chooses another.
+// errChanged refuses to create a member whose group was redefined before its intent
+// was durable. The next plan demands another one.
 var errChanged error = &nstance.Error{Code: nstance.Conflict, Msg: "the group's definition changed before the instance was made"}
 
 // intended reports whether the intent of m is durable.
@@ -318,7 +317,7 @@ func (r *Reconciler) spec(rec storage.Instance, def nstance.Definition, out Rend
 	}
 }
 
-// beginCall notes that the provider is about to be asked, and says so. It reports
+// beginCall records and publishes that the create is about to be sent. It reports
 // whether an earlier call may have made the machine.
 func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, err error) {
 	if err := r.opts.Check(); err != nil {
@@ -353,7 +352,7 @@ func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, 
 	return repeated, nil
 }
 
-// adopt takes a machine that carries m's ID, provided that its marks are m's.
+// adopt records the machine with m's ID as m's, if its marks are.
 func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -367,8 +366,8 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 	return nil
 }
 
-// resolveConflict looks at what stands in a create's way: our own machine after all,
-// one that an earlier attempt made and that is gone, or something that makes this
+// resolveConflict finds out what a create conflicts with: m's own machine, one that
+// an earlier attempt made and that is gone, or another machine, which makes this
 // instance impossible.
 func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bool, refusal error) error {
 	mach, err := r.provider.Get(ctx, m.id)
@@ -384,7 +383,7 @@ func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bo
 	return refusal
 }
 
-// asUnavailable keeps an error of storage or of a look from being taken for the
+// asUnavailable keeps an error of storage or of a Get from being mistaken for the
 // provider's refusal of a create.
 func asUnavailable(err error) error {
 	if err != nil && refused(err) {
@@ -393,7 +392,7 @@ func asUnavailable(err error) error {
 	return err
 }
 
-// startDrain makes the drain that was planned durable, then announces it.
+// startDrain makes the planned drain durable, then starts it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	planned, former, notices := m.drain, m.formerExecutor, slices.Clone(m.notices)
@@ -436,10 +435,10 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	return r.opts.Drains.Start(ctx, d)
 }
 
-// within fits a drain into what the record says. One that stands there, be it
-// by a former leader's late write, goes on: its deadline only comes earlier. And
-// no generation that has been cancelled comes again. Its executor is the one on
-// record, unless that is the former one, from which the drain is taken.
+// within merges a planned drain with the recorded one, which may be a late write of
+// a former leader: its deadline is only brought forward, and no generation that has
+// been cancelled is used again. The recorded executor stays, unless it is the former
+// one, which loses the drain.
 func within(d nstance.Drain, former nstance.Executor, rec *storage.Instance) nstance.Drain {
 	old := rec.Drain
 	if old == nil {
@@ -482,8 +481,8 @@ func hasNotice(causes []nstance.Cause) bool {
 	return false
 }
 
-// cancelDrain makes the end of a drain durable, then withdraws it. What was
-// acknowledged for it counts no more.
+// cancelDrain makes the end of a drain durable, then cancels it. Earlier
+// acknowledgements of it do not count any more.
 func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 	var ended uint64
 	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {

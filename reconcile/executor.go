@@ -16,7 +16,7 @@ type executorRegistry interface {
 	HasExecutor(tenant nstance.TenantID) bool
 }
 
-// operatorDrains reports whether an operator carries out m's drain, if asked.
+// operatorDrains reports whether an operator would carry out m's drain.
 func (r *Reconciler) operatorDrains(m *member) bool {
 	executors, ok := r.opts.Drains.(executorRegistry)
 	return ok && executors.HasExecutor(m.rec.Tenant)
@@ -26,8 +26,8 @@ func (r *Reconciler) operatorDrains(m *member) bool {
 // reported yet may have one.
 func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
 
-// executor chooses who empties m: an operator that said that it drains, else the
-// agent's own hook, else nothing, and the deadline decides.
+// executor returns what drains m: an operator that has declared that it drains, else
+// the agent's hook, else nothing: then only the deadline ends the drain.
 func (r *Reconciler) executor(m *member) nstance.Executor {
 	switch {
 	case r.operatorDrains(m):
@@ -47,8 +47,8 @@ func (r *Reconciler) executorsChanged(tenant nstance.TenantID) {
 	}
 }
 
-// reassignDrains gives each drain whose executor is not there to one that is,
-// and returns when to look again. It needs the lock.
+// reassignDrains gives each drain whose executor has gone to another one, and returns
+// when to look again. It needs the lock.
 func (r *Reconciler) reassignDrains(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		if m.state != nstance.Draining || m.drain == nil || m.drainEnded {

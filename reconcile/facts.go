@@ -9,15 +9,15 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// forgetNoticeAfter is how long past its deadline a notice stands against a
-// machine that the provider definitely says is running.
+// forgetNoticeAfter is how long after its deadline a notice is kept for a machine
+// that runs, as the provider says.
 const forgetNoticeAfter = 10 * time.Minute
 
-// maxNotices is how many notices may stand against one instance at once: a
-// stolen identity can doom its own instance, but not fill the memory.
+// maxNotices is how many notices one instance may have at once: a stolen identity
+// can have its own instance replaced, but not fill the memory.
 const maxNotices = 16
 
-// Observe takes note of a fact and returns at once. Facts about instances that
+// Observe records a fact and returns at once. Facts about instances that
 // the shard does not know are dropped: they are sent again.
 func (r *Reconciler) Observe(f nstance.Fact) {
 	if d, ok := f.(nstance.Desired); ok {
@@ -93,7 +93,7 @@ func (r *Reconciler) handleDisconnected(m *member, clean bool, now time.Time) {
 	r.queue.add(m.group.key, !clean)
 }
 
-// handleReport is the hot path: in the ordinary case it stores and returns.
+// handleReport is the hot path: most reports are only stored.
 func (r *Reconciler) handleReport(m *member, rep nstance.Report, now time.Time) {
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
@@ -120,8 +120,8 @@ func (m *member) updateFiles(f nstance.FilesReported) {
 	m.report.Files, m.report.FilesError = f.Files, f.Error
 }
 
-// handleNotice records a standing or withdrawn notice. The acknowledgement is owed
-// until the consequence is durable.
+// handleNotice records a standing or withdrawn notice. It is acknowledged once its
+// consequence is durable.
 func (r *Reconciler) handleNotice(m *member, n nstance.Notice, ack func()) {
 	known := findNotice(m.notices, n.EventID)
 	switch {
@@ -171,8 +171,8 @@ func (r *Reconciler) handleNotice(m *member, n nstance.Notice, ack func()) {
 	r.queue.add(m.group.key, true)
 }
 
-// receiveNotice dates a notice. The provider is asked at once about a machine
-// whose deadline is past: it may be gone.
+// receiveNotice sets when a notice was received and when it ends. The provider is
+// asked at once about a machine whose deadline has passed: it may be gone.
 func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 	n.ReceivedAt = r.opts.Now().UTC().Round(0)
 	if !n.Deadline.IsZero() {
@@ -183,10 +183,10 @@ func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 	}
 }
 
-// withdrawal marks the acknowledgements that are owed for the end of a notice.
+// withdrawal is the prefix of pending acknowledgements for the end of a notice.
 const withdrawal = "withdrawn "
 
-// addPendingAck keeps an acknowledgement until what it stands for is durable.
+// addPendingAck keeps an acknowledgement until what it confirms is durable.
 func (m *member) addPendingAck(what string, ack func()) {
 	if ack == nil {
 		return
@@ -198,8 +198,8 @@ func (m *member) addPendingAck(what string, ack func()) {
 	m.pendingAcks[what] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
 }
 
-// withdrawalIgnored reports whether a withdrawal changes nothing any more: the deletion is
-// marked, or the instance was already reclaimed and withdrawn once.
+// withdrawalIgnored reports whether a withdrawal comes too late: the deletion is
+// durable, or a notice for the instance was already withdrawn once.
 func (m *member) withdrawalIgnored() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
 
 // withdrawNotice drops a notice, unless one was withdrawn for the instance before: its
@@ -234,8 +234,8 @@ func (r *Reconciler) consequenceDurable(m *member, eventID string) bool {
 	return false
 }
 
-// sendSettledAcks acknowledges every notice whose consequence has become durable, and
-// every withdrawal that has none any more, or will have none.
+// sendSettledAcks acknowledges each notice whose consequence is durable, and each
+// withdrawal after which none is, or that is ignored.
 func (r *Reconciler) sendSettledAcks(m *member) {
 	for what, acks := range m.pendingAcks {
 		id, ends := strings.CutPrefix(what, withdrawal)
@@ -263,9 +263,8 @@ func (r *Reconciler) handleDrained(m *member, a nstance.Ack) {
 	}
 }
 
-// handleMachine takes the provider's answer about a machine to a question asked then, and
-// reports whether that is a member's. What is not is looked at where everything
-// is listed.
+// handleMachine records the provider's answer about a machine to a call that was sent
+// then, and reports whether it is a member's. Listings handle all others.
 func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	m := r.members[mach.ID]
 	if m == nil {
@@ -285,8 +284,7 @@ func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	return true
 }
 
-// recordMachine notes that m's machine exists, and says so the first time that
-// this is news.
+// recordMachine records that m's machine exists, and publishes that once.
 func (r *Reconciler) recordMachine(m *member, now time.Time) {
 	if m.machineKnown {
 		return
@@ -297,8 +295,8 @@ func (r *Reconciler) recordMachine(m *member, now time.Time) {
 	}
 }
 
-// answerOutdated reports whether a later question about m has been answered than the
-// one asked then. If not, it counts as the latest.
+// answerOutdated reports whether a call about m that was sent later has been answered
+// already. If not, the one that was sent then is recorded as the latest.
 func (m *member) answerOutdated(asked time.Time) bool {
 	if asked.Before(m.answeredAt) {
 		return true
@@ -308,10 +306,9 @@ func (m *member) answerOutdated(asked time.Time) bool {
 	return false
 }
 
-// handleMissing takes the provider's definite NotFound to a question asked at now. A
-// machine of which the provider still says why it is gone was known to it. Any
-// other is gone only when a second answer, a consistency window later, says the
-// same.
+// handleMissing records a definite NotFound as the answer to a call that was sent
+// now. With a cause it proves that the machine is gone. Without one, a second NotFound
+// must follow, a consistency window later.
 func (r *Reconciler) handleMissing(m *member, cause nstance.LossCause, now time.Time) {
 	if m.answerOutdated(now) {
 		return
@@ -348,10 +345,10 @@ func findNotice(notices []nstance.Notice, eventID string) int {
 	return -1
 }
 
-// dropExpiredNotices forgets the notices that the cloud did not follow up. The agent may
-// go on seeing them; they do not come back. How long they stand goes by elapsed
-// time: a deadline on record may be by the wrong clock of a former leader, so it
-// does not count as earlier than when this term first looks at it.
+// dropExpiredNotices drops the notices that the cloud did not act on. The agent may
+// go on reporting them: they stay dropped. Elapsed time decides: a recorded deadline
+// may be by the wrong clock of a former leader, so it counts as not earlier than the
+// moment when this term first reads it.
 func (m *member) dropExpiredNotices(now time.Time, elapsed time.Duration) {
 	var kept []nstance.Notice
 	for _, n := range m.notices {
@@ -368,8 +365,8 @@ func (m *member) dropExpiredNotices(now time.Time, elapsed time.Duration) {
 	m.notices = kept
 }
 
-// endNotice records until when, in elapsed time, a notice with so much time left
-// stands against a machine that runs.
+// endNotice records when, in elapsed time, a notice with so much time left is
+// dropped if the machine still runs.
 func (m *member) endNotice(eventID string, left, elapsed time.Duration) {
 	if m.noticeEnds == nil {
 		m.noticeEnds = map[string]time.Duration{}

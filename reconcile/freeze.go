@@ -10,14 +10,14 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A FreezeView says since when something is frozen, and why.
+// A FreezeView is a freeze: since when, and why.
 type FreezeView struct {
 	Since  time.Time
 	Reason string
 }
 
-// Freeze forbids every change of a group's machines but the way out of those
-// that are leaving. Notices are recorded, and acted on after the thaw; agents
+// Freeze forbids every change of a group's machines, except that leaving ones go on
+// leaving. Notices are recorded, and acted on after the thaw; agents
 // register and report as ever. It returns once that is durable; a repeat changes
 // nothing, not even the reason. Fails as Pause does.
 func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
@@ -46,8 +46,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason stri
 	})
 }
 
-// FreezeShard does to every group what Freeze does to one, and has machines
-// without a record left alone. Fails with Unavailable as Pause does.
+// FreezeShard freezes every group, and spares machines without a record. Fails with Unavailable as Pause does.
 func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
 	return r.changeShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen != nil {
@@ -72,7 +71,7 @@ func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
 	})
 }
 
-// changeShard is govern for what concerns every group.
+// changeShard is changeGroup for what concerns every group.
 func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
 	r.mu.Lock()
 	if !r.loaded {
@@ -104,7 +103,7 @@ func (r *Reconciler) Frozen() (FreezeView, bool) {
 }
 
 // Thawed returns nil unless a freeze forbids to change machines of a group: then
-// Conflict, with who is frozen since when and how to end it. The zero key asks
+// Conflict, with what is frozen, since when, and how to end it. The zero key asks
 // about the shard alone.
 func (r *Reconciler) Thawed(key nstance.GroupKey) error {
 	r.mu.Lock()
@@ -148,11 +147,10 @@ func (r *Reconciler) freezeOf(g *group) *freeze {
 	return g.history.Frozen
 }
 
-// discardPendingCreates gives up what was chosen and not made, when a freeze begins or ends:
-// what is not durable yet is forgotten, and an intent that the freeze
-// kept from becoming a machine is removed after it. Its nonce may have expired
-// meanwhile, which is no failure of its definition. What is being made just now
-// is left alone. It needs the lock.
+// discardPendingCreates discards pending members when a freeze begins or ends: those
+// that are not durable are forgotten, and intents without a machine are removed after
+// the freeze. Their nonces may have expired meanwhile, which is no failure of their
+// definition. Creates in flight are left alone. It needs the lock.
 func (r *Reconciler) discardPendingCreates(g *group) {
 	for _, m := range slices.Clone(g.members) {
 		switch {
@@ -166,9 +164,8 @@ func (r *Reconciler) discardPendingCreates(g *group) {
 	}
 }
 
-// recordStandingNotices has the notices of members recorded that the plan does not act
-// on: those that come during a freeze or about a preserved member, and those
-// that were withdrawn after it.
+// recordStandingNotices makes notices durable that the plan does not act on: during a
+// freeze, for preserved members, and those that were withdrawn after it.
 func (r *Reconciler) recordStandingNotices(g *group, now time.Time) {
 	held := r.freezeOf(g) != nil || !g.desired
 	for _, m := range g.members {
@@ -187,7 +184,7 @@ func sameNotices(a, b []nstance.Notice) bool {
 	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.EventID == y.EventID && x.Deadline.Equal(y.Deadline) })
 }
 
-// writeNotices makes the notices durable that stand against m.
+// writeNotices makes the standing notices of m durable.
 func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	notices := slices.Clone(m.notices)

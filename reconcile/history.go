@@ -22,7 +22,7 @@ const (
 )
 
 // shardState is the durable state of a shard and its groups: state/{shard}.json.
-// What its pointers lead to is replaced, never changed.
+// Values behind its pointers are replaced, never changed.
 type shardState struct {
 	storage.Header
 	Account string                `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
@@ -30,7 +30,7 @@ type shardState struct {
 	Groups  map[string]groupState `json:"groups"`            // by tenant/group
 }
 
-// A freeze forbids every change but drains under way.
+// A freeze forbids every change but drains in progress.
 type freeze struct {
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
@@ -43,7 +43,7 @@ type rollback struct {
 	Definition string    `json:"definition"` // digest
 }
 
-// groupState is what a group remembers across plans and terms.
+// groupState is what is known of a group across plans and terms.
 type groupState struct {
 	Paused       bool         `json:"paused,omitempty"`
 	PausedAt     time.Time    `json:"paused_at,omitzero"`
@@ -70,7 +70,7 @@ type groupState struct {
 	LastGoodRegistration time.Duration `json:"last_good_registration_ns,omitempty"`
 }
 
-// recordLastGood remembers what m was made from as the last good definition.
+// recordLastGood records m's definition as the last good one.
 func (s *groupState) recordLastGood(m *member) {
 	s.LastGoodHash, s.LastGood, s.LastGoodKind = m.rec.InfraHash, m.rec.Definition, m.id.Kind()
 	s.LastGoodLaunch, s.LastGoodRegistration = m.rec.LaunchTimeout, m.rec.RegistrationTimeout
@@ -85,8 +85,8 @@ func (g *group) plan() plan.History {
 	}
 }
 
-// failedToBecomeReady counts a creation that came to nothing, for another reason
-// than that there was no capacity, and remembers why it did.
+// failedToBecomeReady counts a failed creation, unless capacity was the reason, and
+// records why it failed.
 func (r *Reconciler) failedToBecomeReady(m *member, why string) {
 	m.answered, m.creationFailed = true, true
 	h := &m.group.history
@@ -105,7 +105,7 @@ func (r *Reconciler) failedToBecomeReady(m *member, why string) {
 	r.saveSoon()
 }
 
-// clearFailures forgets what failed, and that the next creations should wait for it.
+// clearFailures clears the failed creations and the backoff after them.
 func (s *groupState) clearFailures() {
 	s.Failures, s.FailureHash, s.Refusals, s.LastFailure, s.BackoffUntil = 0, "", 0, "", time.Time{}
 }
@@ -222,7 +222,7 @@ func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
 	return err
 }
 
-// restoreStates takes what an earlier leader remembered. It needs the lock.
+// restoreStates restores what earlier leaders recorded. It needs the lock.
 func (r *Reconciler) restoreStates(states shardState, backs map[string]desiredSpec) {
 	r.frozen, r.rollbackSpecs = states.Frozen, backs
 	r.absentGroups = maps.Clone(states.Groups)
@@ -235,7 +235,7 @@ func (r *Reconciler) restoreStates(states shardState, backs map[string]desiredSp
 	}
 }
 
-// restoreGroup gives a group what is known of it from before it was mentioned.
+// restoreGroup restores what earlier leaders recorded of a group.
 func (r *Reconciler) restoreGroup(g *group) {
 	key := g.key.String()
 	if h, ok := r.absentGroups[key]; ok {
@@ -261,8 +261,8 @@ func bounded(until, now time.Time) time.Time {
 	return now.Add(min(until.Sub(now), maxBackoff))
 }
 
-// drop takes a group out of memory. What it remembers is kept in case it is
-// mentioned again, unless it was removed for good. It needs the lock.
+// drop takes a group out of memory. Its recorded state is kept in case it is
+// configured again, unless it was removed. It needs the lock.
 func (r *Reconciler) drop(g *group) {
 	delete(r.groups, g.key)
 	delete(r.unplanned, g.key)

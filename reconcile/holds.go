@@ -9,8 +9,8 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// holdOrphans is what the journal calls it when machines without a record are
-// spared until a person decides. It concerns the shard and no group.
+// holdOrphans is the hold, in the journal, while machines without a record are
+// spared until an operator decides. It concerns the shard and no group.
 const holdOrphans = "orphans"
 
 // quiet is the shortest time between two beginnings of a hold of one kind in a
@@ -42,8 +42,8 @@ func (r *Reconciler) holdViews(g *group, holds []plan.Hold, now time.Time) []Hol
 	return out
 }
 
-// definitionHold says that members of g wait for the definition on record that
-// they are to be made from.
+// definitionHold returns the hold of members of g whose recorded definition cannot
+// be read.
 func (g *group) definitionHold() (plan.Hold, bool) {
 	for _, m := range g.members {
 		if m.step != stepCreate || m.definitionErr == nil {
@@ -55,7 +55,7 @@ func (g *group) definitionHold() (plan.Hold, bool) {
 	return plan.Hold{}, false
 }
 
-// recordedHold adds to a hold what is on record about it.
+// recordedHold adds the recorded beginning and reason to a hold.
 func (r *Reconciler) recordedHold(g *group, v HoldView) HoldView {
 	h := &g.history
 	switch f := r.freezeOf(g); {
@@ -85,7 +85,7 @@ func recordedAt(at, otherwise time.Time) time.Time {
 	return at
 }
 
-// A saidHold is a hold of a group that the journal knows of.
+// A publishedHold is a hold of a group whose beginning was published.
 type publishedHold struct {
 	kind  string
 	at    time.Time // when its beginning was said
@@ -94,9 +94,9 @@ type publishedHold struct {
 }
 
 // publishHolds journals which holds of a group have begun and which have ended since
-// it was last called; what is different about one that goes on is not news. One
-// that begins again within a minute is told of only if it outlasts that, and
-// then at the next look. It needs the lock.
+// it was last called; a changed reason is not published. One
+// that begins again within a minute is published only if it lasts longer than that,
+// at the next plan. It needs the lock.
 func (r *Reconciler) publishHolds(g *group, holds []HoldView, now time.Time) {
 	if len(holds) == 0 && len(g.publishedHolds) == 0 {
 		return
@@ -117,8 +117,8 @@ func (r *Reconciler) publishHolds(g *group, holds []HoldView, now time.Time) {
 	}
 }
 
-// recent reports whether its beginning was said so recently that another one is
-// not yet.
+// recent reports whether its beginning was published so recently that another one
+// is not published yet.
 func (s publishedHold) recent(now time.Time) bool {
 	ago := now.Sub(s.at)
 	return ago >= 0 && ago < quiet

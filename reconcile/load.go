@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// load reads the shard's truth. Until it has, nothing is planned. It fails when
+// load reads the shard's state from storage. Nothing is planned before. It fails when
 // ctx ends, and when the provider uses another account than the shard's machines.
 func (r *Reconciler) load(ctx context.Context) error {
 	for {
@@ -44,7 +44,8 @@ func (r *Reconciler) load(ctx context.Context) error {
 	}
 }
 
-// queryProvider asks the provider for what the first plans rest on, all at once.
+// queryProvider asks the provider for machines and free addresses, which the first
+// plans use.
 func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -56,7 +57,7 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 	r.reconcileMachines(ctx)
 }
 
-// recordUnread remembers why the shard could not be read yet.
+// recordUnread records why the shard could not be read yet.
 func (r *Reconciler) recordUnread(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +86,8 @@ func (r *Reconciler) addRecovered(g *group, rec storage.Instance, since time.Tim
 	return m
 }
 
-// recordProblems takes what cannot be read: all of it, and nothing else any more.
-// It needs the lock.
+// recordProblems replaces the list of records that cannot be read. It needs the
+// lock.
 func (r *Reconciler) recordProblems(problems []storage.Problem) {
 	known := map[string]bool{}
 	for _, p := range r.unreadableRecords {
@@ -146,13 +147,13 @@ func (r *Reconciler) begin() {
 	}
 }
 
-// reconcileMachines asks the provider for everything that is ours and takes the answer as
-// facts. An error means that nothing was learned about what was not listed.
+// reconcileMachines asks the provider for everything that is ours and handles the answer as
+// facts. After an error nothing is known about what was not listed.
 func (r *Reconciler) reconcileMachines(ctx context.Context) {
 	_ = r.listMachines(ctx) // which has logged it; the next pass asks again
 }
 
-// listMachines is survey, and returns its error.
+// listMachines is reconcileMachines, and returns its error.
 func (r *Reconciler) listMachines(ctx context.Context) error {
 	listed := map[nstance.InstanceID]bool{}
 	var strangers []nstance.Machine
@@ -178,7 +179,7 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 	return nil
 }
 
-// handleListed takes a listed machine as a fact about its member, if it has one.
+// handleListed handles a listed machine as a fact about its member, if it has one.
 func (r *Reconciler) handleListed(mach nstance.Machine, asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

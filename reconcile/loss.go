@@ -14,11 +14,10 @@ type loss struct {
 	taken bool              // nothing that the machine was made from is to blame
 }
 
-// machineLost reports whether the member of a machine in this status has lost
-// it.
+// machineLost reports whether a machine in this status is lost.
 func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
 
-// observeMachine takes the provider's answer about the machine of m. It needs the
+// observeMachine records the provider's answer about the machine of m. It needs the
 // lock.
 func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	m.machine = mach
@@ -34,7 +33,7 @@ func (r *Reconciler) observeMachine(m *member, mach nstance.Machine, now time.Ti
 	}
 }
 
-// markGone notes that the machine of m is gone, and what that says about its shape.
+// markGone records that the machine of m is gone, and what that says about its shape.
 // It needs the lock.
 func (r *Reconciler) markGone(m *member, why string, cause nstance.LossCause, now time.Time) {
 	if m.gone {
@@ -66,8 +65,8 @@ func (r *Reconciler) takenByCloud(m *member, cause nstance.LossCause) bool {
 	return true
 }
 
-// rememberLoss tells the capacity memory what the end of a machine says about
-// its shape.
+// rememberLoss tells the admission queue what the end of a machine says about its
+// shape.
 func (r *Reconciler) rememberLoss(m *member, now time.Time) {
 	shape := capacityShape(m.rec.Shape)
 	switch m.cause {
@@ -80,9 +79,8 @@ func (r *Reconciler) rememberLoss(m *member, now time.Time) {
 	}
 }
 
-// markGoneBeforeKnown notes that the machine of m lived and is gone, although no
-// create of it was ever answered. Final says that the provider would make no other
-// one with m's ID.
+// markGoneBeforeKnown records that the machine of m existed and is gone, although no
+// create was ever answered. Final: the provider creates no other one with m's ID.
 func (r *Reconciler) markGoneBeforeKnown(m *member, cause nstance.LossCause, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

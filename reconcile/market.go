@@ -29,8 +29,8 @@ func (m *member) market() nstance.MarketType {
 	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket, m.definition().Market.Type, nstance.OnDemand)
 }
 
-// compareMarket says once that the machine of m is in another market than was
-// asked for. It needs the lock.
+// compareMarket publishes, once, that the machine of m is in another market than was
+// requested. It needs the lock.
 func (r *Reconciler) compareMarket(m *member) {
 	if m.marketPublished || !m.marketDiffers() {
 		return
@@ -44,8 +44,8 @@ func (m *member) marketDiffers() bool {
 	return m.machine.Market != "" && m.rec.Shape.Market != "" && m.machine.Market != m.rec.Shape.Market
 }
 
-// recordFallback notes that m is made on demand because spot is sold out: the group
-// does not go back soon. It needs the lock.
+// recordFallback records that m is created on demand because spot is sold out: the
+// group does not go back soon. It needs the lock.
 func (r *Reconciler) recordFallback(m *member, now time.Time) {
 	if !m.rec.OnDemand {
 		m.group.history.FallbackAt = now.UTC()
@@ -53,8 +53,8 @@ func (r *Reconciler) recordFallback(m *member, now time.Time) {
 	}
 }
 
-// recordReturn takes the outcome of an attempt of m to be the spot member in place of
-// an on-demand one: it has become ready, or it will not. Each failure in a row
+// recordReturn records whether m, a spot member in place of an on-demand one, has
+// become ready or failed. Each failure in a row
 // doubles the time until the next attempt. It needs the lock.
 func (r *Reconciler) recordReturn(m *member, ok bool) {
 	if !m.returningToSpot {
@@ -70,8 +70,8 @@ func (r *Reconciler) recordReturn(m *member, ok bool) {
 	r.saveSoon()
 }
 
-// abandonReturn ends an attempt of m that says nothing about spot. The next one
-// waits as long as this one did. It needs the lock.
+// abandonReturn ends such an attempt of m without a result. The next one waits as
+// long as this one did. It needs the lock.
 func (r *Reconciler) abandonReturn(m *member) {
 	if m.returningToSpot {
 		m.returningToSpot, m.group.history.FallbackAt = false, r.opts.Now().UTC()
@@ -136,8 +136,8 @@ func (g *group) marketsDiffer() (n int) {
 	return n
 }
 
-// setMarkets tells a view the members of g by market, and when one may go back to
-// spot.
+// setMarkets counts the members of g by market in a view, and adds when one may go
+// back to spot.
 func (g *group) setMarkets(v *GroupView) {
 	for _, m := range g.members {
 		if m.rec.OnDemand || m.state.Leaving() || m.gone {

@@ -22,18 +22,17 @@ type OnDemandRequest struct {
 	Reason     string             // for the journal: why, or who asked
 	DryRun     bool               // only check
 
-	// LoadBalancers names those that the instance joins in place of its
-	// group's; none: those of its group, whatever they are at the time.
+	// LoadBalancers are joined in place of the group's. Empty: those of the group,
+	// also when they change.
 	LoadBalancers []string
 
-	// Admit may refuse an instance that is new, knowing how many instances on
-	// demand its tenant has. It is called under the reconciler's lock and must
+	// Admit may refuse a new instance; tenants is how many instances on demand its
+	// tenant has. It is called under the reconciler's lock and must
 	// not block. Nil: it does not.
 	Admit func(tenants int) error
 }
 
-// An order is what an instance on demand needs beyond what others do, until its
-// machine is there.
+// A requestState is what is known of an instance on demand until it has a machine.
 type requestState struct {
 	requestedDefinition *nstance.Definition // what it is made from
 	requestReason       string              // of the request
@@ -41,14 +40,13 @@ type requestState struct {
 	refusedWith         error               // why its create was definitely refused; also of others
 }
 
-// maxIDAge is how far the time in an ID that a caller has chosen may be from
-// ours.
+// maxIDAge is how far the time in an ID of a caller may be from this server's.
 const maxIDAge = 5 * time.Minute
 
-// CreateInstance makes one instance on demand, and returns once its intent is
-// durable: from then on it is made, or fails with an event. It is never counted in its
-// group's size, nor replaced, nor removed for being silent; it goes when it is
-// reclaimed, gone, old enough (Expiry.OnDemandAge) or asked to.
+// CreateInstance creates one instance on demand, and returns once its intent is
+// durable: from then on it is created, or fails with an event. It is never counted in
+// its group's size, nor replaced, nor removed for being silent. It is removed when it is
+// reclaimed, gone, old enough (Expiry.OnDemandAge), or on request.
 //
 // The same request again returns the same instance, in whatever state it is by
 // then. Fails with Conflict when any instance of the shard has the ID for
@@ -58,11 +56,10 @@ const maxIDAge = 5 * time.Minute
 // and Unavailable when ctx ends first: then it may still happen, and the same
 // request finds out.
 //
-// A create that the provider refuses for good makes the instance failed, with a
-// create_failed event, and then it is gone. So does a change of leader before
-// there is a machine, if the new leader renders other bytes. A create for which
-// there is no capacity is repeated, with other shapes, until the definition's
-// launch timeout.
+// A create that the provider refuses fails the instance, with a create_failed event,
+// and then it is removed. So does a change of leader before there is a machine, if the
+// new leader renders other bytes. A create without capacity is repeated, with other
+// shapes, until the definition's launch timeout.
 func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
 	m, err := r.acceptRequest(req)
 	if err != nil || m == nil {
@@ -120,8 +117,8 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	return m, nil
 }
 
-// sameAs fails with Conflict unless m is what req asks for. It says nothing
-// about an instance that may be another tenant's.
+// sameAs fails with Conflict unless m is what req asks for. The error tells nothing
+// about the instance, which may be another tenant's.
 func (m *member) sameAs(req OnDemandRequest) error {
 	if m.rec.OnDemand && m.group.key == req.Group && m.rec.Request == req.Digest {
 		return nil
@@ -133,8 +130,8 @@ func errIDTaken(id nstance.InstanceID) error {
 	return &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s exists for another request", id), Remedy: "make a new ID"}
 }
 
-// checkRequest returns the group of a request for something new, unless something
-// speaks against it. It needs the lock.
+// checkRequest returns the group of a request for a new instance, or why it is
+// refused. It needs the lock.
 func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, error) {
 	g := r.groups[req.Group]
 	switch off := req.ID.Time().Sub(now); {
@@ -177,8 +174,8 @@ func (r *Reconciler) onDemand(tenant nstance.TenantID) (n int) {
 	return n
 }
 
-// rememberUsedID remembers the ID of an instance on demand that is gone for as long as
-// it could be used again. It needs the lock.
+// rememberUsedID remembers the ID of an instance on demand that is gone, until it is
+// too old to be used again. It needs the lock.
 func (r *Reconciler) rememberUsedID(m *member) {
 	if !m.rec.OnDemand || !m.durable {
 		return
@@ -192,8 +189,8 @@ func (r *Reconciler) rememberUsedID(m *member) {
 	r.usedIDs[m.id] = now
 }
 
-// definition returns what decides where m may be made: its own, or after a change
-// of leader its group's.
+// definition returns what decides the shape of m: its own definition, or until that
+// has been read its group's.
 func (m *member) definition() nstance.Definition {
 	if m.requestedDefinition != nil {
 		return *m.requestedDefinition
@@ -213,9 +210,9 @@ func (r *Reconciler) lacksGrant(m *member, rec storage.Instance) bool {
 	return true
 }
 
-// retryRefusedRequest reports whether the create of m, an instance on demand, is to be
-// repeated although it was refused: there may be capacity later, or for another
-// shape. It arranges for that. It needs the lock.
+// retryRefusedRequest has the create of m, an instance on demand that was refused for
+// capacity or quota, repeated with another grant, and reports whether it has. It needs
+// the lock.
 func (r *Reconciler) retryRefusedRequest(m *member, err error) bool {
 	code, now := nstance.CodeOf(err), r.opts.Now()
 	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil || m.launchOver(now) {
@@ -226,13 +223,13 @@ func (r *Reconciler) retryRefusedRequest(m *member, err error) bool {
 	return true
 }
 
-// launchOver reports whether no machine is asked for any more.
+// launchOver reports whether the launch timeout of m has passed.
 func (m *member) launchOver(now time.Time) bool {
 	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
 	return !by.IsZero() && !now.Before(by)
 }
 
-// requestAnotherGrant has another create paid for and sent, with the shape of that time.
+// requestAnotherGrant has m wait for another grant, which may be for another shape.
 func (r *Reconciler) requestAnotherGrant(m *member) {
 	m.throttled = false
 	r.wantGrant(m)
@@ -265,8 +262,8 @@ func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definit
 	return nil
 }
 
-// writeShape makes another shape durable, and the digest of the user data, which
-// may speak of it.
+// writeShape makes another shape durable, and the digest of the user data, which may
+// contain it.
 func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def nstance.Definition) (storage.Instance, error) {
 	out := Rendered{UserData: []byte(def.UserData.Content)}
 	if r.opts.Bootstrap != nil {
@@ -286,10 +283,9 @@ func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def 
 	return rec, asUnavailable(err)
 }
 
-// adoptStoredIntent compares the intent that stands in storage with the one that m was to
-// have. A former leader may have written one for the same ID a moment ago, or an
-// earlier attempt has rendered other bytes: then what stands counts, and is read
-// before it is acted on.
+// adoptStoredIntent compares the stored intent with the one that was to be written. A
+// former leader may have written one for the same ID a moment ago, or an earlier
+// attempt rendered other bytes: then the stored one counts, and the step is repeated.
 func (r *Reconciler) adoptStoredIntent(m *member, meant, stands storage.Instance) error {
 	switch {
 	case stands.Deleting != nil:

@@ -12,8 +12,7 @@ const (
 	longPause = 3 * heartbeat
 )
 
-// heartbeat leaves a sign, again and again, that this process runs, and looks at the
-// clock.
+// heartbeat records regularly that this process runs, and checks the clock.
 func (r *Reconciler) heartbeat(ctx context.Context) {
 	for sleep(ctx, heartbeat) {
 		r.mu.Lock()
@@ -23,11 +22,10 @@ func (r *Reconciler) heartbeat(ctx context.Context) {
 	}
 }
 
-// detectPause finds out whether this process did not run for a while. Whatever
-// agents sent meanwhile is still on its way to it, so no member is judged by that
-// time: each has a whole interval again. A pause in which the lease was lost
-// needs no such care, since the next term begins anew. It is asked before
-// any member is judged, and needs the lock.
+// detectPause detects that this process did not run for a while. What agents sent
+// meanwhile is still in its buffers, so no member is silent for that time: each has a
+// whole interval again. A pause in which the lease was lost needs no such care: the
+// next term begins anew. It runs before health is evaluated, and needs the lock.
 func (r *Reconciler) detectPause(now time.Time) {
 	gap := now.Sub(r.heartbeatAt)
 	began := r.heartbeatAt.IsZero()

@@ -8,13 +8,12 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Preserve keeps a machine for inspection until then: it counts no more, so it
-// is replaced if it is missed, it leaves its load balancers, and nothing drains
-// or deletes it. Then it is drained and deleted, as it is at once when until
-// has passed. The cloud may still take it. It returns once that is durable. The
-// reason is for the journal. Fails with NotFound, Conflict when its deletion has
-// begun, and as storage says: then nothing has changed, unless the error is
-// Ambiguous.
+// Preserve keeps a machine for inspection until the given time: it is not counted, so
+// the group replaces it, it leaves its load balancers, and it is neither drained nor
+// deleted. Afterwards it is drained and deleted; at once if that time has passed. The
+// cloud may still take it. It returns once that is durable. The reason is for the
+// journal. Fails with NotFound, with Conflict when its deletion has begun, and with the
+// errors of storage: then nothing has changed, unless the error is Ambiguous.
 func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
 	r.mu.Lock()
 	m := r.members[id]
@@ -59,8 +58,8 @@ func (r *Reconciler) preserved(m *member, now time.Time) bool {
 	return m.preserve != nil && !m.preserveExpired && (now.Before(m.preserve.Until) || !r.clockRight())
 }
 
-// endPreserves records which members of g are not preserved any more, which is
-// final, and returns when the next is not. It needs the lock.
+// endPreserves ends the preservation of members of g whose time is over, which is
+// final, and returns when the next one ends. It needs the lock.
 func (r *Reconciler) endPreserves(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		switch {
@@ -74,8 +73,7 @@ func (r *Reconciler) endPreserves(g *group, now time.Time) (next time.Time) {
 	return next
 }
 
-// removalRequest returns the request to remove m, be it that the time for which it
-// was preserved is over. It needs the lock.
+// removalRequest returns the request to remove m. The end of its preservation is one. It needs the lock.
 func (r *Reconciler) removalRequest(m *member, now time.Time) *nstance.Cause {
 	if m.preserve == nil || r.preserved(m, now) {
 		return m.removalCause

@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A GroupView is a group as it stands.
+// A GroupView is the present state of a group.
 type GroupView struct {
 	nstance.Group
 	Hash           string // desired infra hash; empty: the definition could not be read
@@ -41,7 +41,7 @@ type GroupView struct {
 	Holds          []HoldView
 }
 
-// An InstanceView is an instance as it stands.
+// An InstanceView is the present state of an instance.
 type InstanceView struct {
 	Record     storage.Instance
 	State      nstance.State
@@ -169,19 +169,19 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	return v
 }
 
-// Loaded reports whether the shard's records have been read. Until then what is
-// not known may exist all the same.
+// Loaded reports whether the shard's records have been read. Until then unknown
+// instances and groups may exist.
 func (r *Reconciler) Loaded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.loaded
 }
 
-// Drain asks for an instance to be drained and then deleted, and returns once
-// that cause of the drain, or the deletion where there is nothing to drain, is
-// durable: also for one that drains already. A managed instance is replaced, unless its group has no definition.
-// Fails as Removable does, and with Unavailable when ctx ends first: then it may
-// still happen.
+// Drain requests that an instance is drained and then deleted, and returns once that
+// cause of the drain is durable, or the deletion where there is nothing to drain. It
+// may be draining already. A managed instance is replaced, unless its group has no
+// definition. Fails as Removable does, and with Unavailable when ctx ends first: then
+// it may still happen.
 func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
 	err := r.request(ctx, id, reason, false)
 	if err != nil {
@@ -195,7 +195,7 @@ func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason st
 	return nstance.Drain{Instance: id}, nil // nothing to drain: it is being deleted
 }
 
-// Delete asks for an instance to be deleted, after a drain unless noDrain. It
+// Delete requests that an instance is deleted, after a drain unless noDrain. It
 // returns once that is durable. A managed instance is replaced. Fails as Drain
 // does.
 func (r *Reconciler) Delete(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
@@ -223,7 +223,7 @@ func (r *Reconciler) removable(id nstance.InstanceID) (*member, error) {
 	return m, r.unpreserved(m)
 }
 
-// unpreserved returns nil unless m is kept for inspection: then Conflict. It
+// unpreserved fails with Conflict while m is kept for inspection. It
 // needs the lock.
 func (r *Reconciler) unpreserved(m *member) error {
 	if !r.preserved(m, r.opts.Now()) {
@@ -291,8 +291,8 @@ func (r *Reconciler) await(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Rehearse says in words what Plan would do if n arrived about an instance
-// now. Nothing is done.
+// Rehearse describes what Plan would do if a notice for an instance arrived now.
+// Nothing is done.
 func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,9 +13,9 @@ func (r *Reconciler) Desire(groups []nstance.Group) error {
 	return r.desire(nstance.Desired{Groups: groups})
 }
 
-// Remove asks for a group's managed members to be drained and deleted, after
-// which the group is gone. Instances on demand stay until they have reached
-// their age. It holds for this term, until a Desired names the group again:
+// Remove requests that a group's managed members are drained and deleted. Then the
+// group is gone. Instances on demand stay until they have reached their age. It holds
+// for this term, until a Desired names the group again:
 // a caller that stores groups sets Removing there. Fails with NotFound.
 func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	r.mu.Lock()
@@ -36,8 +36,8 @@ type removalState struct {
 	published  *GroupView // last published to watchers of groups
 }
 
-// setRemoving begins or ends the removal of a group. One that is wanted again
-// after it was gone begins anew. It needs the lock.
+// setRemoving begins or ends the removal of a group. One that is configured again
+// after it was gone has no history. It needs the lock.
 func (r *Reconciler) setRemoving(g *group, removing bool) {
 	if g.removing && !removing {
 		if g.isGone() && g.history != (groupState{}) {
@@ -63,8 +63,8 @@ func (g *group) isGone() bool {
 	return true
 }
 
-// publishView ends the removal of a group that has vanished, and tells
-// watchers of groups what became of this one. It needs the lock.
+// publishView ends the removal of a group without members, and notifies watchers of
+// groups of what has changed. It needs the lock.
 func (r *Reconciler) publishView(g *group) {
 	if g.isGone() && !g.removed {
 		g.removed = true
@@ -79,8 +79,8 @@ func (r *Reconciler) publishView(g *group) {
 	r.notifyChanged(g)
 }
 
-// notifyChanged tells watchers of groups that this one has changed, if it has. It
-// costs as much as planning the group. It needs the lock.
+// notifyChanged notifies watchers of groups if this one has changed. It costs as much
+// as planning the group. It needs the lock.
 func (r *Reconciler) notifyChanged(g *group) {
 	if r.opts.Changed == nil {
 		return
@@ -92,8 +92,7 @@ func (r *Reconciler) notifyChanged(g *group) {
 	}
 }
 
-// notifyGone tells watchers of groups that this one is no more. It needs the
-// lock.
+// notifyGone notifies watchers of groups that this one is gone. It needs the lock.
 func (r *Reconciler) notifyGone(g *group) {
 	if r.opts.Changed != nil {
 		r.opts.Changed(GroupView{Group: nstance.Group{Key: g.key}, Removing: g.removing}, true)

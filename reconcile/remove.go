@@ -8,10 +8,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// remove takes one step of a deletion: the durable mark, the end of all traffic
-// from load balancers, then the provider's delete until it says NotFound, then
-// the record. It returns errAgain until
-// the record is gone.
+// remove takes the next step of a deletion: the durable mark, withdrawal from load
+// balancers, the provider's Delete until it answers NotFound, then the record. It
+// returns errAgain until the record is gone.
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	removed, unseen := m.removed, m.mayHaveMachine() && !m.registered()
@@ -91,14 +90,14 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	return r.opts.Drains.End(ctx, m.id)
 }
 
-// A basis is what a deletion rests on: that m was drained as recorded, or has
-// never registered. Zero rests on neither.
+// A basis is the condition of a deletion: that m was drained as recorded, or has never
+// registered. Zero: unconditional.
 type basis struct {
 	drain        uint64 // generation
 	unregistered bool
 }
 
-// basis returns what the deletion of m rests on. Nothing has to be drained
+// basis returns the condition for the deletion of m. Nothing has to be drained
 // where the machine is gone, on request, or where the group wants no drains.
 func (m *member) basis() basis {
 	switch {
@@ -110,8 +109,8 @@ func (m *member) basis() basis {
 	return basis{unregistered: !m.registered()}
 }
 
-// holds reports whether the record still bears a deletion out. One that is
-// marked already does.
+// holds reports whether the condition still holds for a record. For one that is
+// marked already it does.
 func (b basis) holds(rec *storage.Instance) bool {
 	switch {
 	case rec.Deleting != nil:
@@ -145,9 +144,9 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	return mach, nil
 }
 
-// forgetRecord deletes the record of m, whose machine the provider does not
-// know, once that proves its absence: the record is what finds a machine that
-// comes late.
+// forgetRecord deletes the record of m, for which the provider answered NotFound, once
+// that proves that there is no machine: a machine that comes late is found by its
+// record.
 func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absentFrom(m))

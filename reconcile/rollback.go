@@ -21,8 +21,8 @@ func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 	return desiredSpec{spec, string(infra), string(runtime)}, errors.Join(err, err2)
 }
 
-// resolveDesired decides what a group should be: what is configured or, while it is rolled
-// back, that with the last good definition. It needs the lock.
+// resolveDesired sets what a group should be: what is configured, with the last good
+// definition while the group is rolled back. It needs the lock.
 func (r *Reconciler) resolveDesired(g *group) {
 	if !g.desired {
 		return
@@ -40,15 +40,15 @@ func (r *Reconciler) resolveDesired(g *group) {
 	}
 }
 
-// rollbackOver reports whether what the group was rolled back from is no longer
-// configured. A hash by other rules, as after an upgrade, is no evidence of that.
+// rollbackOver reports whether the definition that the group was rolled back from is
+// not configured any more. A hash of another version does not prove that.
 func (g *group) rollbackOver() bool {
 	rb := g.history.Rollback
 	return rb != nil && confighash.Drifted(confighash.Hash(rb.From), confighash.Hash(g.configured.hash))
 }
 
-// effective returns what the group should be. Its hash is empty, so that nothing
-// is planned, if that is a definition that could not be read.
+// effective returns what the group should be. Its hash is empty if the definition
+// could not be read: then nothing is planned.
 func (g *group) effective() desiredSpec {
 	out := g.configured
 	switch {

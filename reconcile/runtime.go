@@ -5,8 +5,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A RuntimeView is what an instance should have of all that can be changed while
-// it runs.
+// A RuntimeView is what an instance should have that can be changed while it runs.
 type RuntimeView struct {
 	Record     storage.Instance
 	Machine    nstance.Machine // as last seen
@@ -18,7 +17,7 @@ type RuntimeView struct {
 
 // Runtime returns what an instance should have now, by its group. It fails with
 // NotFound when there is no such instance, or its group has no
-// definition. The caller changes nothing of it.
+// definition. The caller must not change it.
 func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -108,7 +108,7 @@ type member struct {
 	withdrawalOver bool
 }
 
-// A stepKind names what the executor does next for a member.
+// A stepKind is what the executor does next for a member.
 type stepKind int
 
 const (
@@ -125,7 +125,7 @@ func (s stepKind) String() string {
 	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "note"}[s]
 }
 
-// due is when the step that m owes is to be tried again; zero while a lane has it.
+// due is when the next step of m is due; zero while it runs.
 func (m *member) due() time.Time {
 	if m.running || m.step == stepNone {
 		return time.Time{}
@@ -133,7 +133,7 @@ func (m *member) due() time.Time {
 	return m.retryDue
 }
 
-// nextStep is when the first step of a member that failed is to be tried again.
+// nextStep is when the next step of a member is due.
 func (g *group) nextStep() (next time.Time) {
 	for _, m := range g.members {
 		next = earliest(next, m.due())
@@ -155,8 +155,8 @@ func (r *Reconciler) groupOf(key nstance.GroupKey) *group {
 }
 
 // desire replaces the desired values of all groups. A group that is not among
-// them keeps its values: nothing is removed by omission. For one that is to be
-// what it should be already, nothing is done.
+// them keeps its values: nothing is removed by omission. An unchanged group costs
+// nothing.
 func (r *Reconciler) desire(d nstance.Desired) error {
 	specs, news, err := r.desiredSpecsFor(d.Groups)
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (specs []desiredSpe
 	return specs, news, nil
 }
 
-// configured returns what groups were to be so far, and which of them must be
+// configured returns what groups should have been so far, and which of them must be
 // resolved again in any case.
 func (r *Reconciler) configured(groups []nstance.Group) (was []desiredSpec, anew []bool) {
 	was, anew = make([]desiredSpec, len(groups)), make([]bool, len(groups))

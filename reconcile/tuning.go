@@ -10,8 +10,8 @@ import (
 	"github.com/nstance-go/nstance/provider"
 )
 
-// Tuning is what of the Options can be changed while a Reconciler works. Zero
-// values mean the defaults given there.
+// Tuning holds the Options that can be changed while a Reconciler runs. Zero values
+// mean the defaults given there.
 type Tuning struct {
 	HealthInterval time.Duration
 	DrainTimeout   time.Duration
@@ -24,10 +24,9 @@ const defaultDrainTimeout = 5 * time.Minute
 
 var defaultMaxUnhealthy = nstance.Count{N: 20, Percent: true}
 
-// Tune makes other settings hold from now on, and has every group looked at: a
-// rate may let more creates through. Who is to report more often than before has
-// a whole interval again before anything bad is said of him; tell the agents
-// first. Fails with Invalid, and changes nothing then, when the provider's
+// Tune changes settings from now on, and plans every group: another rate may permit
+// more creates. When agents are to report more often than before, each has a whole
+// interval before it counts as silent; change the agents first. Fails with Invalid, and changes nothing then, when the provider's
 // settings are wrong. It does no I/O and may be called concurrently.
 func (r *Reconciler) Tune(t Tuning) error {
 	if err := r.provider.Tune(t.Provider); err != nil {
@@ -55,7 +54,7 @@ func (r *Reconciler) Tune(t Tuning) error {
 	return nil
 }
 
-// policyFor judges agents that are to report every interval.
+// policyFor returns the health policy for agents that report every interval.
 func policyFor(interval time.Duration) health.Policy {
 	return health.Policy{Interval: interval, Jitter: interval / 10, Missed: 3}
 }

@@ -8,15 +8,14 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// An unresolved group waits for what its definition names.
+// An unresolved group waits until all that its definition names is known.
 type unresolved struct {
 	nstance.Unresolved
 	since time.Time
 }
 
-// leaveOpen takes note that it is not known what a group's machines are to be
-// made from. What they are made from stays, and the settings beside it take
-// effect. It needs the lock.
+// leaveOpen records that the definition of a group cannot be resolved. The former
+// definition stays, and the settings beside it take effect. It needs the lock.
 func (r *Reconciler) leaveOpen(u nstance.Unresolved, last desiredSpec) {
 	g := r.groupOf(u.Key)
 	g.setUnresolved(u, last, r.opts.Now().UTC())
@@ -42,14 +41,14 @@ func (g *group) setUnresolved(u nstance.Unresolved, last desiredSpec, now time.T
 	}
 }
 
-// beside returns old with what spec says beside the definition.
+// beside returns old with the settings of spec beside the definition.
 func beside(spec, old nstance.Group) nstance.Group {
 	spec.Template, spec.Definition = old.Template, old.Definition
 	return spec
 }
 
-// lastSpecsFor returns what the groups of which no definition is known in this
-// term were last, with what is known of them by now.
+// lastSpecsFor returns the last specs of groups without a definition in this term,
+// with the settings that are known by now.
 func lastSpecsFor(open []nstance.Unresolved) ([]desiredSpec, error) {
 	out := make([]desiredSpec, len(open))
 	for i, u := range open {
@@ -69,8 +68,7 @@ func lastSpecsFor(open []nstance.Unresolved) ([]desiredSpec, error) {
 	return out, nil
 }
 
-// closeOthers forgets the groups that were open and are not mentioned any
-// more. It needs the lock.
+// closeOthers forgets unresolved groups that are not configured any more. It needs the lock.
 func (r *Reconciler) closeOthers(open []nstance.Unresolved) {
 	named := map[nstance.GroupKey]bool{}
 	for _, u := range open {
@@ -101,7 +99,7 @@ func (r *Reconciler) Configured(key nstance.GroupKey) (nstance.Group, bool) {
 	return g.configured.spec, true
 }
 
-// described returns what is known of what g should be.
+// described returns what is known of the desired state of g.
 func (g *group) described() nstance.Group {
 	if !g.desired && g.unresolved != nil {
 		return g.unresolved.Group
@@ -109,12 +107,11 @@ func (g *group) described() nstance.Group {
 	return g.spec
 }
 
-// leaves reports whether g is being removed although it is not known what its
-// members were to be made from.
+// leaves reports whether g is being removed while its definition is not known.
 func (g *group) leaves() bool { return g.removing && g.unresolved != nil && g.unresolved.Known }
 
-// openHolds returns a group's holds, with that of an open one. Where no
-// definition is known, what others say of that is left out. It needs the lock.
+// openHolds returns a group's holds, with the one of an unresolved definition in place
+// of others that follow from it. It needs the lock.
 func (r *Reconciler) openHolds(g *group, holds []HoldView) []HoldView {
 	holds = slices.Clone(holds)
 	if g.unresolved == nil {

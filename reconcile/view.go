@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// view returns Plan's input as of now. It changes nothing and asks for nothing, so
-// it serves displays and rehearsals too. It appends to members. It needs the lock.
+// view returns Plan's input as of now. It changes nothing and makes no calls, so
+// displays and rehearsals use it too. It appends to members. It needs the lock.
 func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
@@ -83,7 +83,7 @@ func comparableHash(have, want string) string {
 	return ""
 }
 
-// verdict judges the reports of m.
+// verdict evaluates the health of m.
 func (r *Reconciler) verdict(m *member, now time.Time) health.Verdict {
 	verdict, _ := r.evaluateHealth(m, now)
 	return verdict
@@ -97,8 +97,8 @@ func (r *Reconciler) evaluateHealth(m *member, now time.Time) (health.Verdict, t
 	return r.health.Evaluate(m.healthTrack, now)
 }
 
-// registerBy is when a machine must have registered: a while after this term
-// first knew of it, but never after its nonce has expired.
+// registerBy is when a machine must have registered: a timeout after this term first
+// knew of it, but never after its nonce has expired.
 func (r *Reconciler) registerBy(m *member) time.Time {
 	if m.rec.RegistrationTimeout <= 0 {
 		return time.Time{}
@@ -110,7 +110,7 @@ func (r *Reconciler) registerBy(m *member) time.Time {
 	return earliest(last, m.machineSince.Add(m.rec.RegistrationTimeout))
 }
 
-// after returns when limit has passed since t; no limit never passes.
+// after returns when limit has passed since t; zero without a limit.
 func after(t time.Time, limit time.Duration) time.Time {
 	if limit <= 0 {
 		return time.Time{}

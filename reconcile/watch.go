@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance/health"
 )
 
-// askProvider asks the provider about the members of g whose state only it can
-// tell, and returns when that may next be due. It needs the lock.
+// askProvider has the provider asked about the members of g whose state only it
+// knows, and returns when that may next be due. It needs the lock.
 func (r *Reconciler) askProvider(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		verdict, at := r.evaluateHealth(m, now)
@@ -41,8 +41,8 @@ func (r *Reconciler) askAfterBreak(m *member, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// countQueriesAfterBreak counts the questions after a break that an answer to a question asked
-// then settles.
+// countQueriesAfterBreak counts the queries after a break that are answered by a call
+// that was sent then.
 func (m *member) countQueriesAfterBreak(asked time.Time) {
 	for !m.streamBrokenAt.IsZero() && m.queriesAfterBreak < len(afterBreak) && !asked.Before(m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak])) {
 		m.queriesAfterBreak++
@@ -50,7 +50,7 @@ func (m *member) countQueriesAfterBreak(asked time.Time) {
 }
 
 // whileBooting is how often the provider is asked about a machine whose agent has
-// not registered yet: nothing else tells that it was taken.
+// not registered yet: nothing else shows that it was taken.
 const whileBooting = 30 * time.Second
 
 // askWhileBooting asks about a machine that boots when that is due, and returns

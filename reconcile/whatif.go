@@ -25,7 +25,7 @@ type GroupPlan struct {
 	Holds         []HoldView     // what would keep it from happening
 }
 
-// The words of GroupPlan.Change.
+// The values of GroupPlan.Change.
 const (
 	ChangeAdded    = "added"
 	ChangeChanged  = "changed"
@@ -39,11 +39,10 @@ type InstancePlan struct {
 	Reason string
 }
 
-// WhatIf says what wanting groups would do beyond what goes on already. Groups
-// to which nothing would happen are left out, unless they would be open. With
-// all, groups that stand in the configuration and not among them would be
-// released. It changes nothing. Fails
-// with Invalid for a definition that has no hash.
+// WhatIf returns what desired groups would change beyond what is in progress. Groups
+// without a change are left out, unless they would be unresolved. With all, configured
+// groups that are not among them would be released. It changes nothing. Fails with
+// Invalid for a definition that has no hash.
 func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
 	specs := make([]desiredSpec, len(d.Groups))
 	for i, spec := range d.Groups {
@@ -86,7 +85,7 @@ func (p *GroupPlan) hasEffect() bool {
 	return p.Change != ChangeChanged || len(p.Fields) > 0 || len(p.Instances) > 0 || p.Creates > 0
 }
 
-// groupFor returns a group, or what it would be made as. It needs the lock.
+// groupFor returns a group, or a new one that is not kept. It needs the lock.
 func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
 	if g := r.groups[key]; g != nil {
 		return g
@@ -130,8 +129,8 @@ func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []Ins
 	return out
 }
 
-// withDesired returns g as it would be if w were configured. It shares the members
-// with g.
+// withDesired returns g as it would be with w configured. It shares the members with
+// g.
 func (g *group) withDesired(w desiredSpec) *group {
 	next := *g
 	next.configured, next.desired, next.unresolved = w, true, nil
@@ -139,7 +138,7 @@ func (g *group) withDesired(w desiredSpec) *group {
 	return &next
 }
 
-// withUnresolved returns g as it would be if u were wanted.
+// withUnresolved returns g as it would be with u configured.
 func (g *group) withUnresolved(u nstance.Unresolved, last desiredSpec, now time.Time) *group {
 	next := *g
 	if next.setUnresolved(u, last, now); next.desired {
