@@ -320,13 +320,15 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 }
 
 // Choose returns the shape that a request would be granted if it were alone, and
-// whether it would be now.
+// whether there is capacity for it as far as is known: a shape that is only due to be
+// tried again is not free.
 func (q *Queue) Choose(r Request, now time.Time) (shape Shape, free bool) {
 	shape, wait := q.capacity.choose(&r, Loss, &q.addresses, now)
 	if wait != nil {
 		return wait.Shape, false
 	}
-	return shape, true
+	s := q.capacity[shape]
+	return shape, s == nil || !s.soldOut(now)
 }
 
 // SoldOut reports whether a shape was refused after a create of it was granted

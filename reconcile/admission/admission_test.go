@@ -302,6 +302,9 @@ func TestPreference(t *testing.T) {
 	d.q.LostQuota(admission.Shape{InstanceType: "n", Subnet: "s2", Market: nstance.Spot}, r.Subnets, d.now)
 	check("m/s1/spot", false)
 
+	d.now = d.now.Add(firstRetry)
+	check("m/s2/spot", false) // it is to be tried, and may be refused again
+	d.now = d.now.Add(-firstRetry)
 	r.Market.Fallback, r.Market.FallbackAfter = nstance.OnDemand, 2*time.Minute
 	check("m/s1/spot", false)
 	d.q.Demand(group("a/web"), r)

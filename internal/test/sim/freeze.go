@@ -129,8 +129,13 @@ func leftAt(rec storage.Instance) time.Time {
 func (d *driver) drillFreeze(key nstance.GroupKey) {
 	d.freeze(key)
 	before := d.machines(key)
-	lost := before[slices.IndexFunc(before, func(m nstance.Machine) bool { return m.Market == nstance.Spot })].ID
-	_ = d.cloud.Reclaim(lost, time.Minute)
+	lost := before[0].ID
+	if i := slices.IndexFunc(before, func(m nstance.Machine) bool { return m.Market == nstance.Spot }); i >= 0 {
+		lost = before[i].ID
+		_ = d.cloud.Reclaim(lost, time.Minute)
+	} else { // all members have fallen back, and without surge there is no way back
+		_ = d.cloud.Kill(lost)
+	}
 	d.want(key, func(g *nstance.Group) { g.Size++ })
 	d.pass(2 * time.Minute)
 	d.acts.Go(func() { d.act(12).crashLeader() })
