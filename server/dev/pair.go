@@ -3,7 +3,6 @@ package dev
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
@@ -35,8 +34,10 @@ func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
 	}
 	at := site{shared: true}
 	var addrs [2]server.Addresses
+	const blocks = (lastPort - firstPort) / portsPerProcess
+	port := firstPort + os.Getpid()%blocks*portsPerProcess
 	for i := range addrs {
-		if addrs[i], err = freeAddresses(ctx); err != nil {
+		if addrs[i], port, err = freeAddresses(ctx, port); err != nil {
 			break
 		}
 		at.registration, at.agent = append(at.registration, addrs[i].Registration), append(at.agent, addrs[i].Agent)
@@ -64,21 +65,28 @@ func (w *shard) pageAddress(other string) string {
 	return w.bind
 }
 
-// freeAddresses returns loopback addresses that nobody listens on.
-func freeAddresses(ctx context.Context) (a server.Addresses, err error) {
+// freeAddresses returns unused loopback addresses with ports from first on, and the
+// port after them.
+func freeAddresses(ctx context.Context, first int) (a server.Addresses, next int, err error) {
 	for _, to := range []*string{&a.HTTP, &a.Registration, &a.Operator, &a.Agent} {
-		if *to, err = free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))); err != nil {
-			return a, err
+		if *to, err = free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(first))); err != nil {
+			return a, first, err
 		}
+		_, port, _ := net.SplitHostPort(*to)
+		if first, err = strconv.Atoi(port); err != nil {
+			return a, first, err
+		}
+		first++
 	}
-	return a, nil
+	return a, first, nil
 }
 
-// Ports of servers are below those that systems give out by themselves, so that
-// nobody gets one between its choice and its use.
+// Ports of servers are below those that systems give out by themselves, and each
+// process begins with others: a port must stay free between its choice and its use.
 const (
-	firstPort = 20_000
-	lastPort  = 30_000
+	firstPort       = 20_000
+	lastPort        = 30_000
+	portsPerProcess = 20
 )
 
 // serve starts both servers and returns once one leads and the other waits.
