@@ -98,7 +98,10 @@ func (r *Reconciler) groupView(g *group) GroupView {
 	if g.halted() {
 		v.Halted = g.history.HaltReason
 	}
-	n := plan.NewCensus(r.view(g, r.opts.Now(), nil), r.opts.Now()).Counts()
+	now := r.opts.Now()
+	view := r.view(g, now, g.buffer[:0])
+	g.buffer = view.Members
+	n := plan.NewCensus(view, now).Counts()
 	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
 	return v
 }

@@ -38,7 +38,7 @@ type group struct {
 	createsHash         string        // the desired hash then
 	holds               []HoldView
 	publishedHolds      []publishedHold // what the journal knows of them
-	buffer              []plan.Member   // reused for every plan
+	buffer              []plan.Member   // reused for every census
 	removalState
 }
 
