@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -454,61 +453,6 @@ func (h *hanging) List(ctx context.Context, _ nstance.Owner) iter.Seq2[nstance.M
 	return machines(h.after, func(yield func(nstance.Machine, error) bool) {
 		<-ctx.Done()
 		yield(nstance.Machine{}, ctx.Err())
-	})
-}
-
-// TestSlotsOfAKind: calls that hang hold up none of another kind.
-func TestSlotsOfAKind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hang := func() { <-time.After(time.Minute) }
-		c := client(t, scripted{
-			create: func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
-				if s.Group == "slow" {
-					hang()
-				}
-				return nstance.Machine{ID: s.ID, Owner: s.Owner}, nil
-			},
-			delete: func(context.Context, nstance.Machine) error { hang(); return nil },
-		}, &provider.Options{Width: 2, Timeout: time.Hour})
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		slow := spec(t)
-		slow.Group = "slow"
-		for range 10 {
-			wg.Go(func() { _ = c.Delete(t.Context(), nstance.Machine{ID: slow.ID, Owner: slow.Owner}) })
-			wg.Go(func() { _, _ = c.Create(t.Context(), slow) })
-		}
-		synctest.Wait()
-		start := time.Now()
-		_, err := c.Create(provider.Urgent(t.Context()), spec(t))
-		require.NoError(t, err)
-		require.Zero(t, time.Since(start))
-		_, err = c.Create(t.Context(), spec(t))
-		require.NoError(t, err)
-		require.Positive(t, time.Since(start))
-	})
-}
-
-func TestWidth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var now, most atomic.Int64
-		c := client(t, scripted{create: func(_ context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
-			most.Store(max(most.Load(), now.Add(1)))
-			<-time.After(time.Second)
-			now.Add(-1)
-			return nstance.Machine{ID: s.ID, Owner: s.Owner}, nil
-		}}, &provider.Options{Width: 4})
-		start := time.Now()
-		var wg sync.WaitGroup
-		for range 10 {
-			wg.Go(func() {
-				_, err := c.Create(t.Context(), spec(t))
-				require.NoError(t, err)
-			})
-		}
-		wg.Wait()
-		require.EqualValues(t, 4, most.Load())
-		require.Equal(t, 3*time.Second, time.Since(start))
 	})
 }
 

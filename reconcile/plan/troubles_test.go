@@ -171,7 +171,7 @@ func (w *world) calm() {
 	w.wishes++ // no age is limited any more
 	w.view.Frozen, w.undefined, w.view.Removing, w.view.Clock = false, false, false, ""
 	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0
-	w.view.Group.Rollout.HaltAfter = 0 // somebody would resume
+	w.view.Group.Rollout.HaltAfter = 0 // as if the rollout was resumed
 	if w.broken[w.view.Hash] {
 		w.template(true)
 	}
