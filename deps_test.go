@@ -79,6 +79,7 @@ var floors = []struct {
 	{"./cmd/nstance-agent", []string{"agent", "agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/sleep", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
 	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/files", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
 	{"./server/internal/address", belowRooms, clouds, "a room knows no other room and not the server"},
+	{"./server/internal/configuration", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/garbage", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/agents", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/groups", belowRooms, clouds, "a room knows no other room and not the server"},

@@ -30,7 +30,7 @@ func (s *Server) Addresses() Addresses {
 
 // bind returns where to listen.
 func (s *Server) bind() config.Bind {
-	b, own := s.config().Shard.Bind, s.opts.Bind
+	b, own := s.config.InForce().Shard.Bind, s.opts.Bind
 	return config.Bind{
 		HTTP: cmp.Or(own.HTTP, b.HTTP), Registration: cmp.Or(own.Registration, b.Registration),
 		Operator: cmp.Or(own.Operator, b.Operator), Agent: cmp.Or(own.Agent, b.Agent), Peer: cmp.Or(own.Peer, b.Peer),
@@ -41,7 +41,7 @@ func (s *Server) bind() config.Bind {
 // default that is the port that this server listens on: for clients at the movable
 // address of the leader, if there is one, else at this server's own.
 func (s *Server) advertised() Addresses {
-	a, own, conf := s.Addresses(), s.opts.Advertise, s.config().Shard
+	a, own, conf := s.Addresses(), s.opts.Advertise, s.config.InForce().Shard
 	adv, leader := conf.Advertise, leaderHost(conf.LeaderAddress)
 	for _, choice := range []struct {
 		to        *string
@@ -85,7 +85,7 @@ func (s *Server) serverAddresses() files.Server {
 // hostNames returns the names and addresses that options and configuration give
 // this server.
 func (s *Server) hostNames() []string {
-	conf, own := s.config().Shard, s.opts.Advertise
+	conf, own := s.config.InForce().Shard, s.opts.Advertise
 	names := []string{
 		s.opts.Host, string(s.bind().HTTP), string(own.Registration), string(own.Operator), string(own.Agent), string(own.Peer),
 		string(conf.Advertise.Registration), string(conf.Advertise.Operator), string(conf.Advertise.Agent), string(conf.Advertise.Peer),

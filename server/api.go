@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -10,16 +9,13 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/operators"
 )
 
 // newOperators returns what serves the operators' API.
 func (s *Server) newOperators() *operators.Service {
 	return operators.NewService(operators.Options{
-		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config, Now: s.opts.Now, Store: s.store, Events: s.cache,
+		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config.InForce, Now: s.opts.Now, Store: s.store, Events: s.cache,
 		Keys: s.keys, Ring: s.keys.Ring, Issuer: s.keys.Identity.Issuer,
 		Announce: s.announce, InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
 		LeaderAddress: s.leaderAddress, Standbys: s.peers.List,
@@ -67,54 +63,4 @@ func (s *Server) announce(id nstance.InstanceID, after time.Duration) error {
 		}
 	}
 	return can.Interrupt(id, "terminate", after)
-}
-
-// configurations implements operators.Configurations.
-type configurations struct {
-	s *Server
-	t *term
-}
-
-// Status implements operators.Configurations.
-func (c configurations) Status() operators.ConfigStatus {
-	held := c.t.accepts.waiting()
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	out := operators.ConfigStatus{Digest: c.s.conf.Digest(), LoadedAt: c.s.confAt, RefusedAt: c.s.refused.at, Refusal: c.s.refused.err}
-	if held != nil {
-		out.HeldDigest, out.HeldAt, out.HeldReason = held.Digest, held.At, held.Reason
-	}
-	return out
-}
-
-// InForce implements operators.Configurations.
-func (c configurations) InForce() (name, digest string, data []byte) {
-	p := c.s.proposed()
-	return p.Name, p.Digest, p.Data
-}
-
-// Parse implements operators.Configurations.
-func (c configurations) Parse(ctx context.Context, data []byte) (conf *config.Config, err error) {
-	if len(data) > 0 {
-		conf, err = config.ParseContext(ctx, "proposed configuration", data, c.s.opts.Kinds...)
-	} else {
-		conf, _, err = c.s.read(ctx)
-	}
-	if err == nil {
-		err = errors.Join(c.s.permitted(conf), groups.CheckAbilities(conf, provider.AbilitiesOf(c.s.provider)))
-	}
-	return conf, err
-}
-
-// Excess implements operators.Configurations.
-func (c configurations) Excess(conf *config.Config) (string, error) { return c.t.accepts.excess(conf) }
-
-// Refresh implements operators.Configurations.
-func (c configurations) Refresh(ctx context.Context, why string) (changed bool, err error) {
-	return c.s.refresh(ctx, why)
-}
-
-// Confirm implements operators.Configurations.
-func (c configurations) Confirm(ctx context.Context, digest, why string, dryRun bool) error {
-	return c.s.confirm(ctx, c.t, digest, why, dryRun)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/web"
 )
@@ -18,14 +19,11 @@ import (
 const (
 	attentionAddress    = "leader_address" // the shard's movable address is not this server's
 	attentionGarbage    = "garbage"        // objects without use are not deleted
-	attentionConfig     = "config"         // the configuration in force is not durable
 	attentionFiles      = "files"          // files of machines cannot be made
 	attentionGroups     = "groups_file"    // overlays cannot be read or written
-	attentionHeld       = "config_held"    // a configuration is held until it is confirmed
 	attentionJournal    = "journal"        // events are lost, or were
 	attentionKeys       = "keys"           // the cluster's keys cannot be read
 	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
-	attentionRefused    = "config_refused" // the latest configuration is invalid
 	attentionNotLeading = "not_leading"    // this server cannot lead
 )
 
@@ -34,8 +32,8 @@ func attentionKinds() []string {
 	kinds := append(reconcile.HoldKinds(),
 		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
 		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
-		attentionAddress, attentionGarbage, attentionConfig, attentionFiles, attentionGroups, attentionHeld, attentionJournal,
-		attentionKeys, attentionLookup, attentionRefused, attentionNotLeading,
+		configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
+		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotLeading,
 	)
 	slices.Sort(kinds)
 	return kinds
@@ -58,7 +56,7 @@ func (s *Server) attention() []reconcile.Attention {
 func (t *term) attention() []reconcile.Attention {
 	s := t.server
 	out := slices.Concat(
-		t.reconciler.Attention(), t.accepts.attention(), s.refusedConfig(), s.alarms.attention(s.opts.Now()),
+		t.reconciler.Attention(), t.config.Attention(), s.alarms.attention(s.opts.Now()),
 		entries(attentionGroups, "nstance-admin record show", t.groups.Problems()),
 		entries(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
 		entries(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
@@ -77,19 +75,6 @@ func entries(kind, remedy string, why []string) (out []reconcile.Attention) {
 		out = append(out, reconcile.Attention{Kind: kind, Subject: "shard", Why: w, Remedy: remedy})
 	}
 	return out
-}
-
-// refusedConfig lists the latest configuration if it was refused.
-func (s *Server) refusedConfig() []reconcile.Attention {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refused.err == nil {
-		return nil
-	}
-	return []reconcile.Attention{{
-		Kind: attentionRefused, Subject: "configuration", Since: s.refused.at, Why: "the latest configuration is refused: " + s.refused.err.Error(),
-		Remedy: "correct it, then nstance-admin config refresh",
-	}}
 }
 
 // attentionRows counts entries by kind for the status page, which has no login. Only

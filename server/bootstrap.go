@@ -62,7 +62,7 @@ func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string,
 	if rec.NonceKeyID == "" {
 		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
 	}
-	conf := b.s.config()
+	conf := b.s.config.InForce()
 	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
 		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: hash,
@@ -85,7 +85,7 @@ func (b bootstrap) authorities(rec *storage.Instance) string {
 }
 
 func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boot {
-	conf := b.s.config()
+	conf := b.s.config.InForce()
 	return files.Boot{Seen: files.Seen{
 		Instance: files.Instance{
 			ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType,

@@ -105,25 +105,6 @@ func TestConfigurationIsJournalled(t *testing.T) {
 	require.Empty(t, resp.GetEvents(), "it concerns every tenant")
 }
 
-// TestWithdrawnConfigurationsAreJournalled: also when another one stands in the
-// place of one that was held.
-func TestWithdrawnConfigurationsAreJournalled(t *testing.T) {
-	w := newWorld(t, setup{text: limited(t, "2", 4)})
-	eve := w.client(nstance.RoleAdmin, nstance.DefaultTenant)
-	api, by := eve.api(), "asked for by "+eve.who().Subject
-	require.Eventually(t, func() bool { return w.machines("default") == 4 }, eventually, time.Millisecond)
-	w.conf.set(limited(t, "2", 1), nil)
-	require.ErrorIs(t, w.refresh(api), nstance.Conflict)
-	first := w.configStatus(api).GetHeldDigest()
-	w.conf.set(limited(t, "2", 0), nil)
-	require.ErrorIs(t, w.refresh(api), nstance.Conflict)
-	second := w.configStatus(api).GetHeldDigest()
-	require.Len(t, w.told(api, ofType(nstance.EventConfigWithdrawn), first, by), 1)
-	w.conf.set(limited(t, "2", 3), nil)
-	require.NoError(t, w.refresh(api))
-	require.Len(t, w.told(api, ofType(nstance.EventConfigWithdrawn), second, by), 2)
-}
-
 // TestGroupChangesAreJournalled: with what is different, and who asked.
 func TestGroupChangesAreJournalled(t *testing.T) {
 	w := newWorld(t, setup{size: 1})

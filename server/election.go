@@ -17,7 +17,7 @@ import (
 func (s *Server) newPeers() *peers.Peers {
 	return peers.New(peers.Options{
 		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Log: s.log,
-		TTL:         func() time.Duration { return s.config().Shard.Election.TTL },
+		TTL:         func() time.Duration { return s.config.InForce().Shard.Election.TTL },
 		Address:     func() string { return s.advertised().Operator },
 		Certificate: func() (*tls.Certificate, error) { return s.keys.Certificate() },
 		Pool:        func() *x509.CertPool { return s.keys.Identity.Pool() },
@@ -35,7 +35,7 @@ func (s *Server) newPeers() *peers.Peers {
 
 // elect returns this server's part in the lease that it shares with others.
 func (s *Server) elect() (lease.Elector, error) {
-	conf, at := s.config(), s.advertised()
+	conf, at := s.config.InForce(), s.advertised()
 	return lease.New(s.store, conf.Shard.ID, &lease.Options{
 		Address: at.Operator, Registration: at.Registration, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
 		Watch: s.peers.Listen, Standby: s.peers.HasStandby, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
@@ -69,7 +69,7 @@ func (s *Server) leaderAddresses() (operator, registration string) {
 // marks returns the highest epoch that any of the shard's machines is marked with. It
 // is called where the lease is missing, as in a restored bucket.
 func (s *Server) marks(ctx context.Context) (top uint64, err error) {
-	conf := s.config()
+	conf := s.config.InForce()
 	client, err := provider.New(s.provider, &provider.Options{Timeout: conf.Shard.RequestTimeout, Log: s.log})
 	if err != nil {
 		return 0, err

@@ -32,7 +32,7 @@ func (t *term) newAddressKeeper() (*address.Keeper, error) {
 		return nil, err
 	}
 	return address.New(mover, address.Options{
-		Address: shard.LeaderAddress, TTL: shard.Election.TTL, Timeout: func() time.Duration { return s.config().Shard.RequestTimeout },
+		Address: shard.LeaderAddress, TTL: shard.Election.TTL, Timeout: func() time.Duration { return s.config.InForce().Shard.RequestTimeout },
 		Check: t.granted.Err, Relief: s.peers.HasRelief, Failed: s.peers.SetAddressFailed, Log: t.log,
 		Alarm: func(reason string, err error) {
 			e := nstance.Event{Type: nstance.EventAlarm, Time: s.opts.Now().UTC(), Reason: reason}

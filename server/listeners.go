@@ -68,7 +68,7 @@ type port struct {
 
 // listen opens every port, or none.
 func (s *Server) listen(ctx context.Context) (*listeners, error) {
-	bind, limits := s.bind(), s.config().Shard.Connections
+	bind, limits := s.bind(), s.config.InForce().Shard.Connections
 	l := &listeners{log: s.log, host: machineHost()}
 	g := ports.NewGate(limits, s.log)
 	var opened []net.Listener

@@ -34,7 +34,7 @@ func longestValidity(c *config.Config) (longest time.Duration) {
 // claimWorkload keeps a retired workload key trusted until certificates for files of
 // this shard have expired.
 func (t *term) claimWorkload(ctx context.Context, k registration.KeyEntry) {
-	until := k.Since.Add(registration.Settle + longestValidity(t.server.config()))
+	until := k.Since.Add(registration.Settle + longestValidity(t.server.config.InForce()))
 	if !k.UsedUntil.Before(until.Truncate(time.Second)) {
 		return
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/agents"
+	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/server/internal/operators"
@@ -37,10 +38,6 @@ import (
 
 // Version is the version of this software, shown to operators.
 const Version = version.Software
-
-// A Source fetches the shard's configuration: its name for error messages and
-// its bytes.
-type Source func(ctx context.Context) (name string, data []byte, err error)
 
 // Options configure a Server beside its required parts.
 type Options struct {
@@ -116,7 +113,6 @@ type Server struct {
 	store    storage.Store
 	dated    storage.Dated // what store knows of the time; nil: nothing
 	provider nstance.Provider
-	source   Source
 	log      *slog.Logger
 	elector  lease.Elector
 	metrics  *metrics.Metrics
@@ -124,6 +120,7 @@ type Server struct {
 	alarms   alarms
 	scratch  string // directory to remove with the cache; empty: none
 
+	config  *configuration.Reloader
 	own     *config.Config // as this process was started: where it listens, its provider, its election
 	keys    *keys.Keys
 	expiry  ports.Expiry
@@ -133,29 +130,17 @@ type Server struct {
 
 	operators *operators.Service
 
-	refreshing chan struct{} // has room for one: held while a configuration is considered
-
-	mu        sync.Mutex     // guards what follows
-	conf      *config.Config // in force
-	bytes     proposal       // what it was read from
-	confAt    time.Time      // when it was accepted
-	refused   refusal
+	mu        sync.Mutex
 	termError error // why the last term could not begin, or ended
 
 	term atomic.Pointer[term] // nil while this server does not lead
-}
-
-// refusal says why the latest configuration was not accepted, if it was not.
-type refusal struct {
-	at  time.Time
-	err error
 }
 
 // New returns a server for the shard that the configuration from source names,
 // with its truth in store and its machines at p. It reads and validates the
 // configuration, and opens the journal; nothing else happens before Run.
 func New(ctx context.Context, store storage.Store, p nstance.Provider, source Source, opts *Options) (*Server, error) {
-	s := &Server{store: store, provider: p, source: source, started: make(chan struct{}), refreshing: make(chan struct{}, 1)}
+	s := &Server{store: store, provider: p, started: make(chan struct{})}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -183,21 +168,21 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if err := s.opts.Kinds.Validate(); err != nil {
 		return nil, err
 	}
-	conf, as, err := s.read(ctx)
+	var err error
+	s.config, err = configuration.Open(ctx, configuration.Options{
+		Source: source, Store: s.store, Kinds: s.opts.Kinds, Now: s.opts.Now, Log: s.log,
+		CheckAbilities: func(c *config.Config) error { return groups.CheckAbilities(c, provider.AbilitiesOf(p)) },
+	})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := addressMover(p, conf.Shard); err != nil {
+	s.own = s.config.InForce()
+	if _, err := addressMover(p, s.own.Shard); err != nil {
 		return nil, err
 	}
-	if err := groups.CheckAbilities(conf, provider.AbilitiesOf(p)); err != nil {
-		return nil, err
-	}
-	if from := conf.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {
+	if from := s.own.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {
 		return nil, nstance.FieldError(secret.SourceField, "use store:", "this server was started without a source of secrets beside storage")
 	}
-	s.own = conf
-	s.force(conf, as)
 	if err := storage.Probe(ctx, store); err != nil {
 		return nil, err
 	}
@@ -258,7 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	wg.Go(func() { s.keys.Run(work) })
 	wg.Go(s.ports.serve)
 	s.campaign(ctx)
-	s.ports.shutdown(s.config().Shard.ShutdownTimeout)
+	s.ports.shutdown(s.config.InForce().Shard.ShutdownTimeout)
 	stop()
 	wg.Wait()
 	return nil
@@ -329,13 +314,6 @@ func (s *Server) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// config returns the configuration in force.
-func (s *Server) config() *config.Config {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conf
 }
 
 // standingBy is the error of a server that does not lead. It names the leader, if that

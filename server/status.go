@@ -25,7 +25,7 @@ func (s *Server) handler() http.Handler {
 // status returns what the status page shows. The page has no authentication: unless it
 // is configured to be full, it shows what operators of every tenant may see.
 func (s *Server) status(r *http.Request) web.Status {
-	conf := s.config()
+	conf := s.config.InForce()
 	out := web.Status{
 		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
 		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{},

@@ -18,6 +18,7 @@ import (
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/address"
 	"github.com/nstance-go/nstance/server/internal/agents"
+	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/garbage"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/operators"
@@ -40,7 +41,7 @@ type term struct {
 	registrar  *registration.Registrar
 	groups     *groups.Groups
 	agents     *agents.Agents
-	accepts    *acceptance
+	config     *configuration.Term
 	tuner      *tuner
 	records    *registrar.Records
 	collector  *garbage.Collector
@@ -56,17 +57,19 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		server: s, granted: granted, log: s.log, began: s.opts.Now(),
 		operators: s.operators.NewTerm(), quit: make(chan error, 1), done: make(chan struct{}),
 	}
-	t.accepts = newAcceptance(t)
-	if err := t.accepts.load(granted.Context()); err != nil {
+	var err error
+	t.config, err = s.config.Begin(granted.Context(), configuration.TermOptions{
+		Epoch: granted.Epoch(), Check: granted.Err, Journal: t.journal, Reread: s.opts.Reread, Changed: func() { t.tuner.tune() },
+	})
+	if err != nil {
 		return nil, err
 	}
-	t.conf = s.config()
+	t.conf = s.config.InForce()
 	t.drains = drain.New(&drain.Options{
 		Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) },
 		OnExecutors: func(tenant nstance.TenantID) { t.reconciler.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
 	})
 	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
-	var err error
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: owner,
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
@@ -92,16 +95,17 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	})
 	t.collector = garbage.New(s.store, garbage.Options{
 		Check: granted.Err, ClockRight: t.reconciler.ClockRight, Now: s.opts.Now, SettingCheck: s.opts.intervals.collectorCheck, Log: t.log,
-		Retention: func() time.Duration { return s.config().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
+		Retention: func() time.Duration { return s.config.InForce().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
 		Kinds: []garbage.Kind{{Prefix: storage.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: storage.OperatorPrefix, Ends: registrar.OperatorEnds}},
 	})
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{
-		Shard: t.conf.Shard.ID, Config: s.config, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
+		Shard: t.conf.Shard.ID, Config: s.config.InForce, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
 		Vault: vault.New(s.store, s.opts.Secrets), Secrets: s.secretSource(), Bound: t.bound, Journal: t.journal,
 		Published: func() { t.agents.GroupsChanged() },
 	})
+	t.config.Groups = t.groups
 	t.agents = agents.New(s.store, t.reconciler, t.drains, agents.Options{
-		Owner: owner, Config: s.config, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: Version, Log: t.log,
+		Owner: owner, Config: s.config.InForce, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: Version, Log: t.log,
 		Secrets: s.secretSource(), Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
 		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested,
 	})
@@ -113,7 +117,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.operators.TermOptions = operators.TermOptions{
 		Lease: granted, Began: t.began, Reconciler: t.reconciler, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
-		Configs: configurations{s, t}, Log: t.log, Verify: t.registrar.Verify, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
+		Configs: t.config, Log: t.log, Verify: t.registrar.Verify, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
 		Attention: t.attention,
 	}
 	t.address, err = t.newAddressKeeper()
@@ -151,7 +155,11 @@ func (t *term) run() error {
 	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.agents.Run(ctx) })
-	wg.Go(func() { t.accepts.follow(ctx) })
+	wg.Go(func() {
+		if t.reconciler.Await(ctx) == nil {
+			t.config.Run(ctx)
+		}
+	})
 	wg.Go(func() { t.keepAddress(ctx) })
 	wg.Go(func() { t.tuner.run(ctx) })
 	<-tried
@@ -161,7 +169,7 @@ func (t *term) run() error {
 // bound returns a context for one call: it ends with the term too, so that no
 // call keeps a shutdown waiting.
 func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, t.server.config().Shard.RequestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.server.config.InForce().Shard.RequestTimeout)
 	stop := context.AfterFunc(t.granted.Context(), cancel)
 	return ctx, func() { stop(); cancel() }
 }

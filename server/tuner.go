@@ -31,7 +31,7 @@ func newTuner(t *term) *tuner {
 func (u *tuner) tune() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	shard := u.t.server.config().Shard
+	shard := u.t.server.config.InForce().Shard
 	if shard.HealthInterval != u.interval {
 		u.signal()
 	}
@@ -44,7 +44,7 @@ func (u *tuner) tune() {
 func (u *tuner) learned(interval time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if shard := u.t.server.config().Shard; shard.HealthInterval == interval {
+	if shard := u.t.server.config.InForce().Shard; shard.HealthInterval == interval {
 		u.interval = interval
 		u.apply(shard)
 	}
@@ -85,7 +85,7 @@ func (u *tuner) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-u.wake:
-			interval := u.t.server.config().Shard.HealthInterval
+			interval := u.t.server.config.InForce().Shard.HealthInterval
 			if u.t.agents.Reconnect(interval, func(d time.Duration) bool { return u.pause(ctx, d) }) {
 				u.learned(interval)
 			}

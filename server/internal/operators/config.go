@@ -21,7 +21,7 @@ func (*Service) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfigStatusReq
 		return reason
 	}
 	status := c.term.Configs.Status()
-	resp := &apiv1.GetConfigStatusResponse{Digest: status.Digest, LoadedAt: wire.Time(status.LoadedAt)}
+	resp := &apiv1.GetConfigStatusResponse{Digest: status.Digest, LoadedAt: wire.Time(status.AcceptedAt)}
 	if status.HeldDigest != "" {
 		resp.HeldDigest, resp.HeldAt, resp.HeldReason = status.HeldDigest, wire.Time(status.HeldAt), forAdmin(status.HeldReason)
 	}
@@ -33,7 +33,7 @@ func (*Service) GetConfigStatus(ctx context.Context, _ *apiv1.GetConfigStatusReq
 
 // GetConfig implements the RPC.
 func (*Service) GetConfig(ctx context.Context, _ *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
-	name, digest, data := callerOf(ctx).term.Configs.InForce()
+	name, digest, data := callerOf(ctx).term.Configs.Document()
 	if len(data) > maxRecord {
 		return nil, nstance.Errorf(nstance.Invalid, "the configuration has %d bytes, more than an answer holds: read it from %s", len(data), name)
 	}

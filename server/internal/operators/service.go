@@ -66,7 +66,7 @@ type TermOptions struct {
 	Groups     groupEditor
 	Agents     agentSessions
 	Records    operatorRecords
-	Configs    Configurations
+	Configs    configurations
 	Log        *slog.Logger
 
 	// Verify fails where a certificate has been revoked or superseded.
@@ -112,12 +112,12 @@ type operatorRecords interface {
 	Unused(set string) func(context.Context, registration.KeyEntry) error
 }
 
-// Configurations are the configuration in force and those that are proposed.
-type Configurations interface {
+// configurations are the configuration in force and those that are proposed.
+type configurations interface {
 	// Status returns which configuration is in force, held and refused.
-	Status() ConfigStatus
-	// InForce returns the configuration in force as it was read.
-	InForce() (name, digest string, data []byte)
+	Status() config.Status
+	// Document returns the configuration in force as it was read.
+	Document() (name, digest string, data []byte)
 	// Parse returns the configuration in data or, if that is empty, the one that a
 	// refresh would read. Fails as a refresh with it would.
 	Parse(ctx context.Context, data []byte) (*config.Config, error)
@@ -128,19 +128,6 @@ type Configurations interface {
 	Refresh(ctx context.Context, why string) (changed bool, err error)
 	// Confirm puts the held configuration in force.
 	Confirm(ctx context.Context, digest, why string, dryRun bool) error
-}
-
-// A ConfigStatus says which configuration is in force, held and refused. Zero times
-// mean: none.
-type ConfigStatus struct {
-	Digest   string
-	LoadedAt time.Time
-
-	HeldDigest, HeldReason string
-	HeldAt                 time.Time
-
-	RefusedAt time.Time
-	Refusal   error
 }
 
 // A Term is what operators work with while this server leads.

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A Source fetches the shard's configuration: its name for error messages and
+// its bytes.
+type Source func(ctx context.Context) (name string, data []byte, err error)
+
+// FileSource reads the configuration from a local file.
+func FileSource(path string) Source {
+	return func(context.Context) (string, []byte, error) {
+		data, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return path, nil, nstance.Errorf(nstance.NotFound, "configuration: %w", err)
+		case errors.Is(err, fs.ErrPermission):
+			return path, nil, nstance.Errorf(nstance.Denied, "configuration: %w", err)
+		case err != nil:
+			return path, nil, nstance.Errorf(nstance.Unavailable, "configuration: %w", err)
+		}
+		return path, data, nil
+	}
+}
+
+// StoreSource reads the configuration of a shard from storage.
+func StoreSource(store storage.Store, shard nstance.ShardID) Source {
+	key := storage.ConfigKey(shard)
+	return func(ctx context.Context) (string, []byte, error) {
+		obj, err := store.Get(ctx, key)
+		return key, obj.Data, err
+	}
+}
+
+// Refresh reads the configuration again. The leader puts it in force; a standby only
+// checks it, and proposes it when it leads. A configuration that is refused changes
+// nothing: the one in force stays, and the refusal is reported by GetConfigStatus. What
+// needs a restart is refused by name. One that would change more than shard.max_change
+// permits is held: that fails with Conflict and says how to confirm it. One call works
+// at a time, so that the newest configuration stays.
+//
+// Images are looked for and user data is fetched again too, after it returns.
+func (s *Server) Refresh(ctx context.Context) (changed bool, err error) {
+	if t := s.term.Load(); t != nil {
+		return t.config.Refresh(ctx, "a refresh of this server was requested")
+	}
+	return false, s.config.CheckSource(ctx)
+}
