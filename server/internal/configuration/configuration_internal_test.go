@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,13 +27,15 @@ type server struct {
 	*Term
 	t       *testing.T
 	store   *storagetest.Faulty
-	text    string // at the source
-	readErr error  // of the source
-	reads   int
 	termErr error
 	impact  reconcile.Impact // of each change
 	events  []nstance.Event
 	inForce []string // digests, in the order in which groups were told
+
+	mu      sync.Mutex
+	text    string // at the source
+	readErr error  // of the source
+	reads   int
 }
 
 func (s *server) LookUpTypes(context.Context, *config.Config)     {}
@@ -42,9 +45,19 @@ func (s *server) Publish()                                        { s.inForce = 
 func (s *server) SettleSoon()                                     {}
 func (s *server) RefreshLookups()                                 {}
 func (s *server) read(context.Context) (string, []byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.reads++
 	return "shard.jsonc", []byte(s.text), s.readErr
 }
+
+// set changes what the source has.
+func (s *server) set(text string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text, s.readErr, s.reads = text, err, 0
+}
+
 func (s *server) journalled(typ nstance.EventType) (reasons []string) {
 	for _, e := range s.events {
 		if e.Type == typ {
@@ -91,7 +104,7 @@ func newStore() *storagetest.Faulty { return storagetest.NewFaulty(storage.NewMe
 
 // refresh puts text at the source and refreshes.
 func (s *server) refresh(text string) (changed bool, err error) {
-	s.text = text
+	s.set(text, nil)
 	return s.Refresh(s.t.Context(), "test")
 }
 
@@ -276,10 +289,9 @@ func TestRefusal(t *testing.T) {
 	}
 	require.Len(t, s.journalled(nstance.EventConfigRefused), 1, "once")
 	require.Equal(t, []string{AttentionRefused}, s.kinds())
-	s.readErr = nstance.Unavailable
-	_, err := s.refresh("{")
+	s.set("", nstance.Unavailable)
+	_, err := s.Refresh(t.Context(), "test")
 	require.ErrorIs(t, err, nstance.Unavailable)
-	s.readErr = nil
 	_, err = s.refresh("{")
 	require.Error(t, err)
 	require.Len(t, s.journalled(nstance.EventConfigRefused), 1, "an unreachable source is no decision")
@@ -324,17 +336,21 @@ func TestOneIsConsideredAtATime(t *testing.T) {
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := started(t, newStore(), textOf(4))
-		s.text, s.reads, s.readErr = textOf(3), 0, nstance.Unavailable
+		s.set(textOf(3), nstance.Unavailable)
 		go s.Run(t.Context())
-		pass := func(d time.Duration) { sleep.For(t.Context(), d); synctest.Wait() }
-		pass(16 * time.Second)
-		require.Equal(t, 4, s.reads, "every 5 s while the source is unavailable")
-		s.readErr = nil
+		pass := func(d time.Duration) (reads int) {
+			sleep.For(t.Context(), d)
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.reads
+		}
+		require.Equal(t, 4, pass(16*time.Second), "every 5 s while the source is unavailable")
+		s.set(textOf(3), nil)
 		pass(5 * time.Second)
 		require.Equal(t, 3, s.size())
-		s.text = textOf(2)
-		pass(70 * time.Second)
+		s.set(textOf(2), nil)
+		require.Equal(t, 1, pass(67*time.Second), "after 54 to 66 s")
 		require.Equal(t, 2, s.size())
-		require.Equal(t, 6, s.reads, "after 54 to 66 s")
 	})
 }
