@@ -78,6 +78,17 @@ func (r *remote) with(ctx context.Context, fn func(c *client) error) error {
 	return fn(c)
 }
 
+// withInstance runs fn with a client and the ID that arg stands for.
+func (r *remote) withInstance(ctx context.Context, arg string, fn func(c *client, id nstance.InstanceID) error) error {
+	return r.with(ctx, func(c *client) error {
+		id, err := c.instanceID(ctx, arg)
+		if err != nil {
+			return err
+		}
+		return fn(c, id)
+	})
+}
+
 // connect finds the server that leads, and renews the certificate if two
 // thirds of its life are over. A renewal that fails is no failure of the
 // command, as long as the certificate is good.

@@ -160,11 +160,7 @@ executor of that drain is an operator: see "drain watch".`,
 		if failed {
 			req.Outcome = string(nstance.OutcomeFailed)
 		}
-		return r.with(cmd.Context(), func(c *client) error {
-			id, err := c.instanceID(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			req.Id = string(id)
 			resp, err := c.acknowledge(cmd.Context(), req, dryRun)
 			if err != nil {

@@ -113,11 +113,7 @@ func (p *program) instanceGetCommand() *cobra.Command {
 	}
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			id, err := c.instanceID(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			s, err := c.instanceHistory(cmd.Context(), id)
 			if err != nil {
 				return seek(err)
@@ -277,11 +273,7 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			id, err := c.instanceID(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			how := "drains it, then deletes it"
 			if noDrain {
 				how = "deletes it without a drain"
@@ -312,11 +304,7 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			id, err := c.instanceID(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			if err := p.approve(cmd.Context(), c, id, yes || dryRun, "drains it, then deletes it"); err != nil {
 				return err
 			}

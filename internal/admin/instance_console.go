@@ -26,11 +26,7 @@ func (p *program) instanceConsoleCommand() *cobra.Command {
 	}
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			id, err := c.instanceID(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			resp, err := c.GetConsoleOutput(cmd.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
 			if err != nil {
 				return err

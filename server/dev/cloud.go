@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"errors"
+	"iter"
 	"net"
 	"strings"
 	"time"
@@ -157,14 +158,18 @@ func (c *localCloud) drains(id nstance.InstanceID) int { return c.home.drains(id
 func (c *localCloud) crash(id nstance.InstanceID) error { return c.Kill(id) }
 
 func (c *localCloud) machines(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
-	var out []nstance.Machine
-	for m, err := range c.List(ctx, owner) {
+	return collect(c.List(ctx, owner))
+}
+
+// collect returns all machines of a listing.
+func collect(listed iter.Seq2[nstance.Machine, error]) (all []nstance.Machine, err error) {
+	for m, err := range listed {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, m)
+		all = append(all, m)
 	}
-	return out, nil
+	return all, nil
 }
 
 func (c *localCloud) front() *gate { return c.gate }

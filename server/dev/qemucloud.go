@@ -149,14 +149,7 @@ func (c *qemuCloud) crash(id nstance.InstanceID) error {
 }
 
 func (c *qemuCloud) machines(ctx context.Context, owner nstance.Owner) ([]nstance.Machine, error) {
-	var out []nstance.Machine
-	for m, err := range c.List(ctx, owner) {
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, m)
-	}
-	return out, nil
+	return collect(c.List(ctx, owner))
 }
 
 func (c *qemuCloud) front() *gate { return c.gate }

@@ -1,8 +1,6 @@
 package operators
 
 import (
-	"context"
-	"io"
 	"log/slog"
 	"net"
 	"testing"
@@ -10,13 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/test/slowpeer"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -24,37 +22,13 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// These tests are inside the package because peers that do not read are made
-// of streams here: over a socket they first have to fill buffers of megabytes.
-
-// A deaf stream takes a message only when told to.
-type deaf[Req, Res any] struct {
-	grpc.ServerStream
-	ctx  context.Context
-	take chan struct{} // one message each; closed: all of them
-	gone chan struct{} // closed: the connection is
-	sent []*Res
-}
-
-func (d *deaf[Req, Res]) Context() context.Context { return d.ctx }
-func (d *deaf[Req, Res]) Recv() (*Req, error)      { <-d.gone; return nil, io.ErrUnexpectedEOF }
-func (d *deaf[Req, Res]) Send(m *Res) error {
-	select {
-	case <-d.take:
-		d.sent = append(d.sent, m)
-		return nil
-	case <-d.gone:
-		return io.ErrUnexpectedEOF
-	}
-}
-
 type (
-	deafWatcher      = deaf[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse]
-	deafGroupWatcher = deaf[apiv1.WatchGroupsRequest, apiv1.WatchGroupsResponse]
+	slowWatcher      = slowpeer.Stream[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse]
+	slowGroupWatcher = slowpeer.Stream[apiv1.WatchGroupsRequest, apiv1.WatchGroupsResponse]
 )
 
 // quietTerm returns a term in which nothing happens, and a watcher's stream.
-func quietTerm(t *testing.T) (*Term, *deafWatcher, *lease.Lease) {
+func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	store := storage.NewMemory()
 	elector, err := lease.New(store, "s1", &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
 	require.NoError(t, err)
@@ -68,9 +42,9 @@ func quietTerm(t *testing.T) (*Term, *deafWatcher, *lease.Lease) {
 	tm := o.NewTerm()
 	tm.TermOptions = TermOptions{Lease: granted, Reconciler: r, Drains: drain.New(nil), Log: slog.New(slog.DiscardHandler)}
 	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
-	d := &deafWatcher{take: make(chan struct{}), gone: make(chan struct{})}
-	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.gone}}})
-	d.ctx = o.WithCaller(ctx, nstance.Identity{Role: nstance.RoleAdmin, Issuer: "key"}, tm)
+	d := slowpeer.New[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse](t.Context())
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.Gone}}})
+	d.Ctx = o.WithCaller(ctx, nstance.Identity{Role: nstance.RoleAdmin, Issuer: "key"}, tm)
 	return tm, d, elector
 }
 
@@ -95,13 +69,13 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			ended := make(chan error, 1)
 			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
-			d.take <- struct{}{} // the end of the snapshot
+			d.Read <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
 				tm.events.publish("default", watched{event: nstance.Event{Type: nstance.EventAlarm}})
 			}
 			synctest.Wait()
-			close(d.take)
+			close(d.Read)
 			err := <-ended
 			require.ErrorIs(t, err, nstance.Unavailable)
 			require.ErrorContains(t, err, "behind")
@@ -111,16 +85,16 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 	t.Run("and one of groups likewise", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tm, d, elector := quietTerm(t)
-			of := &deafGroupWatcher{ctx: d.ctx, take: d.take, gone: d.gone}
+			of := &slowGroupWatcher{Ctx: d.Ctx, Read: d.Read, Gone: d.Gone}
 			ended := make(chan error, 1)
 			go func() { ended <- (&Service{}).WatchGroups(&apiv1.WatchGroupsRequest{}, of) }()
-			of.take <- struct{}{} // the end of the snapshot
+			of.Read <- struct{}{} // the end of the snapshot
 			synctest.Wait()
 			for range 20 { // more than are kept
 				tm.groupFeeds.publish("default", groupChange{gone: true})
 			}
 			synctest.Wait()
-			close(of.take)
+			close(of.Read)
 			err := <-ended
 			require.ErrorIs(t, err, nstance.Unavailable)
 			require.ErrorContains(t, err, "behind")
@@ -133,7 +107,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			ended := make(chan error, 1)
 			began := time.Now()
 			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
-			<-d.gone
+			<-d.Gone
 			require.Equal(t, ports.SendTimeout, time.Since(began))
 			require.Error(t, <-ended)
 			require.NoError(t, elector.Resign(t.Context()))
@@ -144,7 +118,7 @@ func TestWatcherThatDoesNotRead(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			ended := make(chan error, 1)
 			go func() { ended <- (&Service{}).WatchInstanceEvents(&apiv1.WatchInstanceEventsRequest{}, d) }()
-			d.take <- struct{}{}
+			d.Read <- struct{}{}
 			tm.events.publish("default", watched{event: nstance.Event{Type: nstance.EventAlarm}})
 			synctest.Wait() // it is stuck in Send now
 			began := time.Now()
