@@ -29,6 +29,14 @@ func (n Notice) Tightens(known Notice) bool {
 	return !n.Deadline.IsZero() && (known.Deadline.IsZero() || n.Deadline.Before(known.Deadline.Add(-deadlineSlack)))
 }
 
+// Repeats reports whether n adds nothing to known, an earlier form of it. It is the
+// one rule for that, of agents and servers: deadlines only tighten, and the present
+// measurement of an unchanged deadline differs a little from the earlier one.
+func (n Notice) Repeats(known Notice) bool {
+	return n.EventID == known.EventID && n.Kind == known.Kind && n.Action == known.Action && n.Source == known.Source &&
+		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && !n.Tightens(known)
+}
+
 // A NoticeKind says what a notice means for the machine.
 type NoticeKind string
 

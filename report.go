@@ -15,7 +15,7 @@ type Report struct {
 	TerminationNotice *TerminationNotice `json:"termination_notice,omitempty"` // the most urgent of Notices
 	OneMinute         Usage              `json:"one_minute"`
 	ConfigHash        string             `json:"config_hash,omitempty"` // runtime hash last applied
-	Notices           []Notice           `json:"notices,omitempty"`     // every standing notice
+	Notices           []Notice           `json:"notices,omitempty"`     // that stand, and withdrawn ones until that is acknowledged
 	Probes            []ProbeResult      `json:"probes,omitempty"`
 	CanDrain          bool               `json:"can_drain,omitempty"`   // the agent has a drain hook
 	Files             []FileStatus       `json:"files,omitempty"`       // every file that the server sent

@@ -17,8 +17,8 @@
 //
 // # Session
 //
-// A session is disposable. Standing notices and drain results stay in an outbox
-// until a server has acknowledged them. After any failure the agent reconnects,
+// A session is disposable. Standing notices, and drain results until a server has
+// acknowledged them, stay in an outbox. After any failure the agent reconnects,
 // with jitter, to the next address.
 //
 // # Files

@@ -63,7 +63,7 @@ func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(n nstance.
 	defer timer.Stop()
 	for {
 		var (
-			due  *item
+			due  *standingNotice
 			n    nstance.Notice
 			left time.Duration
 			wait time.Duration
@@ -71,7 +71,7 @@ func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(n nstance.
 		m.do(func(o *outbox) {
 			now := m.now()
 			if due, wait = o.overdue(now); due != nil {
-				n, left = *due.notice, fallbackTime(*due.notice, due.clock(now))
+				n, left = due.Notice, fallbackTime(due.Notice, due.clock(now))
 			}
 		})
 		if due != nil {

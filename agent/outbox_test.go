@@ -2,6 +2,7 @@ package agent // the outbox is plain data: what it promises is tested without a 
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -18,111 +20,155 @@ func reclaim(id string) nstance.Notice {
 		Deadline: noon.Add(2 * time.Minute), DetectedAt: noon}
 }
 
-// due returns the numbers of all messages that are due.
-func due(o *outbox, now time.Time) (numbers []uint64) {
+// due returns all messages that are due.
+func due(o *outbox, now time.Time) (messages []*apiv1.ConnectRequest) {
 	for {
 		m, _ := o.next(now)
 		if m == nil {
-			return numbers
+			return messages
 		}
-		numbers = append(numbers, m.GetNumber())
+		messages = append(messages, m)
 	}
 }
 
+// said returns what a set says of each notice: its event, whether it is acknowledged (+) and cancelled (-).
+func said(set *apiv1.StandingNotices) (all []string) {
+	for _, n := range set.GetNotices() {
+		text := n.GetEventId()
+		if slices.Contains(set.GetAcknowledged(), n.GetEventId()) {
+			text += "+"
+		}
+		if n.GetCancelled() {
+			text += "-"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
 func TestOutboxNotices(t *testing.T) {
-	t.Run("a notice is due at once and again until it is acknowledged", func(t *testing.T) {
+	t.Run("the notices are due at once and again until they are acknowledged", func(t *testing.T) {
 		var o outbox
 		require.True(t, o.observe(reclaim("a"), noon))
 		m, _ := o.next(noon)
-		require.Equal(t, "a", m.GetNotice().GetEventId())
+		require.Equal(t, []string{"a"}, said(m.GetNotices()))
 		require.EqualValues(t, 1, m.GetNumber())
+		require.EqualValues(t, 1, m.GetNotices().GetRevision())
 
 		m, wait := o.next(noon.Add(time.Second))
 		require.Nil(t, m)
 		require.Equal(t, 4*time.Second, wait)
-		require.Equal(t, []uint64{2}, due(&o, noon.Add(5*time.Second)))
+		again := due(&o, noon.Add(5*time.Second))
+		require.Len(t, again, 1)
+		require.EqualValues(t, 2, again[0].GetNumber())
+		require.EqualValues(t, 1, again[0].GetNotices().GetRevision(), "the same notices")
 
-		o.ack(1) // the first sending counts, though there was a second
+		o.ackNotices(1)
 		require.Empty(t, due(&o, noon.Add(time.Hour)))
+	})
+	t.Run("a report sends them too", func(t *testing.T) {
+		var o outbox
+		o.observe(reclaim("a"), noon)
+		require.Equal(t, []string{"a"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
+		require.Empty(t, due(&o, noon))
+		require.Len(t, due(&o, noon.Add(5*time.Second)), 1, "it was not acknowledged")
 	})
 	t.Run("an acknowledged notice goes on standing", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		due(&o, noon)
-		o.ack(1)
+		o.ackNotices(1)
 		require.Len(t, o.standing(), 1)
-		require.Len(t, o.sendReport(nstance.Report{}, noon).GetReport().GetNotices(), 1)
+		require.Equal(t, []string{"a+"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
 	})
-	t.Run("a new session owes what was not acknowledged, from number 1", func(t *testing.T) {
+	t.Run("each session begins with all notices, from number 1", func(t *testing.T) {
+		var o outbox
+		o.observe(reclaim("a"), noon)
+		due(&o, noon)
+		o.ackNotices(1)
+		o.observe(reclaim("b"), noon)
+		due(&o, noon)
+		o.begin()
+		m, _ := o.next(noon)
+		require.Equal(t, []string{"a+", "b"}, said(m.GetNotices()))
+		require.EqualValues(t, 1, m.GetNumber())
+		o.ackNotices(2)
+		require.Empty(t, due(&o, noon.Add(time.Hour)))
+		o.begin()
+		require.Len(t, due(&o, noon), 1, "acknowledged or not: the server may be another one")
+	})
+	t.Run("a revision acknowledges all before it, and none after it", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		o.observe(reclaim("b"), noon)
-		due(&o, noon)
-		o.ack(1)
-		o.begin()
-		m, _ := o.next(noon)
-		require.Equal(t, "b", m.GetNotice().GetEventId())
-		require.EqualValues(t, 1, m.GetNumber())
-		o.ack(2) // of the old session: means nothing now
-		require.NotEmpty(t, due(&o, noon.Add(time.Minute)))
+		o.observe(reclaim("c"), noon)
+		o.ackNotices(2)
+		require.Equal(t, []string{"a+", "b+", "c"}, said(due(&o, noon)[0].GetNotices()))
+		o.ackNotices(1)
+		require.EqualValues(t, 2, o.ackedRevision, "an older acknowledgement takes nothing back")
+		o.ackNotices(99)
+		o.observe(reclaim("d"), noon)
+		require.Equal(t, []string{"a+", "b+", "c+", "d"}, said(due(&o, noon)[0].GetNotices()), "a revision that was never sent")
 	})
-	t.Run("the same announcement again is no news", func(t *testing.T) {
+	t.Run("the same announcement again changes nothing", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		due(&o, noon)
-		o.ack(1)
-		again := reclaim("a")
-		again.DetectedAt = noon.Add(time.Second)
-		require.False(t, o.observe(again, noon.Add(time.Second)))
+		o.ackNotices(1)
+		for _, later := range []time.Duration{0, -time.Second, time.Hour} {
+			again := reclaim("a")
+			again.DetectedAt = noon.Add(time.Second)
+			again.Deadline = again.Deadline.Add(later)
+			require.False(t, o.observe(again, noon.Add(time.Second)))
+		}
 		require.Empty(t, due(&o, noon.Add(time.Second)))
-		require.Equal(t, noon, o.standing()[0].DetectedAt)
+		require.Equal(t, []nstance.Notice{reclaim("a")}, o.standing())
 	})
-	t.Run("a changed deadline is owed again", func(t *testing.T) {
+	t.Run("an earlier deadline is due again", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		due(&o, noon)
-		o.ack(1)
+		o.ackNotices(1)
 		sooner := reclaim("a")
-		sooner.Deadline = noon.Add(time.Minute)
+		sooner.Deadline, sooner.DetectedAt = noon.Add(time.Minute), noon.Add(time.Second)
 		require.True(t, o.observe(sooner, noon))
-		require.Equal(t, []uint64{2}, due(&o, noon))
-		o.ack(1) // is for the old form
+		m, _ := o.next(noon)
+		require.EqualValues(t, 2, m.GetNotices().GetRevision())
+		require.Equal(t, []string{"a"}, said(m.GetNotices()))
+		require.Equal(t, noon, o.standing()[0].DetectedAt)
+		o.ackNotices(1) // is for the old form
 		require.NotEmpty(t, due(&o, noon.Add(time.Minute)))
 	})
-	t.Run("a withdrawn notice is told and then over", func(t *testing.T) {
+	t.Run("a withdrawn notice is sent until that is acknowledged", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		due(&o, noon)
+		o.ackNotices(1)
 		gone := reclaim("a")
 		gone.Cancelled = true
 		require.True(t, o.observe(gone, noon))
 		require.Empty(t, o.standing())
-		m, _ := o.next(noon)
-		require.True(t, m.GetNotice().GetCancelled())
-		o.ack(m.GetNumber())
-		require.Empty(t, o.items)
+		o.ackNotices(1) // is for the notice
+		o.begin()
+		require.Equal(t, []string{"a-"}, said(due(&o, noon)[0].GetNotices()))
+		require.Equal(t, []string{"a-"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
+		o.ackNotices(2)
+		require.Empty(t, o.notices)
+		require.Nil(t, o.sendReport(nstance.Report{}, noon).GetReport().GetNotices())
 	})
 	t.Run("there is a bound, and what dooms the machine is kept", func(t *testing.T) {
 		var o outbox
-		for i := range maxNotices {
+		for i := range wire.MaxNotices {
 			n := reclaim(fmt.Sprint("m", i))
 			n.Kind = nstance.Maintenance
 			require.True(t, o.observe(n, noon))
 		}
-		for i := range maxNotices {
+		for i := range wire.MaxNotices {
 			require.True(t, o.observe(reclaim(fmt.Sprint("r", i)), noon))
 		}
 		require.False(t, o.observe(reclaim("one more"), noon))
-		require.Len(t, o.items, maxNotices)
+		require.Len(t, o.notices, wire.MaxNotices)
 		require.Equal(t, nstance.Reclaim, o.standing()[0].Kind)
-	})
-	t.Run("what dooms the machine comes first in a report", func(t *testing.T) {
-		var o outbox
-		n := reclaim("m")
-		n.Kind = nstance.Rebalance
-		o.observe(n, noon)
-		o.observe(reclaim("r"), noon)
-		require.Equal(t, "r", o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()[0].GetEventId())
 	})
 }
 
@@ -149,17 +195,17 @@ func TestOutboxSendsDurations(t *testing.T) {
 	o.observe(none, noon)
 	now := noon.Add(7 * time.Second)
 	m, _ := o.next(now)
-	for _, n := range append(o.sendReport(nstance.Report{}, now).GetReport().GetNotices(), m.GetNotice()) {
-		require.Equal(t, 7*time.Second, n.GetSinceDetected().AsDuration())
-		if n.GetEventId() == "b" {
-			require.Nil(t, n.GetTimeLeft())
-			continue
+	for _, set := range []*apiv1.StandingNotices{m.GetNotices(), o.sendReport(nstance.Report{}, now).GetReport().GetNotices()} {
+		require.Len(t, set.GetNotices(), 2)
+		for _, n := range set.GetNotices() {
+			require.Equal(t, 7*time.Second, n.GetSinceDetected().AsDuration())
 		}
-		require.Equal(t, 113*time.Second, n.GetTimeLeft().AsDuration())
+		require.Equal(t, 113*time.Second, set.GetNotices()[0].GetTimeLeft().AsDuration())
+		require.Nil(t, set.GetNotices()[1].GetTimeLeft())
 	}
 	late, _ := o.next(noon.Add(3 * time.Minute))
-	require.Equal(t, "a", late.GetNotice().GetEventId(), "sent again")
-	require.Equal(t, -time.Minute, late.GetNotice().GetTimeLeft().AsDuration())
+	require.Equal(t, "a", late.GetNotices().GetNotices()[0].GetEventId(), "sent again")
+	require.Equal(t, -time.Minute, late.GetNotices().GetNotices()[0].GetTimeLeft().AsDuration())
 }
 
 func TestOutboxResults(t *testing.T) {
@@ -169,11 +215,14 @@ func TestOutboxResults(t *testing.T) {
 		var o outbox
 		o.result(result(7))
 		require.Len(t, due(&o, noon), 1)
+		_, wait := o.next(noon.Add(time.Second))
+		require.Equal(t, 4*time.Second, wait)
+		require.Len(t, due(&o, noon.Add(5*time.Second)), 1)
 		o.begin()
 		m, _ := o.next(noon)
 		require.EqualValues(t, 7, m.GetDrainResult().GetGeneration())
-		o.ack(m.GetNumber())
-		require.Empty(t, o.items)
+		o.ack(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: 7}})
+		require.Empty(t, o.results)
 	})
 	t.Run("one generation is owed once", func(t *testing.T) {
 		var o outbox
@@ -186,8 +235,8 @@ func TestOutboxResults(t *testing.T) {
 		for g := range uint64(10) {
 			o.result(result(g))
 		}
-		require.Len(t, o.items, maxResults)
-		require.EqualValues(t, 9, o.items[maxResults-1].result.GetGeneration())
+		require.Len(t, o.results, maxResults)
+		require.EqualValues(t, 9, o.results[maxResults-1].GetGeneration())
 	})
 }
 
@@ -200,7 +249,7 @@ func TestOutboxOverdue(t *testing.T) {
 		require.Equal(t, 4*time.Second, wait)
 		due, _ = o.overdue(noon.Add(5 * time.Second))
 		require.NotNil(t, due)
-		require.Equal(t, "a", due.notice.EventID)
+		require.Equal(t, "a", due.EventID)
 		due, wait = o.overdue(noon.Add(time.Hour))
 		require.Nil(t, due)
 		require.Zero(t, wait)
@@ -209,7 +258,7 @@ func TestOutboxOverdue(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
 		due(&o, noon)
-		o.ack(1)
+		o.ackNotices(1)
 		sooner := reclaim("a")
 		sooner.Deadline = noon.Add(time.Minute)
 		o.observe(sooner, noon)
@@ -229,17 +278,23 @@ func TestOutboxOverdue(t *testing.T) {
 func TestOutboxReports(t *testing.T) {
 	t.Run("the last report is the last acknowledged one", func(t *testing.T) {
 		var o outbox
+		ack := func(m *apiv1.ConnectRequest) {
+			o.ack(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_Report{Report: m.GetNumber()}})
+		}
 		m := o.sendReport(nstance.Report{}, noon)
 		require.Zero(t, o.lastReport)
-		o.ack(m.GetNumber())
+		ack(m)
+		require.Equal(t, noon, o.lastReport)
+		o.sendReport(nstance.Report{}, noon.Add(time.Minute))
+		ack(m)
 		require.Equal(t, noon, o.lastReport)
 	})
 	t.Run("numbers grow over all kinds of message", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaim("a"), noon)
-		require.EqualValues(t, 1, o.sendReport(nstance.Report{}, noon).GetNumber())
 		m, _ := o.next(noon)
-		require.EqualValues(t, 2, m.GetNumber())
+		require.EqualValues(t, 1, m.GetNumber())
+		require.EqualValues(t, 2, o.sendReport(nstance.Report{}, noon).GetNumber())
 		require.EqualValues(t, 3, o.sendGoodbye("x").GetNumber())
 	})
 }

@@ -84,7 +84,7 @@ func TestNotices(t *testing.T) {
 			n := reclaimIn(2 * time.Minute)
 			m.notice <- n
 			began := time.Now()
-			got := v.until(t, isNotice).GetNotice()
+			got := noticesOf(v.until(t, isNotice))[0]
 			require.Equal(t, began, time.Now(), "nothing waited")
 			require.Equal(t, "event-1", got.GetEventId())
 			require.True(t, n.Deadline.Equal(got.GetDeadline().AsTime()))
@@ -100,10 +100,13 @@ func TestNotices(t *testing.T) {
 			for range 3 {
 				require.False(t, isNotice(v.until(t, func(m *apiv1.ConnectRequest) bool { return isReport(m) || isNotice(m) })))
 			}
-			require.Len(t, v.until(t, isReport).GetReport().GetNotices(), 1)
+			require.Len(t, noticesOf(v.until(t, isReport)), 1)
 			v.end <- status.Error(codes.Unavailable, "restart")
-			first := s.next().until(t, func(*apiv1.ConnectRequest) bool { return true })
-			require.Len(t, first.GetReport().GetNotices(), 1, "the first report of the next session")
+			v = s.next()
+			first := v.until(t, func(*apiv1.ConnectRequest) bool { return true })
+			require.True(t, isNotice(first), "the first message of the next session")
+			require.Equal(t, []string{"event-1"}, first.GetNotices().GetAcknowledged())
+			require.Len(t, noticesOf(v.until(t, isReport)), 1, "its first report")
 			require.Len(t, a.Status().Notices, 1)
 		})
 	})
@@ -120,8 +123,7 @@ func TestNotices(t *testing.T) {
 			require.Equal(t, 5*time.Second, time.Since(began))
 			v.end <- status.Error(codes.Unavailable, "restart")
 			v = s.next()
-			last := v.until(t, isNotice)
-			v.ack(last.GetNumber())
+			v.ack(v.until(t, isNotice))
 			after(time.Minute)
 			for len(v.up) > 0 {
 				require.False(t, isNotice(<-v.up))
@@ -138,7 +140,7 @@ func TestNotices(t *testing.T) {
 			after(3 * time.Minute) // past its deadline: judged at first sight only
 			m.write("nonce.jwt", nonce)
 			v := s.next()
-			require.Len(t, v.until(t, isReport).GetReport().GetNotices(), 1)
+			require.Len(t, noticesOf(v.until(t, isReport)), 1)
 		})
 	})
 	t.Run("a deadline in the past is sent: the server asks the provider", func(t *testing.T) {
@@ -147,7 +149,7 @@ func TestNotices(t *testing.T) {
 			defer stop()
 			v := s.next()
 			m.notice <- reclaimIn(-time.Second)
-			left := v.until(t, isNotice).GetNotice().GetTimeLeft()
+			left := noticesOf(v.until(t, isNotice))[0].GetTimeLeft()
 			require.NotNil(t, left)
 			require.Equal(t, -time.Second, left.AsDuration())
 		})
@@ -160,7 +162,7 @@ func TestNotices(t *testing.T) {
 			n := reclaimIn(time.Minute)
 			n.Action = "term\xffinate"
 			m.notice <- n
-			require.Equal(t, "terminate", v.until(t, isNotice).GetNotice().GetAction())
+			require.Equal(t, "terminate", noticesOf(v.until(t, isNotice))[0].GetAction())
 		})
 	})
 }
@@ -268,7 +270,7 @@ func TestOwnHook(t *testing.T) {
 			after(10 * time.Second)
 			n.Cancelled = true
 			m.notice <- n
-			v.until(t, func(m *apiv1.ConnectRequest) bool { return m.GetNotice().GetCancelled() })
+			v.until(t, func(m *apiv1.ConnectRequest) bool { return isNotice(m) && noticesOf(m)[0].GetCancelled() })
 			synctest.Wait()
 			_, _, ended := h.log()
 			require.Equal(t, 1, ended)
@@ -293,7 +295,7 @@ func TestDrainCommands(t *testing.T) {
 			v.until(t, isResult)
 			v.end <- status.Error(codes.Unavailable, "restart")
 			v = s.next()
-			v.ack(v.until(t, isResult).GetNumber())
+			v.ack(v.until(t, isResult))
 			after(time.Minute)
 			for len(v.up) > 0 {
 				require.False(t, isResult(<-v.up))

@@ -243,17 +243,29 @@ func (v *visit) send(m *apiv1.ConnectResponse) {
 }
 
 func (v *visit) drain(generation uint64, deadline time.Time) {
-	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
-		Generation: generation, Deadline: timestamppb.New(deadline), Reason: "notice"}}})
+	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Reason: "notice"}
+	wire.DrainLeft(c, time.Now())
+	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: c}})
 }
 
 func (v *visit) goAway(addrs ...string) {
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{Addresses: addrs}}})
 }
 
-func (v *visit) ack(number uint64) {
-	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{
-		Acknowledgement: &apiv1.Acknowledgement{Number: number}}})
+// ack acknowledges a report, notices, or the result of a drain.
+func (v *visit) ack(m *apiv1.ConnectRequest) {
+	a := &apiv1.Acknowledgement{}
+	switch {
+	case isReport(m):
+		a.Received = &apiv1.Acknowledgement_Report{Report: m.GetNumber()}
+	case isNotice(m):
+		a.Received = &apiv1.Acknowledgement_NoticesRevision{NoticesRevision: m.GetNotices().GetRevision()}
+	case isResult(m):
+		a.Received = &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: m.GetDrainResult().GetGeneration()}
+	default:
+		return
+	}
+	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: a}})
 }
 
 func (d *door) Connect(stream apiv1.AgentService_ConnectServer) error {
@@ -327,7 +339,7 @@ func (d *door) listen(v *visit) error {
 		mute := false
 		d.do(func() { mute = d.mute })
 		if !mute {
-			v.ack(m.GetNumber())
+			v.ack(m)
 		}
 	}
 }
@@ -574,7 +586,15 @@ func (v *visit) until(t *testing.T, f func(*apiv1.ConnectRequest) bool) *apiv1.C
 	}
 }
 
+// noticesOf returns the notices that a message carries.
+func noticesOf(m *apiv1.ConnectRequest) []*apiv1.Notice {
+	if isReport(m) {
+		return m.GetReport().GetNotices().GetNotices()
+	}
+	return m.GetNotices().GetNotices()
+}
+
 func isReport(m *apiv1.ConnectRequest) bool  { return m.GetReport() != nil }
-func isNotice(m *apiv1.ConnectRequest) bool  { return m.GetNotice() != nil }
+func isNotice(m *apiv1.ConnectRequest) bool  { return m.GetNotices() != nil }
 func isResult(m *apiv1.ConnectRequest) bool  { return m.GetDrainResult() != nil }
 func isGoodbye(m *apiv1.ConnectRequest) bool { return m.GetGoodbye() != nil }

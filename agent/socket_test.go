@@ -90,7 +90,7 @@ func TestOverRealSockets(t *testing.T) {
 
 	deadline := time.Now().Add(2 * time.Minute).UTC().Truncate(time.Second)
 	metadata.Reclaim("terminate", deadline)
-	n := receive(t, v.up).GetNotice()
+	n := receive(t, v.up).GetNotices().GetNotices()[0]
 	require.True(t, deadline.Equal(n.GetDeadline().AsTime()))
 	_, status := healthz(t, m.o.HealthAddr)
 	require.Equal(t, n.GetEventId(), status.Notices[0].EventID)

@@ -150,7 +150,7 @@ func (s *stream) sendLoop(ctx context.Context, reports <-chan nstance.Report, ha
 		case r := <-reports:
 			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendReport(r, s.mail.now()) })
 		case m := <-s.answers:
-			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendAnswer(m) })
+			s.send(func(o *outbox) *apiv1.ConnectRequest { return o.send(m) })
 		case <-s.mail.changed:
 		case <-resend.C:
 		case <-turns.C:
@@ -253,7 +253,7 @@ func (s *stream) handleMessage(whole *apiv1.ConnectResponse) {
 		default: // only the first one counts
 		}
 	case *apiv1.ConnectResponse_Acknowledgement:
-		s.mail.do(func(o *outbox) { o.ack(m.Acknowledgement.GetNumber()) })
+		s.mail.do(func(o *outbox) { o.ack(m.Acknowledgement) })
 	case *apiv1.ConnectResponse_Drain:
 		s.drains.command(s.drain(m.Drain))
 	case *apiv1.ConnectResponse_DrainCancel:

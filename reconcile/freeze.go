@@ -181,7 +181,7 @@ func (r *Reconciler) recordStandingNotices(g *group, now time.Time) {
 }
 
 func sameNotices(a, b []nstance.Notice) bool {
-	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.EventID == y.EventID && x.Deadline.Equal(y.Deadline) })
+	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.Repeats(y) && y.Repeats(x) })
 }
 
 // writeNotices makes the standing notices of m durable.

@@ -141,14 +141,12 @@ func TestRepeatedDeadlines(t *testing.T) {
 		return n
 	}
 	tell := func(left time.Duration) {
-		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: notice(left)}}))
+		k.answered(k.notices(notice(left)))
 	}
 	tell(time.Minute)
 	tell(time.Minute - 1500*time.Millisecond)
 	tell(2 * time.Minute)
-	k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
-		Version: nstance.ReportVersion, CanDrain: true, Notices: []*apiv1.Notice{notice(time.Minute - 1500*time.Millisecond)},
-	}}}))
+	k.answered(k.reportWith(notice(time.Minute - 1500*time.Millisecond)))
 	require.Equal(t, 1, w.count(nstance.EventNoticeDetected), "measurements of one deadline differ a little")
 	tell(20 * time.Second)
 	w.await(nstance.EventDrainTightened, id)
@@ -165,15 +163,13 @@ func TestDroppedNoticeStaysDropped(t *testing.T) {
 	api := w.admin()
 	n := wire.Notice(reclaim("e1", 0))
 	n.SinceDetected, n.TimeLeft = durationpb.New(13*time.Minute), durationpb.New(-11*time.Minute)
-	k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: n}})
+	k.notices(n)
 	w.await(nstance.EventDrainCancelled, id) // the provider was asked and says that the machine runs
 	for range 2 {
-		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
-			Version: nstance.ReportVersion, CanDrain: true, Notices: []*apiv1.Notice{n},
-		}}}))
+		k.answered(k.reportWith(n))
 		require.NotContains(t, w.instance(api, id).GetConditions(), "notice:reclaim")
 		k = k.holder.connect()
-		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: n}}))
+		k.answered(k.notices(n))
 		require.NotContains(t, w.instance(api, id).GetConditions(), "notice:reclaim")
 	}
 	require.Equal(t, 1, w.count(nstance.EventNoticeReceived))

@@ -70,7 +70,7 @@ func TestNotice(t *testing.T) {
 	t.Run("acknowledged only when its consequence is durable", func(t *testing.T) {
 		again := k.notice(n) // it is repeated meanwhile
 		report := k.report()
-		require.Equal(t, report, k.hear().GetAcknowledgement().GetNumber(), "and neither before")
+		require.Equal(t, report, k.hear().GetAcknowledgement().GetReport(), "and neither before")
 		require.Nil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
 		store.release()
 		var acked []uint64
@@ -81,7 +81,7 @@ func TestNotice(t *testing.T) {
 			if m.GetDrain() != nil {
 				command = m.GetDrain()
 			} else {
-				acked = append(acked, m.GetAcknowledgement().GetNumber())
+				acked = append(acked, m.GetAcknowledgement().GetNoticesRevision())
 			}
 		}
 		require.Equal(t, []uint64{number, again}, acked)
@@ -104,10 +104,10 @@ func TestNotice(t *testing.T) {
 		k = next
 	})
 	t.Run("its result ends the drain and the machine", func(t *testing.T) {
-		number := k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
+		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
 			Generation: 1, Outcome: string(nstance.OutcomeDrained),
 		}}})
-		k.acked(number)
+		k.acked(1)
 		w.await(nstance.EventDrainAcknowledged, id)
 		w.await(nstance.EventDeleteRequested, id)
 		require.Error(t, k.ends(), "the session of a deleted instance ends")
@@ -118,6 +118,59 @@ func TestNotice(t *testing.T) {
 	t.Run("and its story remains", func(t *testing.T) {
 		api := w.admin()
 		require.Eventually(t, func() bool { return w.instance(api, id).GetState() == string(nstance.Deleted) }, eventually, 20*time.Millisecond)
+	})
+}
+
+// TestStandingNotices is about sets of more than one notice.
+func TestStandingNotices(t *testing.T) {
+	store := newDam()
+	w := newWorld(t, setup{size: 1, store: store})
+	t.Cleanup(store.release)
+	id := w.machine(nstance.DefaultTenant)
+	k := w.ready(id)
+	likely := reclaim("likely", time.Hour)
+	likely.Kind = nstance.Rebalance
+	set := func(all ...nstance.Notice) (out []*apiv1.Notice) {
+		for _, n := range all {
+			out = append(out, wire.NoticeAt(n, time.Now()))
+		}
+		return out
+	}
+	t.Run("what dooms nothing is acknowledged at once", func(t *testing.T) {
+		k.acked(k.notices(set(likely)...))
+	})
+	t.Run("a revision waits for the last of its notices", func(t *testing.T) {
+		store.hold(storage.InstancePrefix(zone))
+		revision := k.notices(set(reclaim("e1", 30*time.Minute), likely)...)
+		w.await(nstance.EventNoticeReceived, id)
+		report := k.reportWith(set(reclaim("e1", 30*time.Minute), likely)...)
+		require.Equal(t, report, k.hear().GetAcknowledgement().GetReport(), "and so does one within a report")
+		store.release()
+		k.acked(revision)
+	})
+	t.Run("a notice that is missing was not withdrawn", func(t *testing.T) {
+		k.acked(k.notices(set(likely)...))
+		require.NotNil(t, w.record(nstance.DefaultTenant, "web", id).Drain)
+		gone := reclaim("e1", 30*time.Minute)
+		gone.Cancelled = true
+		k.acked(k.reportWith(set(gone)...))
+		w.await(nstance.EventDrainCancelled, id)
+	})
+	t.Run("nothing is journalled again", func(t *testing.T) {
+		require.Equal(t, 2, w.count(nstance.EventNoticeDetected))
+		require.Equal(t, 1, w.count(nstance.EventNoticeIgnored))
+	})
+	t.Run("nor what another leader has acknowledged", func(t *testing.T) {
+		former := likely
+		former.EventID = "former"
+		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notices{Notices: &apiv1.StandingNotices{
+			Revision: k.number + 1, Notices: set(former), Acknowledged: []string{"former"},
+		}}}))
+		require.Equal(t, 1, w.count(nstance.EventNoticeIgnored))
+	})
+	t.Run("an agent that was restarted begins with low revisions", func(t *testing.T) {
+		k = k.holder.connect()
+		k.acked(k.notices(set(likely)...))
 	})
 }
 
@@ -168,7 +221,8 @@ func TestSession(t *testing.T) {
 			k.report()
 		}
 		k.number = last
-		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{Generation: 99}}})) // so all before it was read
+		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{Generation: 999}}})
+		k.acked(999) // so all before it was read
 		require.Equal(t, heard, w.instance(api, id).GetLastReportAt().AsTime())
 	})
 	t.Run("a goodbye ends it cleanly", func(t *testing.T) {
@@ -266,12 +320,15 @@ func TestFlood(t *testing.T) {
 		require.Equal(t, 32, w.count(nstance.EventNoticeIgnored))
 	})
 	t.Run("those in reports, too", func(t *testing.T) {
-		var notices []*apiv1.Notice
-		for i := range 100 {
-			notices = append(notices, wire.Notice(reclaim(fmt.Sprint("r", i), time.Hour)))
+		for i := range 10 {
+			var notices []*apiv1.Notice
+			for j := range 20 {
+				notices = append(notices, wire.NoticeAt(reclaim(fmt.Sprint("r", i, "/", j), time.Hour), time.Now()))
+			}
+			k.acked(k.reportWith(notices...))
 		}
-		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Notices: notices}}}))
-		require.LessOrEqual(t, w.count(nstance.EventNoticeReceived), 16)
+		require.Equal(t, 16, w.count(nstance.EventNoticeReceived))
+		require.Equal(t, 32+32, w.count(nstance.EventNoticeDetected))
 	})
 	t.Run("over all sessions", func(t *testing.T) {
 		detected := w.count(nstance.EventNoticeDetected)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -397,8 +398,21 @@ func (k *talk) report() uint64 {
 	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion, CanDrain: true}}})
 }
 
-func (k *talk) notice(n nstance.Notice) uint64 {
-	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notice{Notice: wire.Notice(n)}})
+// notice sends a set of one notice and returns its revision.
+func (k *talk) notice(n nstance.Notice) uint64 { return k.notices(wire.NoticeAt(n, time.Now())) }
+
+// notices sends a set of notices and returns its revision, which is the message's number.
+func (k *talk) notices(all ...*apiv1.Notice) uint64 {
+	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notices{
+		Notices: &apiv1.StandingNotices{Revision: k.number + 1, Notices: all},
+	}})
+}
+
+// reportWith sends a report with notices, of which that of the message before is the revision.
+func (k *talk) reportWith(notices ...*apiv1.Notice) uint64 {
+	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
+		Version: nstance.ReportVersion, CanDrain: true, Notices: &apiv1.StandingNotices{Revision: k.number, Notices: notices},
+	}}})
 }
 
 // hear returns the next message.
@@ -420,19 +434,25 @@ func (k *talk) hear() *apiv1.ConnectResponse {
 	return nil
 }
 
-// acked waits for the acknowledgement of a message, passing over others.
+// acked waits for the acknowledgement of a report, a revision of notices or the
+// result of a drain, passing over others.
 func (k *talk) acked(number uint64) {
 	k.Helper()
-	for k.hear().GetAcknowledgement().GetNumber() != number {
+	for acknowledged(k.hear()) != number {
 		continue
 	}
+}
+
+func acknowledged(m *apiv1.ConnectResponse) uint64 {
+	a := m.GetAcknowledgement()
+	return cmp.Or(a.GetReport(), a.GetNoticesRevision(), a.GetDrainGeneration())
 }
 
 // answered is acked, but what is passed over is still to be heard.
 func (k *talk) answered(number uint64) {
 	k.Helper()
 	var others []*apiv1.ConnectResponse
-	for m := k.hear(); m.GetAcknowledgement().GetNumber() != number; m = k.hear() {
+	for m := k.hear(); acknowledged(m) != number; m = k.hear() {
 		others = append(others, m)
 	}
 	for _, m := range others {

@@ -497,14 +497,14 @@ func (x *OperatorServiceRenewCertificateResponse) GetCredential() *Credential {
 }
 
 // ConnectRequest is what an agent sends. Each carries a number that grows
-// within the session and is acknowledged.
+// within the session.
 type ConnectRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Types that are valid to be assigned to Message:
 	//
 	//	*ConnectRequest_Report
-	//	*ConnectRequest_Notice
+	//	*ConnectRequest_Notices
 	//	*ConnectRequest_DrainResult
 	//	*ConnectRequest_Goodbye
 	//	*ConnectRequest_FilesWanted
@@ -568,10 +568,10 @@ func (x *ConnectRequest) GetReport() *HealthReport {
 	return nil
 }
 
-func (x *ConnectRequest) GetNotice() *Notice {
+func (x *ConnectRequest) GetNotices() *StandingNotices {
 	if x != nil {
-		if x, ok := x.Message.(*ConnectRequest_Notice); ok {
-			return x.Notice
+		if x, ok := x.Message.(*ConnectRequest_Notices); ok {
+			return x.Notices
 		}
 	}
 	return nil
@@ -630,8 +630,8 @@ type ConnectRequest_Report struct {
 	Report *HealthReport `protobuf:"bytes,2,opt,name=report,proto3,oneof"`
 }
 
-type ConnectRequest_Notice struct {
-	Notice *Notice `protobuf:"bytes,3,opt,name=notice,proto3,oneof"`
+type ConnectRequest_Notices struct {
+	Notices *StandingNotices `protobuf:"bytes,3,opt,name=notices,proto3,oneof"`
 }
 
 type ConnectRequest_DrainResult struct {
@@ -656,7 +656,7 @@ type ConnectRequest_FilesApplied struct {
 
 func (*ConnectRequest_Report) isConnectRequest_Message() {}
 
-func (*ConnectRequest_Notice) isConnectRequest_Message() {}
+func (*ConnectRequest_Notices) isConnectRequest_Message() {}
 
 func (*ConnectRequest_DrainResult) isConnectRequest_Message() {}
 
@@ -1576,10 +1576,15 @@ func (x *Welcome) GetServerVersion() string {
 	return ""
 }
 
-// Acknowledgement says that a message has had its durable effect.
+// Acknowledgement says that what an agent sent has had its durable effect.
 type Acknowledgement struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Received:
+	//
+	//	*Acknowledgement_Report
+	//	*Acknowledgement_NoticesRevision
+	//	*Acknowledgement_DrainGeneration
+	Received      isAcknowledgement_Received `protobuf_oneof:"received"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1614,12 +1619,61 @@ func (*Acknowledgement) Descriptor() ([]byte, []int) {
 	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *Acknowledgement) GetNumber() uint64 {
+func (x *Acknowledgement) GetReceived() isAcknowledgement_Received {
 	if x != nil {
-		return x.Number
+		return x.Received
+	}
+	return nil
+}
+
+func (x *Acknowledgement) GetReport() uint64 {
+	if x != nil {
+		if x, ok := x.Received.(*Acknowledgement_Report); ok {
+			return x.Report
+		}
 	}
 	return 0
 }
+
+func (x *Acknowledgement) GetNoticesRevision() uint64 {
+	if x != nil {
+		if x, ok := x.Received.(*Acknowledgement_NoticesRevision); ok {
+			return x.NoticesRevision
+		}
+	}
+	return 0
+}
+
+func (x *Acknowledgement) GetDrainGeneration() uint64 {
+	if x != nil {
+		if x, ok := x.Received.(*Acknowledgement_DrainGeneration); ok {
+			return x.DrainGeneration
+		}
+	}
+	return 0
+}
+
+type isAcknowledgement_Received interface {
+	isAcknowledgement_Received()
+}
+
+type Acknowledgement_Report struct {
+	Report uint64 `protobuf:"varint,1,opt,name=report,proto3,oneof"` // number of the message
+}
+
+type Acknowledgement_NoticesRevision struct {
+	NoticesRevision uint64 `protobuf:"varint,2,opt,name=notices_revision,json=noticesRevision,proto3,oneof"` // this revision and all before it
+}
+
+type Acknowledgement_DrainGeneration struct {
+	DrainGeneration uint64 `protobuf:"varint,3,opt,name=drain_generation,json=drainGeneration,proto3,oneof"` // of the result
+}
+
+func (*Acknowledgement_Report) isAcknowledgement_Received() {}
+
+func (*Acknowledgement_NoticesRevision) isAcknowledgement_Received() {}
+
+func (*Acknowledgement_DrainGeneration) isAcknowledgement_Received() {}
 
 // GoAway asks the agent to come back, at one of the addresses if any.
 type GoAway struct {
@@ -1717,7 +1771,7 @@ type DrainCommand struct {
 	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"` // by the server's clock, for display; time_left decides
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	TimeLeft      *durationpb.Duration   `protobuf:"bytes,4,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"` // when it was sent; absent: no deadline, or a server that does not say
+	TimeLeft      *durationpb.Duration   `protobuf:"bytes,4,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"` // when it was sent; absent: no deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1897,7 +1951,7 @@ type HealthReport struct {
 	DiskUsage     float64                `protobuf:"fixed64,6,opt,name=disk_usage,json=diskUsage,proto3" json:"disk_usage,omitempty"`       // percent
 	Load          float64                `protobuf:"fixed64,7,opt,name=load,proto3" json:"load,omitempty"`
 	ConfigHash    string                 `protobuf:"bytes,8,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
-	Notices       []*Notice              `protobuf:"bytes,9,rep,name=notices,proto3" json:"notices,omitempty"` // every standing notice, acknowledged or not
+	Notices       *StandingNotices       `protobuf:"bytes,9,opt,name=notices,proto3" json:"notices,omitempty"`
 	Probes        []*ProbeResult         `protobuf:"bytes,10,rep,name=probes,proto3" json:"probes,omitempty"`
 	CanDrain      bool                   `protobuf:"varint,11,opt,name=can_drain,json=canDrain,proto3" json:"can_drain,omitempty"`
 	Files         []*FileStatus          `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty"`
@@ -1992,7 +2046,7 @@ func (x *HealthReport) GetConfigHash() string {
 	return ""
 }
 
-func (x *HealthReport) GetNotices() []*Notice {
+func (x *HealthReport) GetNotices() *StandingNotices {
 	if x != nil {
 		return x.Notices
 	}
@@ -2088,6 +2142,71 @@ func (x *ProbeResult) GetMessage() string {
 	return ""
 }
 
+// StandingNotices are all notices that stand. An agent sends them when one
+// changes, when a session begins, within each report, and again until the revision
+// is acknowledged. A notice that was withdrawn is among them, as cancelled, until
+// that is acknowledged. A notice that is missing was not withdrawn: an agent that
+// was restarted begins without notices.
+type StandingNotices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`        // grows with each change while the agent runs
+	Notices       []*Notice              `protobuf:"bytes,2,rep,name=notices,proto3" json:"notices,omitempty"`           // at most 16, the rest is ignored
+	Acknowledged  []string               `protobuf:"bytes,3,rep,name=acknowledged,proto3" json:"acknowledged,omitempty"` // event IDs of those that a server has acknowledged in this form
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StandingNotices) Reset() {
+	*x = StandingNotices{}
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StandingNotices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StandingNotices) ProtoMessage() {}
+
+func (x *StandingNotices) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StandingNotices.ProtoReflect.Descriptor instead.
+func (*StandingNotices) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *StandingNotices) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *StandingNotices) GetNotices() []*Notice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+func (x *StandingNotices) GetAcknowledged() []string {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return nil
+}
+
 // Notice is a cloud's announcement about the machine. The clocks of machines are
 // not trusted: what an agent sends carries durations beside the times, and the
 // durations decide.
@@ -2101,15 +2220,15 @@ type Notice struct {
 	EventId       string                 `protobuf:"bytes,6,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	DetectedAt    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	Cancelled     bool                   `protobuf:"varint,8,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
-	SinceDetected *durationpb.Duration   `protobuf:"bytes,9,opt,name=since_detected,json=sinceDetected,proto3" json:"since_detected,omitempty"` // when an agent sent it; absent in answers, and from older agents
-	TimeLeft      *durationpb.Duration   `protobuf:"bytes,10,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`               // likewise, until deadline; negative: it is past
+	SinceDetected *durationpb.Duration   `protobuf:"bytes,9,opt,name=since_detected,json=sinceDetected,proto3" json:"since_detected,omitempty"` // when an agent sent it; absent in answers
+	TimeLeft      *durationpb.Duration   `protobuf:"bytes,10,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`               // likewise, until deadline; negative: it is past; absent: no deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2240,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2253,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Notice) GetKind() string {
@@ -2254,7 +2373,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2385,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2398,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Group) GetTenant() string {
@@ -2563,7 +2682,7 @@ type Market struct {
 
 func (x *Market) Reset() {
 	*x = Market{}
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2575,7 +2694,7 @@ func (x *Market) String() string {
 func (*Market) ProtoMessage() {}
 
 func (x *Market) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2707,7 @@ func (x *Market) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Market.ProtoReflect.Descriptor instead.
 func (*Market) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Market) GetType() string {
@@ -2645,7 +2764,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2776,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2789,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2707,7 +2826,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2838,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2851,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Hold) GetKind() string {
@@ -2773,7 +2892,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +2904,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +2917,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListGroupsRequest) GetLimit() int32 {
@@ -2825,7 +2944,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2837,7 +2956,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2850,7 +2969,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2891,7 +3010,7 @@ type UpdateGroupRequest struct {
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3022,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3035,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -3034,7 +3153,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3165,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3178,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Strings) GetValues() []string {
@@ -3079,7 +3198,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3210,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3223,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -3137,7 +3256,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3149,7 +3268,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3281,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3262,7 +3381,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3393,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3406,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3316,7 +3435,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3447,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3460,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3387,7 +3506,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3518,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3531,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3522,7 +3641,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3653,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3666,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3568,7 +3687,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3580,7 +3699,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3593,7 +3712,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3626,7 +3745,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3638,7 +3757,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3651,7 +3770,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -3673,7 +3792,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3685,7 +3804,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3698,7 +3817,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -3739,7 +3858,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +3870,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +3883,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -3792,7 +3911,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3923,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3936,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -3851,7 +3970,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +3982,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +3995,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -3905,7 +4024,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3917,7 +4036,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3930,7 +4049,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -3970,7 +4089,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3982,7 +4101,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3995,7 +4114,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -4015,7 +4134,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4027,7 +4146,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4040,7 +4159,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -4069,7 +4188,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4081,7 +4200,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4094,7 +4213,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -4146,7 +4265,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4277,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4290,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4271,7 +4390,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4283,7 +4402,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4296,7 +4415,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4339,7 +4458,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4351,7 +4470,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4364,7 +4483,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4398,7 +4517,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4529,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4542,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4443,7 +4562,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4455,7 +4574,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4468,7 +4587,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4517,7 +4636,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4529,7 +4648,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4542,7 +4661,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Instance) GetId() string {
@@ -4725,7 +4844,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4737,7 +4856,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4750,7 +4869,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -4835,7 +4954,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4847,7 +4966,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4860,7 +4979,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Cause) GetKind() string {
@@ -4895,7 +5014,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4907,7 +5026,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4920,7 +5039,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -4954,7 +5073,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4966,7 +5085,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4979,7 +5098,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -5005,7 +5124,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5017,7 +5136,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5030,7 +5149,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -5050,7 +5169,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5062,7 +5181,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5075,7 +5194,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -5101,7 +5220,7 @@ type GetConsoleOutputRequest struct {
 
 func (x *GetConsoleOutputRequest) Reset() {
 	*x = GetConsoleOutputRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5113,7 +5232,7 @@ func (x *GetConsoleOutputRequest) String() string {
 func (*GetConsoleOutputRequest) ProtoMessage() {}
 
 func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5126,7 +5245,7 @@ func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetConsoleOutputRequest) GetId() string {
@@ -5145,7 +5264,7 @@ type GetConsoleOutputResponse struct {
 
 func (x *GetConsoleOutputResponse) Reset() {
 	*x = GetConsoleOutputResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5276,7 @@ func (x *GetConsoleOutputResponse) String() string {
 func (*GetConsoleOutputResponse) ProtoMessage() {}
 
 func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5289,7 @@ func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetConsoleOutputResponse) GetOutput() []byte {
@@ -5196,7 +5315,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5208,7 +5327,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5221,7 +5340,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -5289,7 +5408,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5301,7 +5420,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5314,7 +5433,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -5335,7 +5454,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5347,7 +5466,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5360,7 +5479,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5393,7 +5512,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5405,7 +5524,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5418,7 +5537,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5445,7 +5564,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5457,7 +5576,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5470,7 +5589,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5546,7 +5665,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5558,7 +5677,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5571,7 +5690,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5600,7 +5719,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5612,7 +5731,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5625,7 +5744,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5665,7 +5784,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5677,7 +5796,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5690,7 +5809,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -5725,7 +5844,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5737,7 +5856,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5750,7 +5869,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -5876,7 +5995,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5888,7 +6007,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5901,7 +6020,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -5933,7 +6052,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5945,7 +6064,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5958,7 +6077,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 type DrainInstanceRequest struct {
@@ -5972,7 +6091,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5984,7 +6103,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5997,7 +6116,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -6030,7 +6149,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6042,7 +6161,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6055,7 +6174,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -6081,7 +6200,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6093,7 +6212,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6106,7 +6225,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -6152,7 +6271,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6164,7 +6283,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6177,7 +6296,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -6261,7 +6380,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6273,7 +6392,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6286,7 +6405,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -6318,7 +6437,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6330,7 +6449,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6343,7 +6462,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -6450,7 +6569,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6462,7 +6581,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6475,7 +6594,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -6521,7 +6640,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6533,7 +6652,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6546,7 +6665,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 type InterruptRequest struct {
@@ -6564,7 +6683,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6576,7 +6695,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6589,7 +6708,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -6630,7 +6749,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6642,7 +6761,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6655,7 +6774,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -6680,7 +6799,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6692,7 +6811,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6705,7 +6824,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 type GetConfigStatusResponse struct {
@@ -6723,7 +6842,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6735,7 +6854,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6748,7 +6867,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -6808,7 +6927,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6820,7 +6939,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6833,7 +6952,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type GetConfigResponse struct {
@@ -6847,7 +6966,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6859,7 +6978,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6872,7 +6991,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -6906,7 +7025,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6918,7 +7037,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6931,7 +7050,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -6956,7 +7075,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6968,7 +7087,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6981,7 +7100,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 type FreezeRequest struct {
@@ -6996,7 +7115,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7008,7 +7127,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7021,7 +7140,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -7061,7 +7180,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7073,7 +7192,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7086,7 +7205,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -7107,7 +7226,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7119,7 +7238,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7132,7 +7251,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -7165,7 +7284,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7177,7 +7296,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7190,7 +7309,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -7209,7 +7328,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7221,7 +7340,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7234,7 +7353,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -7256,7 +7375,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7268,7 +7387,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7281,7 +7400,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -7325,7 +7444,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7337,7 +7456,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7350,7 +7469,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -7397,7 +7516,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7409,7 +7528,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7422,7 +7541,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -7440,7 +7559,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7452,7 +7571,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7465,7 +7584,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 type ListKeysResponse struct {
@@ -7477,7 +7596,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7489,7 +7608,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7502,7 +7621,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7530,7 +7649,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7542,7 +7661,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7555,7 +7674,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *Key) GetName() string {
@@ -7633,7 +7752,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7645,7 +7764,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7658,7 +7777,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7698,7 +7817,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7710,7 +7829,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7723,7 +7842,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7743,7 +7862,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7755,7 +7874,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7768,7 +7887,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -7795,7 +7914,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7807,7 +7926,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7820,7 +7939,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -7856,7 +7975,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7868,7 +7987,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7881,7 +8000,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Operator) GetId() string {
@@ -7966,7 +8085,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7978,7 +8097,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7991,7 +8110,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -8030,7 +8149,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8042,7 +8161,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8055,7 +8174,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 type RefreshConfigRequest struct {
@@ -8067,7 +8186,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8079,7 +8198,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8092,7 +8211,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -8112,7 +8231,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8124,7 +8243,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8137,7 +8256,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -8162,7 +8281,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8174,7 +8293,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8187,7 +8306,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 type GetShardStatusResponse struct {
@@ -8215,7 +8334,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8227,7 +8346,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8240,7 +8359,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -8379,7 +8498,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8391,7 +8510,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8404,7 +8523,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Attention) GetKind() string {
@@ -8477,7 +8596,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8489,7 +8608,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8502,7 +8621,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Standby) GetServer() string {
@@ -8560,7 +8679,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8572,7 +8691,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8585,7 +8704,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Orphan) GetId() string {
@@ -8675,7 +8794,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8687,7 +8806,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8700,7 +8819,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -8727,7 +8846,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8739,7 +8858,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8752,7 +8871,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -8779,7 +8898,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8791,7 +8910,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8804,7 +8923,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -8830,7 +8949,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8842,7 +8961,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8855,7 +8974,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -8875,7 +8994,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8887,7 +9006,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8900,7 +9019,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -8926,7 +9045,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8938,7 +9057,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8951,7 +9070,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -9001,11 +9120,11 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"'OperatorServiceRenewCertificateResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.nstance.v1.CredentialR\n" +
-	"credential\"\xb8\x03\n" +
+	"credential\"\xc3\x03\n" +
 	"\x0eConnectRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x122\n" +
-	"\x06report\x18\x02 \x01(\v2\x18.nstance.v1.HealthReportH\x00R\x06report\x12,\n" +
-	"\x06notice\x18\x03 \x01(\v2\x12.nstance.v1.NoticeH\x00R\x06notice\x12<\n" +
+	"\x06report\x18\x02 \x01(\v2\x18.nstance.v1.HealthReportH\x00R\x06report\x127\n" +
+	"\anotices\x18\x03 \x01(\v2\x1b.nstance.v1.StandingNoticesH\x00R\anotices\x12<\n" +
 	"\fdrain_result\x18\x04 \x01(\v2\x17.nstance.v1.DrainResultH\x00R\vdrainResult\x12/\n" +
 	"\agoodbye\x18\x05 \x01(\v2\x13.nstance.v1.GoodbyeH\x00R\agoodbye\x12<\n" +
 	"\ffiles_wanted\x18\x06 \x01(\v2\x17.nstance.v1.FilesWantedH\x00R\vfilesWanted\x123\n" +
@@ -9072,9 +9191,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aWelcome\x12B\n" +
 	"\x0freport_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x0ereportInterval\x12!\n" +
 	"\fruntime_hash\x18\x02 \x01(\tR\vruntimeHash\x12%\n" +
-	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\")\n" +
-	"\x0fAcknowledgement\x12\x16\n" +
-	"\x06number\x18\x01 \x01(\x04R\x06number\"&\n" +
+	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\"\x91\x01\n" +
+	"\x0fAcknowledgement\x12\x18\n" +
+	"\x06report\x18\x01 \x01(\x04H\x00R\x06report\x12+\n" +
+	"\x10notices_revision\x18\x02 \x01(\x04H\x00R\x0fnoticesRevision\x12+\n" +
+	"\x10drain_generation\x18\x03 \x01(\x04H\x00R\x0fdrainGenerationB\n" +
+	"\n" +
+	"\breceived\"&\n" +
 	"\x06GoAway\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\"!\n" +
 	"\aGoodbye\x12\x16\n" +
@@ -9095,7 +9218,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xf4\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\xfd\x03\n" +
 	"\fHealthReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x128\n" +
 	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
@@ -9106,8 +9229,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"disk_usage\x18\x06 \x01(\x01R\tdiskUsage\x12\x12\n" +
 	"\x04load\x18\a \x01(\x01R\x04load\x12\x1f\n" +
 	"\vconfig_hash\x18\b \x01(\tR\n" +
-	"configHash\x12,\n" +
-	"\anotices\x18\t \x03(\v2\x12.nstance.v1.NoticeR\anotices\x12/\n" +
+	"configHash\x125\n" +
+	"\anotices\x18\t \x01(\v2\x1b.nstance.v1.StandingNoticesR\anotices\x12/\n" +
 	"\x06probes\x18\n" +
 	" \x03(\v2\x17.nstance.v1.ProbeResultR\x06probes\x12\x1b\n" +
 	"\tcan_drain\x18\v \x01(\bR\bcanDrain\x12,\n" +
@@ -9117,7 +9240,11 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"\xaf\x03\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x7f\n" +
+	"\x0fStandingNotices\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12,\n" +
+	"\anotices\x18\x02 \x03(\v2\x12.nstance.v1.NoticeR\anotices\x12\"\n" +
+	"\facknowledged\x18\x03 \x03(\tR\facknowledged\"\xaf\x03\n" +
 	"\x06Notice\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x126\n" +
@@ -9755,7 +9882,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 132)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -9788,118 +9915,119 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*DrainResult)(nil),                             // 28: nstance.v1.DrainResult
 	(*HealthReport)(nil),                            // 29: nstance.v1.HealthReport
 	(*ProbeResult)(nil),                             // 30: nstance.v1.ProbeResult
-	(*Notice)(nil),                                  // 31: nstance.v1.Notice
-	(*Group)(nil),                                   // 32: nstance.v1.Group
-	(*Market)(nil),                                  // 33: nstance.v1.Market
-	(*Rollout)(nil),                                 // 34: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 35: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 36: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 37: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 38: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 39: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 40: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 41: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 42: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 43: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 44: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 45: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 46: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 47: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 48: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 49: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 50: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 51: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 52: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 53: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 54: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 55: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 56: nstance.v1.GroupPlan
-	(*FieldChange)(nil),                             // 57: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 58: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 59: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 60: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 61: nstance.v1.Instance
-	(*Drain)(nil),                                   // 62: nstance.v1.Drain
-	(*Cause)(nil),                                   // 63: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 64: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 65: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 66: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 67: nstance.v1.GetInstanceResponse
-	(*GetConsoleOutputRequest)(nil),                 // 68: nstance.v1.GetConsoleOutputRequest
-	(*GetConsoleOutputResponse)(nil),                // 69: nstance.v1.GetConsoleOutputResponse
-	(*CreateInstanceRequest)(nil),                   // 70: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 71: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 72: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 73: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 74: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 75: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 76: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 77: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 78: nstance.v1.Interruption
-	(*DeleteInstanceRequest)(nil),                   // 79: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 80: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 81: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 82: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 83: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 84: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 85: nstance.v1.Synced
-	(*Event)(nil),                                   // 86: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 87: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 88: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 89: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 90: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 91: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 92: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 93: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 94: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 95: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 96: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 97: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 98: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 99: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 100: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 101: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 102: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 103: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 104: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 105: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 106: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 107: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 108: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 109: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 110: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 111: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 112: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 113: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 114: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 115: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 116: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 117: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 118: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 119: nstance.v1.Attention
-	(*Standby)(nil),                                 // 120: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 121: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 122: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 123: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 124: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 125: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 126: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 127: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 128: nstance.v1.Group.VarsEntry
-	nil,                                             // 129: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 130: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 131: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 132: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 133: google.protobuf.Duration
+	(*StandingNotices)(nil),                         // 31: nstance.v1.StandingNotices
+	(*Notice)(nil),                                  // 32: nstance.v1.Notice
+	(*Group)(nil),                                   // 33: nstance.v1.Group
+	(*Market)(nil),                                  // 34: nstance.v1.Market
+	(*Rollout)(nil),                                 // 35: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 36: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 37: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 38: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 39: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 40: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 41: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 42: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 43: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 44: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 45: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 46: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 47: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 48: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 49: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 50: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 51: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 52: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 53: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 54: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 55: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 56: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 57: nstance.v1.GroupPlan
+	(*FieldChange)(nil),                             // 58: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 59: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 60: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 61: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 62: nstance.v1.Instance
+	(*Drain)(nil),                                   // 63: nstance.v1.Drain
+	(*Cause)(nil),                                   // 64: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 65: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 66: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 67: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 68: nstance.v1.GetInstanceResponse
+	(*GetConsoleOutputRequest)(nil),                 // 69: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 70: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 71: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 72: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 73: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 74: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 75: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 76: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 77: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 78: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 79: nstance.v1.Interruption
+	(*DeleteInstanceRequest)(nil),                   // 80: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 81: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 82: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 83: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 84: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 85: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 86: nstance.v1.Synced
+	(*Event)(nil),                                   // 87: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 88: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 89: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 90: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 91: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 92: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 93: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 94: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 95: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 96: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 97: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 98: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 99: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 100: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 101: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 102: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 103: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 104: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 105: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 106: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 107: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 108: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 109: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 110: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 111: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 112: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 113: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 114: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 115: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 116: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 117: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 118: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 119: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 120: nstance.v1.Attention
+	(*Standby)(nil),                                 // 121: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 122: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 123: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 124: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 125: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 126: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 127: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 128: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 129: nstance.v1.Group.VarsEntry
+	nil,                                             // 130: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 131: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 132: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 133: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 134: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	132, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	133, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 4: nstance.v1.OperatorServiceRenewCertificateResponse.credential:type_name -> nstance.v1.Credential
 	29,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
-	31,  // 6: nstance.v1.ConnectRequest.notice:type_name -> nstance.v1.Notice
+	31,  // 6: nstance.v1.ConnectRequest.notices:type_name -> nstance.v1.StandingNotices
 	28,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
 	25,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
 	14,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
@@ -9915,219 +10043,220 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	133, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	134, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	133, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	132, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	133, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	132, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	133, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	31,  // 31: nstance.v1.HealthReport.notices:type_name -> nstance.v1.Notice
+	134, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	133, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	134, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	133, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	134, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	31,  // 31: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 32: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 33: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	132, // 34: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	132, // 35: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	132, // 36: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	133, // 37: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	133, // 38: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	128, // 39: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	35,  // 40: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	133, // 41: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 42: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	132, // 43: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	33,  // 44: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	132, // 45: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	133, // 46: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	133, // 47: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	133, // 48: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	132, // 49: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	132, // 50: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	32,  // 51: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	59,  // 52: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	39,  // 53: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	39,  // 54: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	133, // 55: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 56: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 57: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 58: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	85,  // 59: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	42,  // 60: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	43,  // 61: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 62: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	32,  // 63: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	129, // 64: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	133, // 65: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	34,  // 66: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	33,  // 67: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	32,  // 68: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 69: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 70: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 71: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	32,  // 72: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	38,  // 73: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	56,  // 74: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	57,  // 75: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	58,  // 76: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	133, // 77: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	35,  // 78: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	130, // 79: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	32,  // 80: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	132, // 81: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	132, // 82: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	132, // 83: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	62,  // 84: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 85: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	132, // 86: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	57,  // 87: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	132, // 88: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	132, // 89: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	63,  // 90: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	61,  // 91: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	61,  // 92: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	86,  // 93: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	131, // 94: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	61,  // 95: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	133, // 96: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	61,  // 97: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	132, // 98: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	132, // 99: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	86,  // 100: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	78,  // 101: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	31,  // 102: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	132, // 103: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	132, // 104: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	132, // 105: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	132, // 106: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	132, // 107: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	132, // 108: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	132, // 109: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	62,  // 110: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	61,  // 111: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	85,  // 112: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	86,  // 113: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 114: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	132, // 115: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	62,  // 116: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	31,  // 117: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	133, // 118: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	132, // 119: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	132, // 120: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	132, // 121: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	107, // 122: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	132, // 123: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	132, // 124: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	132, // 125: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	132, // 126: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	132, // 127: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	107, // 128: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	112, // 129: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	132, // 130: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	132, // 131: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	132, // 132: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	132, // 133: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	132, // 134: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	35,  // 135: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	120, // 136: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	119, // 137: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	132, // 138: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	132, // 139: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	132, // 140: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	132, // 141: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	132, // 142: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	121, // 143: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	121, // 144: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	121, // 145: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 146: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 147: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 148: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 149: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	36,  // 150: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	40,  // 151: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	44,  // 152: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	38,  // 153: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	46,  // 154: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	48,  // 155: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	50,  // 156: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	52,  // 157: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	54,  // 158: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	64,  // 159: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	66,  // 160: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	68,  // 161: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	70,  // 162: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	79,  // 163: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	81,  // 164: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	72,  // 165: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	74,  // 166: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	76,  // 167: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	83,  // 168: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	87,  // 169: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	89,  // 170: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	91,  // 171: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	93,  // 172: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	115, // 173: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	95,  // 174: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	117, // 175: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	97,  // 176: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	99,  // 177: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	101, // 178: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	103, // 179: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	105, // 180: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	108, // 181: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	110, // 182: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	113, // 183: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	122, // 184: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	124, // 185: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	126, // 186: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 187: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 188: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 189: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 190: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 191: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	37,  // 192: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	41,  // 193: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	45,  // 194: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	60,  // 195: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	47,  // 196: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	49,  // 197: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	51,  // 198: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	53,  // 199: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	55,  // 200: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	65,  // 201: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	67,  // 202: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	69,  // 203: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	71,  // 204: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	80,  // 205: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	82,  // 206: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	73,  // 207: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	75,  // 208: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	77,  // 209: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	84,  // 210: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	88,  // 211: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	90,  // 212: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	92,  // 213: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	94,  // 214: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	116, // 215: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	96,  // 216: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	118, // 217: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	98,  // 218: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	100, // 219: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	102, // 220: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	104, // 221: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	106, // 222: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	109, // 223: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	111, // 224: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	114, // 225: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	123, // 226: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	125, // 227: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	127, // 228: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 229: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	188, // [188:230] is the sub-list for method output_type
-	146, // [146:188] is the sub-list for method input_type
-	146, // [146:146] is the sub-list for extension type_name
-	146, // [146:146] is the sub-list for extension extendee
-	0,   // [0:146] is the sub-list for field type_name
+	32,  // 34: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
+	133, // 35: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	133, // 36: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	133, // 37: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	134, // 38: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	134, // 39: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	129, // 40: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	36,  // 41: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	134, // 42: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 43: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	133, // 44: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	34,  // 45: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	133, // 46: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	134, // 47: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	134, // 48: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	134, // 49: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	133, // 50: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	133, // 51: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33,  // 52: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	60,  // 53: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	40,  // 54: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	40,  // 55: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	134, // 56: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 57: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	34,  // 58: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	33,  // 59: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	86,  // 60: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	43,  // 61: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	44,  // 62: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 63: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	33,  // 64: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	130, // 65: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	134, // 66: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 67: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	34,  // 68: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	33,  // 69: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 70: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 71: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 72: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 73: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	39,  // 74: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	57,  // 75: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	58,  // 76: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	59,  // 77: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	134, // 78: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	36,  // 79: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	131, // 80: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	33,  // 81: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	133, // 82: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	133, // 83: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	133, // 84: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	63,  // 85: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 86: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	133, // 87: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	58,  // 88: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	133, // 89: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	133, // 90: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	64,  // 91: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	62,  // 92: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	62,  // 93: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	87,  // 94: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	132, // 95: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	62,  // 96: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	134, // 97: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	62,  // 98: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	133, // 99: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	133, // 100: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	87,  // 101: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	79,  // 102: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 103: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	133, // 104: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	133, // 105: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	133, // 106: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	133, // 107: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	133, // 108: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	133, // 109: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	133, // 110: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	63,  // 111: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	62,  // 112: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	86,  // 113: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	87,  // 114: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 115: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	133, // 116: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	63,  // 117: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 118: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	134, // 119: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	133, // 120: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	133, // 121: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	133, // 122: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	108, // 123: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	133, // 124: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	133, // 125: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	133, // 126: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	133, // 127: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	133, // 128: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	108, // 129: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	113, // 130: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	133, // 131: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	133, // 132: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	133, // 133: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	133, // 134: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	133, // 135: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	36,  // 136: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	121, // 137: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	120, // 138: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	133, // 139: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	133, // 140: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	133, // 141: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	133, // 142: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	133, // 143: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	122, // 144: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	122, // 145: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	122, // 146: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 147: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 148: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 149: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 150: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	37,  // 151: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	41,  // 152: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	45,  // 153: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	39,  // 154: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	47,  // 155: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	49,  // 156: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	51,  // 157: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	53,  // 158: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	55,  // 159: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	65,  // 160: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	67,  // 161: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	69,  // 162: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	71,  // 163: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	80,  // 164: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	82,  // 165: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	73,  // 166: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	75,  // 167: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	77,  // 168: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	84,  // 169: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	88,  // 170: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	90,  // 171: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	92,  // 172: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	94,  // 173: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	116, // 174: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	96,  // 175: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	118, // 176: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	98,  // 177: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	100, // 178: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	102, // 179: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	104, // 180: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	106, // 181: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	109, // 182: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	111, // 183: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	114, // 184: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	123, // 185: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	125, // 186: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	127, // 187: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 188: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 189: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 190: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 191: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 192: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	38,  // 193: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	42,  // 194: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	46,  // 195: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	61,  // 196: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	48,  // 197: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	50,  // 198: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	52,  // 199: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	54,  // 200: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	56,  // 201: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	66,  // 202: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	68,  // 203: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	70,  // 204: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	72,  // 205: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	81,  // 206: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	83,  // 207: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	74,  // 208: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	76,  // 209: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	78,  // 210: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	85,  // 211: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	89,  // 212: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	91,  // 213: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	93,  // 214: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	95,  // 215: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	117, // 216: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	97,  // 217: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	119, // 218: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	99,  // 219: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	101, // 220: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	103, // 221: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	105, // 222: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	107, // 223: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	110, // 224: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	112, // 225: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	115, // 226: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	124, // 227: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	126, // 228: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	128, // 229: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 230: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	189, // [189:231] is the sub-list for method output_type
+	147, // [147:189] is the sub-list for method input_type
+	147, // [147:147] is the sub-list for extension type_name
+	147, // [147:147] is the sub-list for extension extendee
+	0,   // [0:147] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -10137,7 +10266,7 @@ func file_api_v1_nstance_proto_init() {
 	}
 	file_api_v1_nstance_proto_msgTypes[9].OneofWrappers = []any{
 		(*ConnectRequest_Report)(nil),
-		(*ConnectRequest_Notice)(nil),
+		(*ConnectRequest_Notices)(nil),
 		(*ConnectRequest_DrainResult)(nil),
 		(*ConnectRequest_Goodbye)(nil),
 		(*ConnectRequest_FilesWanted)(nil),
@@ -10156,17 +10285,22 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectResponse_FileKeysRequest)(nil),
 		(*ConnectResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[34].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[38].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[41].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[23].OneofWrappers = []any{
+		(*Acknowledgement_Report)(nil),
+		(*Acknowledgement_NoticesRevision)(nil),
+		(*Acknowledgement_DrainGeneration)(nil),
+	}
+	file_api_v1_nstance_proto_msgTypes[35].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[42].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[84].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[45].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[85].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -10178,7 +10312,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   132,
+			NumMessages:   133,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -47,7 +47,7 @@ func (a *agent) report() error {
 	}})
 	for err == nil {
 		var m *apiv1.ConnectResponse
-		if m, err = a.stream.Recv(); m.GetAcknowledgement().GetNumber() == a.number {
+		if m, err = a.stream.Recv(); m.GetAcknowledgement().GetReport() == a.number {
 			return nil
 		}
 	}
@@ -58,7 +58,10 @@ func (a *agent) report() error {
 func (a *agent) notice() error {
 	a.number++
 	now := time.Now().UTC()
-	return a.stream.Send(&apiv1.ConnectRequest{Number: a.number, Message: &apiv1.ConnectRequest_Notice{Notice: wire.Notice(nstance.Notice{
+	n := wire.NoticeAt(nstance.Notice{
 		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(2 * time.Minute), Source: "bench/spot", EventID: "e1", DetectedAt: now,
-	})}})
+	}, now)
+	return a.stream.Send(&apiv1.ConnectRequest{Number: a.number, Message: &apiv1.ConnectRequest_Notices{
+		Notices: &apiv1.StandingNotices{Revision: 1, Notices: []*apiv1.Notice{n}},
+	}})
 }

@@ -11,7 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -123,14 +123,26 @@ func (s *server) Connect(stream apiv1.AgentService_ConnectServer) error {
 		if err != nil {
 			return err
 		}
-		ack := &apiv1.Acknowledgement{Number: m.GetNumber()}
-		if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: ack}}); err != nil {
-			return err
-		}
-		if err := s.tell(stream, m); err != nil {
+		if err := errors.Join(s.acknowledge(stream, m), s.tell(stream, m)); err != nil {
 			return err
 		}
 	}
+}
+
+// acknowledge acknowledges reports, notices, and results of drains.
+func (s *server) acknowledge(stream apiv1.AgentService_ConnectServer, m *apiv1.ConnectRequest) error {
+	ack := &apiv1.Acknowledgement{}
+	switch what := m.GetMessage().(type) {
+	case *apiv1.ConnectRequest_Report:
+		ack.Received = &apiv1.Acknowledgement_Report{Report: m.GetNumber()}
+	case *apiv1.ConnectRequest_Notices:
+		ack.Received = &apiv1.Acknowledgement_NoticesRevision{NoticesRevision: what.Notices.GetRevision()}
+	case *apiv1.ConnectRequest_DrainResult:
+		ack.Received = &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: what.DrainResult.GetGeneration()}
+	default:
+		return nil
+	}
+	return stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: ack}})
 }
 
 // tell moves the story on.
@@ -139,10 +151,11 @@ func (s *server) tell(stream apiv1.AgentService_ConnectServer, m *apiv1.ConnectR
 	case *apiv1.ConnectRequest_Report:
 		s.story.say("first report, can drain: %v", m.Report.GetCanDrain())
 		s.story.announce()
-	case *apiv1.ConnectRequest_Notice:
-		s.story.say("notice: %s by %s, please drain", m.Notice.GetKind(), m.Notice.GetSource())
+	case *apiv1.ConnectRequest_Notices:
+		n := m.Notices.GetNotices()[0]
+		s.story.say("notice: %s by %s, please drain", n.GetKind(), n.GetSource())
 		return stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
-			Generation: 1, Deadline: timestamppb.New(time.Now().Add(time.Minute)), Reason: string(nstance.CauseNotice),
+			Generation: 1, TimeLeft: durationpb.New(time.Minute), Reason: string(nstance.CauseNotice),
 		}}})
 	case *apiv1.ConnectRequest_DrainResult:
 		s.story.say("drain 1 ended: %s, %s", m.DrainResult.GetOutcome(), m.DrainResult.GetMessage())

@@ -23,14 +23,9 @@ func TestDurations(t *testing.T) {
 		require.Equal(t, here.Add(2*time.Minute), got.Deadline)
 		require.Equal(t, here.Add(-5*time.Second), got.DetectedAt)
 	})
-	t.Run("within a report likewise", func(t *testing.T) {
-		r := wire.ReportReceived(id, 1, sent(t, &apiv1.HealthReport{Notices: []*apiv1.Notice{wire.NoticeAt(n, now)}}), here)
-		require.Equal(t, here.Add(2*time.Minute), r.Notices[0].Deadline)
-		require.Equal(t, here.Add(2*time.Minute), r.TerminationNotice.Deadline)
-	})
-	t.Run("an older agent's deadline is the cloud's", func(t *testing.T) {
+	t.Run("times without durations decide nothing", func(t *testing.T) {
 		got := wire.NoticeReceived(sent(t, wire.Notice(n)), here)
-		require.Equal(t, n.Deadline, got.Deadline)
+		require.Zero(t, got.Deadline)
 		require.Equal(t, here, got.DetectedAt)
 	})
 	t.Run("no deadline stays none", func(t *testing.T) {
@@ -50,7 +45,7 @@ func TestDurations(t *testing.T) {
 	})
 	t.Run("a drain command keeps its time", func(t *testing.T) {
 		w := &apiv1.DrainCommand{Deadline: timestamppb.New(now.Add(time.Minute))}
-		require.Equal(t, now.Add(time.Minute), wire.DrainDeadline(w, here), "an older server's")
+		require.Zero(t, wire.DrainDeadline(w, here), "a time decides nothing")
 		wire.DrainLeft(w, now)
 		require.Equal(t, here.Add(time.Minute), wire.DrainDeadline(w, here))
 		wire.DrainLeft(w, now.Add(time.Hour))

@@ -18,9 +18,11 @@ import (
 
 // Bounds on what one message may carry; the rest is cut off.
 const (
-	maxText    = 256
-	maxNotices = 16
-	maxProbes  = 64
+	// MaxNotices is how many notices of a machine may stand at once.
+	MaxNotices = 16
+
+	maxText   = 256
+	maxProbes = 64
 )
 
 // Time returns nil for the zero time.
@@ -51,8 +53,11 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 	if len(r.Files) > 0 {
 		w.Files = FileStatuses(r.Files)
 	}
+	if len(r.Notices) > 0 {
+		w.Notices = &apiv1.StandingNotices{}
+	}
 	for _, n := range r.Notices {
-		w.Notices = append(w.Notices, Notice(n))
+		w.Notices.Notices = append(w.Notices.Notices, Notice(n))
 	}
 	for _, p := range r.Probes {
 		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: valid(p.Name), Ok: p.OK, Message: valid(p.Message)})
@@ -60,19 +65,9 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 	return w
 }
 
-// ReportReceived is ReportOf for a report that arrived at now, by the receiver's
-// clock.
-func ReportReceived(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport, now time.Time) nstance.Report {
-	r := ReportOf(id, seq, w)
-	for i := range r.Notices {
-		r.Notices[i] = NoticeReceived(w.GetNotices()[i], now)
-	}
-	r.TerminationNotice = Urgent(r.Notices)
-	return r
-}
-
-// ReportOf returns the domain form of a report that instance id sent as its
-// message number seq. What the sender may make long is cut to fixed bounds.
+// ReportOf returns the domain form of a report, without its notices, that instance
+// id sent as its message number seq. What the sender may make long is cut to fixed
+// bounds.
 func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
 	r := nstance.Report{
 		Version: Text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
@@ -84,13 +79,9 @@ func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.
 		ConfigHash: Text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
 		Files: FileStatusesOf(w.GetFiles()), FilesError: Text(w.GetFilesError()),
 	}
-	for _, n := range w.GetNotices()[:min(maxNotices, len(w.GetNotices()))] {
-		r.Notices = append(r.Notices, NoticeOf(n))
-	}
 	for _, p := range w.GetProbes()[:min(maxProbes, len(w.GetProbes()))] {
 		r.Probes = append(r.Probes, nstance.ProbeResult{Name: Text(p.GetName()), OK: p.GetOk(), Message: Text(p.GetMessage())})
 	}
-	r.TerminationNotice = Urgent(r.Notices)
 	return r
 }
 
@@ -141,11 +132,10 @@ func NoticeAt(n nstance.Notice, now time.Time) *apiv1.Notice {
 }
 
 // NoticeReceived returns the domain form of a notice that arrived at now, with
-// its times by the receiver's clock. An older agent sends no durations: its
-// deadline is the cloud's own, and when it detected the notice is not known.
+// its times by the receiver's clock.
 func NoticeReceived(w *apiv1.Notice, now time.Time) nstance.Notice {
 	n, now := NoticeOf(w), now.UTC().Round(0)
-	n.DetectedAt = now.Add(-max(0, duration(w.GetSinceDetected())))
+	n.DetectedAt, n.Deadline = now.Add(-max(0, duration(w.GetSinceDetected()))), time.Time{}
 	if w.GetTimeLeft() != nil {
 		n.Deadline = now.Add(duration(w.GetTimeLeft()))
 	}
@@ -160,10 +150,10 @@ func DrainLeft(w *apiv1.DrainCommand, now time.Time) {
 }
 
 // DrainDeadline returns the deadline of a drain command that arrived at now, by
-// the receiver's clock; zero: it has none. An older server says no time left.
+// the receiver's clock; zero: it has none.
 func DrainDeadline(w *apiv1.DrainCommand, now time.Time) time.Time {
 	if w.GetTimeLeft() == nil {
-		return TimeOf(w.GetDeadline())
+		return time.Time{}
 	}
 	return now.Add(duration(w.GetTimeLeft()))
 }

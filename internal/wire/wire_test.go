@@ -72,12 +72,15 @@ func TestThereAndBack(t *testing.T) {
 		n.Cancelled = false
 		r := nstance.Report{
 			Version: nstance.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
-			TerminationNotice: &nstance.TerminationNotice{Action: n.Action, Deadline: n.Deadline},
-			OneMinute:         nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
-			ConfigHash:        "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
+			OneMinute:  nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
+			ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
 			Probes: []nstance.ProbeResult{{Name: "p", OK: true}, {Name: "q", Message: "refused"}},
 		}
-		require.Equal(t, r, wire.ReportOf(id, 5, sent(t, wire.Report(r))))
+		w := sent(t, wire.Report(r))
+		require.Len(t, w.GetNotices().GetNotices(), 1)
+		require.Equal(t, n, wire.NoticeOf(w.GetNotices().GetNotices()[0]))
+		r.Notices = nil // they are converted by themselves
+		require.Equal(t, r, wire.ReportOf(id, 5, w))
 	})
 	t.Run("credential", func(t *testing.T) {
 		c := nstance.Credential{Chain: [][]byte{{1}, {2}}, Roots: [][]byte{{3}}, Serial: "ab", NotAfter: now}
@@ -104,14 +107,12 @@ func TestReportIsBounded(t *testing.T) {
 		Version: long, ConfigHash: long, CpuUsage: math.NaN(), MemoryUsage: math.Inf(1), DiskUsage: 250, Load: -1,
 	}
 	for range 1000 {
-		w.Notices = append(w.Notices, &apiv1.Notice{EventId: long, Source: long, Action: long, Kind: long})
 		w.Probes = append(w.Probes, &apiv1.ProbeResult{Name: long, Message: long})
 	}
 	r := wire.ReportOf(id, 1, w)
 	require.Len(t, r.Version, 256)
-	require.Len(t, r.Notices, 16)
 	require.Len(t, r.Probes, 64)
-	require.Len(t, r.Notices[0].EventID, 256)
+	require.Len(t, wire.NoticeReceived(&apiv1.Notice{EventId: long}, now).EventID, 256)
 	require.Len(t, r.Probes[0].Message, 256)
 	require.Equal(t, nstance.Usage{DiskPercent: 100}, r.OneMinute)
 	_, err := json.Marshal(r)
@@ -231,8 +232,13 @@ func FuzzReport(f *testing.F) {
 		r := wire.ReportOf(id, 1, &w)
 		_, err := json.Marshal(r)
 		require.NoError(t, err)
-		again := wire.ReportOf(id, 1, sent(t, wire.Report(r)))
-		require.Equal(t, r.OneMinute, again.OneMinute)
-		require.Len(t, again.Notices, len(r.Notices))
+		for _, n := range w.GetNotices().GetNotices() {
+			r.Notices = append(r.Notices, wire.NoticeReceived(n, now))
+		}
+		_, err = json.Marshal(r.Notices)
+		require.NoError(t, err)
+		again := sent(t, wire.Report(r))
+		require.Equal(t, r.OneMinute, wire.ReportOf(id, 1, again).OneMinute)
+		require.Len(t, again.GetNotices().GetNotices(), len(r.Notices))
 	})
 }

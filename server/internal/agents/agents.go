@@ -107,7 +107,6 @@ func (a *Agents) Connect(identity nstance.Identity, stream grpc.BidiStreamingSer
 		}
 	})
 	defer a.Expiry.On(identity, s.finish)()
-	s.notices.beginSession()
 	s.welcome()
 	if err = a.sessions.begin(s); err == nil {
 		if s.reportInterval != a.Config().Shard.HealthInterval { // changed since welcome

@@ -3,19 +3,21 @@ package agents
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // Bounds on the notices of one instance, over all its sessions. A stolen identity
 // can doom its own instance only, so all that is left to limit is the number of
 // notices.
 const (
-	maxNotices     = 32 // notices that are remembered, by event ID; then the oldest is forgotten
-	maxPendingAcks = 8  // numbers under which a repeated notice is acknowledged
+	maxNotices = 32 // notices that are remembered, by event ID; then the oldest is forgotten
 
 	// So many notices, with their changes, are passed on at once, and one more after
 	// each interval. Notices that doom the machine are counted separately: other
@@ -54,98 +56,44 @@ func newNoticeLimiter() *rate.Limiter {
 	return rate.NewLimiter(rate.Every(noticeInterval), noticeBurst)
 }
 
-// noticeDedup holds the notices of one instance. A repeated notice is not passed on.
+// noticeDedup holds the notices of one instance.
 type noticeDedup struct {
 	mu             sync.Mutex
 	byEvent        map[string]*noticeState
 	order          []string // event IDs, oldest first
 	dooming, other *rate.Limiter
-	exceeded       bool // a notice was dropped
-	warned         sync.Once
+	warned         sync.Once // of notices beyond the limit
 }
 
 // A noticeState is one notice in its latest form.
 type noticeState struct {
-	notice      nstance.Notice
-	sent        bool         // in a message of its own, which wants an acknowledgement
-	pendingAcks []pendingAck // until its consequence is durable
-	settled     bool         // its consequence is durable
+	notice  nstance.Notice
+	settled atomic.Bool // its consequence is durable
 }
 
-type pendingAck struct {
-	session *session
-	number  uint64
-}
-
-// receive handles the notice of a message: fresh is a new one to pass on; otherwise
-// ack says whether the message is acknowledged at once, or with the message that it
-// repeats.
-func (d *noticeDedup) receive(s *session, number uint64, n nstance.Notice) (fresh *noticeState, ack bool) {
+// receive returns the state of a notice, and whether it is new in this form. Beyond
+// the limit it returns nil.
+func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pending := pendingAck{s, number}
-	known := d.byEvent[n.EventID]
-	switch {
-	case known != nil && repeats(known.notice, n) && known.sent:
-		if !known.settled {
-			known.pendingAcks = append(known.pendingAcks[max(0, len(known.pendingAcks)-maxPendingAcks+1):], pending)
-		}
-		return nil, known.settled
-	case known != nil && repeats(known.notice, n):
-		known.sent, known.pendingAcks = true, []pendingAck{pending}
+	if known := d.byEvent[n.EventID]; known != nil && n.Repeats(known.notice) {
 		return known, false
-	case !d.admit(n):
-		return nil, true
 	}
-	fresh = &noticeState{notice: n, sent: true, pendingAcks: []pendingAck{pending}}
-	d.put(fresh)
-	return fresh, false
-}
-
-// receiveReported reports whether a notice in a report is passed on.
-func (d *noticeDedup) receiveReported(n nstance.Notice) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if known := d.byEvent[n.EventID]; known != nil && repeats(known.notice, n) {
-		return true
-	}
-	return d.putNew(n)
-}
-
-// receiveProvided reports whether a notice of the provider, which wants no
-// acknowledgement, is passed on.
-func (d *noticeDedup) receiveProvided(n nstance.Notice) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if known := d.byEvent[n.EventID]; known != nil && repeats(known.notice, n) {
-		return false
-	}
-	return d.putNew(n)
-}
-
-// putNew needs the lock.
-func (d *noticeDedup) putNew(n nstance.Notice) bool {
-	if !d.admit(n) {
-		return false
-	}
-	d.put(&noticeState{notice: n})
-	return true
-}
-
-// admit needs the lock.
-func (d *noticeDedup) admit(n nstance.Notice) bool {
 	limit := d.other
 	if n.Kind.Dooms() {
 		limit = d.dooming
 	}
-	ok := limit.Allow()
-	d.exceeded = d.exceeded || !ok
-	return ok
+	if !limit.Allow() {
+		return nil, false
+	}
+	state = &noticeState{notice: n}
+	d.put(state)
+	return state, true
 }
 
 // put needs the lock.
-func (d *noticeDedup) put(fresh *noticeState) {
-	id := fresh.notice.EventID
+func (d *noticeDedup) put(state *noticeState) {
+	id := state.notice.EventID
 	if d.byEvent[id] == nil {
 		if len(d.order) >= maxNotices {
 			delete(d.byEvent, d.order[0])
@@ -153,61 +101,64 @@ func (d *noticeDedup) put(fresh *noticeState) {
 		}
 		d.order = append(d.order, id)
 	}
-	d.byEvent[id] = fresh
+	d.byEvent[id] = state
 }
 
-// settle acknowledges every message that carried the notice.
-func (d *noticeDedup) settle(state *noticeState) {
-	d.mu.Lock()
-	pending := state.pendingAcks
-	state.pendingAcks, state.settled = nil, true
-	d.mu.Unlock()
-	for _, p := range pending {
-		p.session.acknowledge(p.number)
+// handleNotices passes on every notice whose consequence is not durable yet, and
+// acknowledges the revision once no such notice is left. It returns the notices
+// within the limit.
+func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.Notice) {
+	if set == nil {
+		return nil
+	}
+	var unsettled atomic.Int64
+	settle := func() {
+		if unsettled.Add(-1) == 0 {
+			s.acknowledgeNotices(set.GetRevision())
+		}
+	}
+	unsettled.Add(1)
+	defer settle()
+	for _, w := range set.GetNotices()[:min(wire.MaxNotices, len(set.GetNotices()))] {
+		n := wire.NoticeReceived(w, s.agents.Now())
+		state, isNew := s.notices.receive(n)
+		switch {
+		case state == nil:
+			s.warnOfNotices()
+			continue
+		case isNew && slices.Contains(set.GetAcknowledged(), w.GetEventId()): // by a former leader
+			state.settled.Store(true)
+		case !state.settled.Load():
+			unsettled.Add(1)
+			s.agents.ReceiveNotice(s.id, n, func() { state.settled.Store(true); settle() })
+		}
+		accepted = append(accepted, n)
+	}
+	return accepted
+}
+
+func (s *session) warnOfNotices() {
+	s.notices.warned.Do(func() {
+		s.agents.Log.Warn("too many notices of one instance, the rest is dropped", "instance_id", s.id)
+	})
+}
+
+// acknowledgeNotices acknowledges a revision, unless that or a later one was
+// acknowledged in this session.
+func (s *session) acknowledgeNotices(revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if revision > s.ackedRevision {
+		s.ackedRevision = revision
+		s.queue(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_NoticesRevision{NoticesRevision: revision}}))
 	}
 }
 
-// beginSession has unsettled notices passed on again when a new session repeats
-// them: the reconciler may have dropped them.
-func (d *noticeDedup) beginSession() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, known := range d.byEvent {
-		known.sent = known.sent && known.settled
-	}
-}
-
-func (d *noticeDedup) limitExceeded() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.exceeded
-}
-
-// repeats reports whether n adds nothing to known. Deadlines only tighten.
-func repeats(known, n nstance.Notice) bool {
-	return known.Kind == n.Kind && known.Action == n.Action && known.Source == n.Source && known.Cancelled == n.Cancelled &&
-		!n.Tightens(known) && known.NotBefore.Equal(n.NotBefore)
-}
-
-// handleNotice passes on what is new, and acknowledges it once its consequence is
-// durable.
-func (s *session) handleNotice(number uint64, n nstance.Notice) {
-	fresh, ack := s.notices.receive(s, number, n)
-	switch {
-	case fresh != nil:
-		s.agents.ReceiveNotice(s.id, n, func() { s.notices.settle(fresh) })
-	case ack:
-		s.acknowledge(number)
-	}
-	if s.notices.limitExceeded() {
-		s.notices.warned.Do(func() {
-			s.agents.Log.Warn("too many notices of one instance, the rest is dropped", "instance_id", s.id)
-		})
-	}
-}
-
-// handleReport passes on a report, without notices beyond the limit.
-func (s *session) handleReport(r nstance.Report) {
-	r.Notices = slices.DeleteFunc(r.Notices, func(n nstance.Notice) bool { return !s.notices.receiveReported(n) })
+// handleReport passes on a report with its notices.
+func (s *session) handleReport(number uint64, w *apiv1.HealthReport) {
+	r := wire.ReportOf(s.id, number, w)
+	r.Notices = s.handleNotices(w.GetNotices())
+	r.TerminationNotice = wire.Urgent(r.Notices)
 	s.agents.shard.Observe(nstance.Reported{Report: s.filesReported(r)})
+	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_Report{Report: number}}))
 }

@@ -42,7 +42,7 @@ func (a *Agents) receiveProviderNotice(n nstance.MachineNotice) {
 		n.Notice.DetectedAt = a.Now().UTC()
 	}
 	n.Notice.EventID = EventID(v.Notices, n.Notice)
-	if a.notices.of(n.ID).receiveProvided(n.Notice) {
+	if _, isNew := a.notices.of(n.ID).receive(n.Notice); isNew {
 		a.ReceiveNotice(n.ID, n.Notice, nil)
 	}
 }

@@ -58,6 +58,8 @@ type session struct {
 	emptied  chan struct{} // closed when the outbox is empty; nil: no waiter
 	endTimer *time.Timer   // will cancel
 	files    sessionFiles
+
+	ackedRevision uint64 // of notices
 }
 
 // Reasons for the end of a session.
@@ -152,27 +154,25 @@ func (s *session) handle(m *apiv1.ConnectRequest) (goodbye bool) {
 	s.lastNumber = n
 	switch {
 	case m.GetReport() != nil:
-		s.handleReport(wire.ReportReceived(s.id, n, m.GetReport(), s.agents.Now()))
-		s.acknowledge(n)
+		s.handleReport(n, m.GetReport())
 	case m.GetFilesWanted() != nil:
 		s.handleFilesWanted(m.GetFilesWanted())
 	case m.GetFileKeys() != nil:
 		s.handleFileKeys(m.GetFileKeys())
 	case m.GetFilesApplied() != nil:
 		s.handleFilesApplied(m.GetFilesApplied())
-	case m.GetNotice() != nil:
-		s.handleNotice(n, wire.NoticeReceived(m.GetNotice(), s.agents.Now()))
+	case m.GetNotices() != nil:
+		s.handleNotices(m.GetNotices())
 	case m.GetDrainResult() != nil:
 		s.handleDrainResult(m.GetDrainResult())
-		s.acknowledge(n)
 	case m.GetGoodbye() != nil:
 		return true
 	}
 	return false
 }
 
-// handleDrainResult passes on the outcome of the agent's own hook. The outcome of a
-// drain that is over, or not the agent's, is dropped.
+// handleDrainResult passes on the outcome of the agent's own hook and acknowledges
+// it. The outcome of a drain that is over, or not the agent's, is dropped.
 func (s *session) handleDrainResult(r *apiv1.DrainResult) {
 	err := s.agents.drains.Acknowledge(s.ctx, nstance.Ack{
 		Instance: s.id, Generation: r.GetGeneration(), By: nstance.ExecutorAgent,
@@ -181,12 +181,11 @@ func (s *session) handleDrainResult(r *apiv1.DrainResult) {
 	if err != nil {
 		s.agents.Log.Warn("drain result dropped", "instance_id", s.id, "code", nstance.CodeOf(err), "err", err)
 	}
+	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: r.GetGeneration()}}))
 }
 
-func (s *session) acknowledge(n uint64) {
-	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{
-		Acknowledgement: &apiv1.Acknowledgement{Number: n},
-	}})
+func acknowledgement(a *apiv1.Acknowledgement) *apiv1.ConnectResponse {
+	return &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: a}}
 }
 
 func (s *session) sendDrain(d nstance.Drain) {

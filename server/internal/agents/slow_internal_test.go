@@ -29,13 +29,13 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 			s, d := newSlowAgent(t)
 			context.AfterFunc(s.ctx, s.closeConnection)
 			for i := range uint64(maxOutbox) + 1 { // one is on its way
-				s.acknowledge(i)
+				s.cancelDrain(i)
 				synctest.Wait()
 			}
 			require.NoError(t, s.ctx.Err())
-			s.acknowledge(0)
+			s.cancelDrain(0)
 			require.ErrorIs(t, context.Cause(s.ctx), errSlow)
-			s.acknowledge(0) // harmless
+			s.cancelDrain(0) // harmless
 			<-d.Gone
 			s.wg.Wait()
 		})
@@ -45,7 +45,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 			s, d := newSlowAgent(t)
 			context.AfterFunc(s.ctx, s.closeConnection)
 			for i := range uint64(maxOutbox) {
-				s.acknowledge(i)
+				s.cancelDrain(i)
 			}
 			began := time.Now()
 			time.AfterFunc(sendTimeout/2, func() { close(d.Read) })
@@ -55,7 +55,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 
 			d.Read = make(chan struct{})
 			for i := range uint64(maxOutbox) {
-				s.acknowledge(i)
+				s.cancelDrain(i)
 			}
 			began = time.Now()
 			s.waitForAgent()
@@ -67,7 +67,7 @@ func TestAgentThatDoesNotRead(t *testing.T) {
 	t.Run("keeps no end of a session waiting", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, d := newSlowAgent(t)
-			s.acknowledge(1)
+			s.cancelDrain(1)
 			synctest.Wait() // stuck in Send
 			began := time.Now()
 			s.close(io.EOF)
@@ -100,11 +100,11 @@ func TestFinishSendsWhatIsQueued(t *testing.T) {
 		close(d.Read)
 		s.finish(errDeleted)
 		s.finish(errReplaced) // the first reason counts
-		s.acknowledge(7)
+		s.cancelDrain(7)
 		<-time.After(closeGrace - time.Millisecond)
 		synctest.Wait()
 		require.NoError(t, s.ctx.Err())
-		require.EqualValues(t, 7, d.Sent[0].GetAcknowledgement().GetNumber())
+		require.EqualValues(t, 7, d.Sent[0].GetDrainCancel().GetGeneration())
 		<-s.ctx.Done()
 		require.ErrorIs(t, context.Cause(s.ctx), errDeleted)
 		s.wg.Wait()
