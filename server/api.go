@@ -15,9 +15,9 @@ import (
 // newOperators returns what serves the operators' API.
 func (s *Server) newOperators() *operators.Service {
 	return operators.NewService(operators.Options{
-		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config.InForce, Now: s.opts.Now, Store: s.store, Events: s.cache,
+		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config.InForce, Now: s.opts.Now, Store: s.store, Events: s.cache.Cache,
 		Keys: s.keys, Ring: s.keys.Ring, Issuer: s.keys.Identity.Issuer,
-		Announce: s.announce, InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
+		Announce: announcer(s.opts, s.provider), InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
 		LeaderAddress: s.leaderAddress, Standbys: s.peers.List,
 	})
 }
@@ -49,18 +49,20 @@ type interrupter interface {
 	Interrupt(id nstance.InstanceID, action string, after time.Duration) error
 }
 
-// announce publishes a reclaim on a machine's own metadata service. Fails with
-// Conflict where the provider cannot.
-func (s *Server) announce(id nstance.InstanceID, after time.Duration) error {
-	if s.opts.Announce != nil {
-		return s.opts.Announce(id, "terminate", after)
+// announcer returns what publishes a reclaim on a machine's own metadata service. It
+// fails with Conflict where the provider cannot.
+func announcer(opts Options, p nstance.Provider) func(id nstance.InstanceID, after time.Duration) error {
+	announce := opts.Announce
+	if can, ok := p.(interrupter); ok && announce == nil {
+		announce = can.Interrupt
 	}
-	can, ok := s.provider.(interrupter)
-	if !ok {
-		return &nstance.Error{
-			Code: nstance.Conflict, Field: "through_metadata", Msg: "the provider does not run its machines' metadata services",
-			Remedy: "leave it out: the server is then told directly",
+	return func(id nstance.InstanceID, after time.Duration) error {
+		if announce == nil {
+			return &nstance.Error{
+				Code: nstance.Conflict, Field: "through_metadata", Msg: "the provider does not run its machines' metadata services",
+				Remedy: "leave it out: the server is then told directly",
+			}
 		}
+		return announce(id, "terminate", after)
 	}
-	return can.Interrupt(id, "terminate", after)
 }

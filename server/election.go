@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"iter"
+	"log/slog"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -38,7 +39,7 @@ func (s *Server) elect() (lease.Elector, error) {
 	conf, at := s.config.InForce(), s.advertised()
 	return lease.New(s.store, conf.Shard.ID, &lease.Options{
 		Address: at.Operator, Registration: at.Registration, Peer: at.Peer, TTL: conf.Shard.Election.TTL,
-		Watch: s.peers.Listen, Standby: s.peers.HasStandby, Marks: s.marks, OnChange: s.leaderChanged, Log: s.log,
+		Watch: s.peers.Listen, Standby: s.peers.HasStandby, Marks: s.marks, OnChange: logLeader(s.log), Log: s.log,
 	})
 }
 
@@ -84,15 +85,18 @@ func (s *Server) marks(ctx context.Context) (top uint64, err error) {
 	return top, nil
 }
 
-// leaderChanged logs each change of the leader. The lease logs the terms of this server.
-func (s *Server) leaderChanged(h lease.Holder) {
-	switch {
-	case h.Self:
-	case h.ID == "":
-		s.log.Info("no server leads")
-	case h.Released:
-		s.log.Info("the leader has given the lease back", "leader", h.Address, "epoch", h.Epoch)
-	default:
-		s.log.Info("another server leads", "leader", h.Address, "epoch", h.Epoch)
+// logLeader returns what logs each change of the leader. The lease logs the terms of this
+// server.
+func logLeader(log *slog.Logger) func(lease.Holder) {
+	return func(h lease.Holder) {
+		switch {
+		case h.Self:
+		case h.ID == "":
+			log.Info("no server leads")
+		case h.Released:
+			log.Info("the leader has given the lease back", "leader", h.Address, "epoch", h.Epoch)
+		default:
+			log.Info("another server leads", "leader", h.Address, "epoch", h.Epoch)
+		}
 	}
 }

@@ -139,7 +139,7 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 		grpc.ConnectionTimeout(limits.Handshake),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
-	common = s.watched(common)
+	common = s.telemetry.observed(common)
 	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.keys.Certificate)))
 	short := keepalive.Server()
 	short.MaxConnectionIdle = min(strangerIdle, limits.AnonymousAge)

@@ -5,12 +5,15 @@ import (
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/traced"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
+	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // measure gathers what metrics show of this moment.
@@ -31,28 +34,43 @@ func (s *Server) measure() metrics.State {
 // pages serves everything on the HTTP port.
 func (s *Server) pages() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", s.metrics.Handler())
-	mux.Handle("/", s.handler())
+	mux.Handle("GET /metrics", s.telemetry.Handler())
+	mux.Handle("/", web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil }))
 	return ports.KnownHosts(mux, s.hostNames)
 }
 
-// watchProvider notes each call to the provider.
-func (s *Server) watchProvider() func(op string, code nstance.Code, d time.Duration) {
-	if s.opts.Traces == nil {
-		return s.metrics.Provider
+// telemetry observes requests, storage and provider.
+type telemetry struct {
+	*metrics.Metrics
+	traces trace.TracerProvider // nil: there are none
+}
+
+// store returns a store whose calls are observed.
+func (t telemetry) store(s storage.Store) storage.Store {
+	s = t.Store(s)
+	if t.traces != nil {
+		s = traced.Store(s, t.traces)
 	}
-	span := traced.Provider(s.opts.Traces)
+	return s
+}
+
+// provider returns what observes each call to the provider.
+func (t telemetry) provider() func(op string, code nstance.Code, d time.Duration) {
+	if t.traces == nil {
+		return t.Provider
+	}
+	span := traced.Provider(t.traces)
 	return func(op string, code nstance.Code, d time.Duration) {
-		s.metrics.Provider(op, code, d)
+		t.Provider(op, code, d)
 		span(op, code, d)
 	}
 }
 
-// watched adds to a port's options what watches its requests.
-func (s *Server) watched(o []grpc.ServerOption) []grpc.ServerOption {
-	o = append(o, grpc.ChainUnaryInterceptor(s.metrics.Unary), grpc.ChainStreamInterceptor(s.metrics.Stream))
-	if s.opts.Traces != nil {
-		o = append(o, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(s.opts.Traces))))
+// observed adds to a port's options what observes its requests.
+func (t telemetry) observed(o []grpc.ServerOption) []grpc.ServerOption {
+	o = append(o, grpc.ChainUnaryInterceptor(t.Unary), grpc.ChainStreamInterceptor(t.Stream))
+	if t.traces != nil {
+		o = append(o, grpc.StatsHandler(otelgrpc.NewServerHandler(otelgrpc.WithTracerProvider(t.traces))))
 	}
 	return o
 }

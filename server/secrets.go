@@ -11,7 +11,7 @@ import (
 )
 
 // secretSource returns where secrets for files come from.
-func (s *Server) secretSource() files.Source {
+func secretSource(s *Server) files.Source {
 	if s.own.Shard.Secrets.Source == config.StoreSecrets {
 		return storedSecrets{vault.New(s.store, s.opts.Secrets)}
 	}

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/internal/traced"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
@@ -31,7 +28,6 @@ import (
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/metrics"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/cache"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -109,16 +105,15 @@ func (i *intervals) fill() {
 
 // A Server is one shard server. New makes one, Run runs it.
 type Server struct {
-	opts     Options
-	store    storage.Store
-	dated    storage.Dated // what store knows of the time; nil: nothing
-	provider nstance.Provider
-	log      *slog.Logger
-	elector  lease.Elector
-	metrics  *metrics.Metrics
-	cache    *cache.Cache
-	alarms   alarms
-	scratch  string // directory to remove with the cache; empty: none
+	opts      Options
+	store     storage.Store
+	dated     storage.Dated // what store knows of the time; nil: nothing
+	provider  nstance.Provider
+	log       *slog.Logger
+	elector   lease.Elector
+	telemetry telemetry
+	cache     *journalCache
+	alarms    alarms
 
 	config  *configuration.Reloader
 	own     *config.Config // as this process was started: where it listens, its provider, its election
@@ -157,11 +152,8 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	s.expiry = ports.Expiry{Now: s.opts.Now, Interval: s.opts.KeyInterval}
 	s.dated, _ = store.(storage.Dated)
-	s.metrics = metrics.New(s.measure)
-	s.store = s.metrics.Store(s.store)
-	if s.opts.Traces != nil {
-		s.store = traced.Store(s.store, s.opts.Traces)
-	}
+	s.telemetry = telemetry{metrics.New(s.measure), s.opts.Traces}
+	s.store = s.telemetry.store(s.store)
 	if s.opts.Reread <= 0 {
 		s.opts.Reread = 5 * time.Minute
 	}
@@ -188,39 +180,17 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	s.peers = s.newPeers()
 	s.elector = s.opts.Elector
-	if err := s.openCache(); err != nil {
+	if s.cache, err = openJournal(s.opts.Cache, s.opts.intervals.journal, s.log); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-func (s *Server) openCache() (err error) {
-	path := s.opts.Cache
-	if path == "" {
-		if s.scratch, err = os.MkdirTemp("", "nstance-server-"); err != nil {
-			return nstance.Errorf(nstance.Unavailable, "journal: %w", err)
-		}
-		path = filepath.Join(s.scratch, "journal.db")
-	}
-	s.cache, err = cache.Open(path, &cache.Options{Interval: s.opts.intervals.journal, Log: s.log})
-	return err
-}
-
-func (s *Server) closeCache() {
-	err := s.cache.Close()
-	if s.scratch != "" {
-		err = errors.Join(err, os.RemoveAll(s.scratch))
-	}
-	if err != nil {
-		s.log.Warn("journal not closed cleanly", "err", err)
-	}
 }
 
 // Run serves until ctx ends and returns nil then, after everything it started
 // has stopped. It returns early when the keys cannot be read or made, or a
 // listener cannot be opened.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.closeCache()
+	defer s.cache.close()
 	err := s.openKeys(ctx)
 	if err != nil {
 		return err
@@ -239,7 +209,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { s.cacheLoop(work) })
+	wg.Go(func() { s.cache.run(work) })
 	wg.Go(func() { s.keys.Run(work) })
 	wg.Go(s.ports.serve)
 	s.campaign(ctx)
@@ -247,12 +217,6 @@ func (s *Server) Run(ctx context.Context) error {
 	stop()
 	wg.Wait()
 	return nil
-}
-
-func (s *Server) cacheLoop(ctx context.Context) {
-	if err := s.cache.Run(ctx); err != nil {
-		s.log.Error("journal stopped", "err", err)
-	}
 }
 
 // campaign leads whenever the lease is granted, until ctx ends.
@@ -299,7 +263,7 @@ func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 		case err = <-t.quit:
 		}
 		s.term.Store(nil)
-		t.goAway()
+		t.agents.Close(ports.ErrTermEnded)
 	}
 	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

@@ -18,10 +18,6 @@ const (
 	shownEvents    = 50
 )
 
-func (s *Server) handler() http.Handler {
-	return web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil })
-}
-
 // status returns what the status page shows. The page has no authentication: unless it
 // is configured to be full, it shows what operators of every tenant may see.
 func (s *Server) status(r *http.Request) web.Status {
@@ -97,11 +93,4 @@ func readyLast(v reconcile.InstanceView) int {
 		return 1
 	}
 	return 0
-}
-
-// notLeading returns why the last term could not begin, or ended.
-func (s *Server) notLeading() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.termError
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/nstance-go/nstance/server/internal/garbage"
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/operators"
-	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -81,7 +80,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			MaxUserData: maxUserData(t.conf),
-			Timeout:     t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.watchProvider(),
+			Timeout:     t.conf.Shard.RequestTimeout, Rate: t.conf.Shard.CreateRate.PerSecond, Burst: t.conf.Shard.CreateRate.Burst, Log: s.log, Observe: s.telemetry.provider(),
 		},
 		Now: s.opts.Now, Elapsed: lease.Elapsed(), Dated: s.dated, Log: s.log,
 	})
@@ -98,15 +97,16 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Retention: func() time.Duration { return s.config.InForce().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
 		Kinds: []garbage.Kind{{Prefix: storage.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: storage.OperatorPrefix, Ends: registrar.OperatorEnds}},
 	})
+	secrets := secretSource(s)
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{
 		Shard: t.conf.Shard.ID, Config: s.config.InForce, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, Retry: s.opts.intervals.campaign, Log: t.log,
-		Vault: vault.New(s.store, s.opts.Secrets), Secrets: s.secretSource(), Bound: t.bound, Journal: t.journal,
+		Vault: vault.New(s.store, s.opts.Secrets), Secrets: secrets, Bound: t.bound, Journal: t.journal,
 		Published: func() { t.agents.GroupsChanged() },
 	})
 	t.config.Groups = t.groups
 	t.agents = agents.New(s.store, t.reconciler, t.drains, agents.Options{
 		Owner: owner, Config: s.config.InForce, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: Version, Log: t.log,
-		Secrets: s.secretSource(), Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
+		Secrets: secrets, Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
 		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested,
 	})
 	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, t.records, &registration.Options{
@@ -174,15 +174,12 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel() }
 }
 
-// goAway ends the agents' sessions.
-func (t *term) goAway() { t.agents.Close(ports.ErrTermEnded) }
-
 // journal receives every event, in order, mostly under the reconciler's lock: nothing
 // that it calls blocks.
 func (t *term) journal(e nstance.Event) {
 	e.Seq = t.operators.Publish(e)
 	t.server.cache.Append(e)
-	t.server.metrics.Event(e)
+	t.server.telemetry.Event(e)
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}
