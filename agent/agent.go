@@ -3,13 +3,13 @@ package agent
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain/hook"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/wire"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -117,16 +117,12 @@ func (a *Agent) report(ctx context.Context) nstance.Report {
 	r := nstance.Report{
 		Version: nstance.ReportVersion, InstanceID: a.o.InstanceID,
 		Probes: a.collector.Probes(ctx), OneMinute: a.collector.Usage(),
-		ConfigHash: clean(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
-		Files: a.files.store.Status(), FilesError: clean(a.files.store.LastError()),
+		ConfigHash: wire.Text(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
+		Files: a.files.store.Status(), FilesError: wire.Text(a.files.store.LastError()),
 	}
 	for i := range r.Probes {
-		r.Probes[i].Message = clean(r.Probes[i].Message)
+		r.Probes[i].Message = wire.Text(r.Probes[i].Message)
 	}
 	r.Timestamp, r.UptimeSeconds = time.Now().UTC(), time.Since(a.started).Seconds()
 	return r
 }
-
-// clean returns text as valid UTF-8 of at most 256 bytes. The wire accepts nothing
-// else, and the output of one probe must not end every session.
-func clean(s string) string { return strings.ToValidUTF8(s[:min(len(s), 256)], "") }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A hookFunc empties the machine; see Options.Drain.
@@ -183,5 +184,5 @@ func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
 }
 
 func (j *job) result() *apiv1.DrainResult {
-	return &apiv1.DrainResult{Generation: j.drain.Generation, Outcome: string(j.outcome), Message: clean(j.message)}
+	return &apiv1.DrainResult{Generation: j.drain.Generation, Outcome: string(j.outcome), Message: wire.Text(j.message)}
 }

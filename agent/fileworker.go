@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -122,7 +123,7 @@ func setOf(m *apiv1.FilesBegin) (files.Set, error) {
 	}
 	for _, w := range m.GetFiles() {
 		set.Files = append(set.Files, files.File{
-			Path: w.GetPath(), Digest: w.GetDigest(), Size: w.GetSize(), Mode: w.GetMode(), Error: clean(w.GetError()), Key: w.GetKey(),
+			Path: w.GetPath(), Digest: w.GetDigest(), Size: w.GetSize(), Mode: w.GetMode(), Error: wire.Text(w.GetError()), Key: w.GetKey(),
 		})
 	}
 	return set, nil
@@ -155,7 +156,7 @@ func (f *fileWorker) refuse(err error) *apiv1.ConnectRequest {
 func (f *fileWorker) applied(err error) *apiv1.ConnectRequest {
 	m := &apiv1.FilesApplied{Hash: f.hash, Files: wire.FileStatuses(f.store.Status())}
 	if err != nil {
-		m.Error = clean(err.Error())
+		m.Error = wire.Text(err.Error())
 	}
 	return &apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: m}}
 }
@@ -166,7 +167,7 @@ func (f *fileWorker) keys(names []string) *apiv1.ConnectRequest {
 	for _, k := range f.store.Keys(string(f.instance), names) {
 		w := &apiv1.FileKey{Name: k.Name, Csr: k.Request, Certificate: k.Certificate}
 		if k.Err != nil {
-			w.Error = clean(k.Err.Error())
+			w.Error = wire.Text(k.Err.Error())
 		}
 		m.Keys = append(m.Keys, w)
 	}
@@ -175,8 +176,8 @@ func (f *fileWorker) keys(names []string) *apiv1.ConnectRequest {
 
 // record writes the hash of the applied files to the file that reports read.
 func (v identityDir) record(hash string) error {
-	if hash == "" || len(hash) > 256 || clean(hash) != hash || strings.ContainsAny(hash, " \n") {
-		return nstance.Errorf(nstance.Invalid, "%q is not a hash", hash[:min(len(hash), 80)])
+	if hash == "" || len(hash) > 256 || wire.Text(hash) != hash || strings.ContainsAny(hash, " \n") {
+		return nstance.Errorf(nstance.Invalid, "%q is not a hash", clip.Quote(hash))
 	}
 	return v.write(v.path(fileConfigHash), []byte(hash+"\n"))
 }

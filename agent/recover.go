@@ -39,7 +39,7 @@ func (r *registrant) recover(ctx context.Context, addr string, id *identity) err
 		return err
 	}
 	c, err := r.call(ctx, addr, pki.ClientTLS(id.roots, nil, id.Shard, id.Cluster), &apiv1.RegisterAgentRequest{
-		Certificate: id.pair.Certificate[0], Csr: csr, Addresses: wire.Addresses(localAddresses()), Hostname: clean(hostname()),
+		Certificate: id.pair.Certificate[0], Csr: csr, Addresses: wire.Addresses(localAddresses()), Hostname: wire.Text(hostname()),
 	}, grpc.PerRPCCredentials(possession{old, csr}))
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func (r *registrant) register(ctx context.Context, addr string, missing error) e
 		return err
 	}
 	credential, err := r.exchange(ctx, addr, c, &apiv1.RegisterAgentRequest{
-		Nonce: token, Csr: csr, Addresses: wire.Addresses(localAddresses()), Hostname: clean(hostname()),
+		Nonce: token, Csr: csr, Addresses: wire.Addresses(localAddresses()), Hostname: wire.Text(hostname()),
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/spot"
 )
 
@@ -54,7 +55,7 @@ func (a *Agent) handleWatchItem(n nstance.Notice, err error) {
 }
 
 func (a *Agent) handleNotice(n nstance.Notice) {
-	n.EventID, n.Action, n.Source = clean(n.EventID), clean(n.Action), clean(n.Source)
+	n.EventID, n.Action, n.Source = wire.Text(n.EventID), wire.Text(n.Action), wire.Text(n.Source)
 	if !a.mail.observe(n) {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Canonical returns the one spelling of args that all its spellings share: keys
@@ -70,7 +71,7 @@ func number(s string) (json.Number, error) {
 	if exponent != "" {
 		var err error
 		if e, err = strconv.Atoi(exponent); err != nil || max(e, -e) > maxExponent {
-			return "", nstance.FieldError("args", "use a number that the provider can hold", "number %s has too large an exponent", clip(s))
+			return "", nstance.FieldError("args", "use a number that the provider can hold", "number %s has too large an exponent", clip.Quote(s))
 		}
 	}
 	unsigned := strings.TrimPrefix(mantissa, "-")
@@ -101,5 +102,3 @@ func layout(digits string, point int) string {
 	}
 	return "0." + strings.Repeat("0", -point) + digits
 }
-
-func clip(s string) string { return s[:min(len(s), 64)] }

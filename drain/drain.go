@@ -13,11 +13,10 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/feed"
 )
 
@@ -190,7 +189,7 @@ func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.Drain
 // Conflict for another generation, Denied when By is not the drain's executor or
 // the drain has none, and Invalid for an unknown outcome.
 func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {
-	a.Message = clip(a.Message)
+	a.Message = clip.Text(a.Message, maxMessage)
 	published, err := c.acknowledge(a)
 	c.logEvent(published)
 	if published != nil {
@@ -275,17 +274,4 @@ func (c *Coordinator) logEvent(e *nstance.DrainEvent) {
 		attrs = append(attrs, slog.String("outcome", string(e.Ack.Outcome)), slog.String("message", e.Ack.Message))
 	}
 	c.log.LogAttrs(context.Background(), slog.LevelInfo, "drain changed", attrs...)
-}
-
-// clip cuts s to what an Ack may carry, between characters.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= maxMessage {
-		return s
-	}
-	cut := maxMessage
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut]
 }

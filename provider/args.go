@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
@@ -117,7 +118,7 @@ func findWrongPart(raw json.RawMessage, t reflect.Type, path string) error {
 		var parts map[string]json.RawMessage
 		_ = json.Unmarshal(raw, &parts)
 		for _, name := range slices.Sorted(maps.Keys(parts)) {
-			if err := findWrong(parts[name], t.Elem(), path+"."+cut(name)); err != nil {
+			if err := findWrong(parts[name], t.Elem(), path+"."+clip.Quote(name)); err != nil {
 				return err
 			}
 		}
@@ -132,16 +133,14 @@ func findWrongField(raw json.RawMessage, t reflect.Type, path string) error {
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		f, ok := fields[name]
 		if !ok {
-			return nstance.FieldError(path+"."+cut(name), nearest.Remedy(name, slices.Sorted(maps.Keys(fields))), "no such argument")
+			return nstance.FieldError(path+"."+clip.Quote(name), nearest.Remedy(name, slices.Sorted(maps.Keys(fields))), "no such argument")
 		}
-		if err := findWrong(parts[name], f.Type, path+"."+cut(name)); err != nil {
+		if err := findWrong(parts[name], f.Type, path+"."+clip.Quote(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-func cut(name string) string { return name[:min(len(name), 64)] }
 
 // argFields returns the fields of a struct by the names that arguments have.
 func argFields(t reflect.Type) map[string]reflect.StructField {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Nonces names the key set that signs nonces, beside Identity and Workload.
@@ -79,7 +80,7 @@ func (s KeySet) validate(name string) error {
 	for i, k := range s.Keys {
 		switch {
 		case k.Phase != PhaseNext && k.Phase != PhaseCurrent && k.Phase != PhaseRetired:
-			return nstance.Errorf(nstance.Invalid, "catalogue of keys: %s: phase %q is unknown", name, clip(string(k.Phase)))
+			return nstance.Errorf(nstance.Invalid, "catalogue of keys: %s: phase %q is unknown", name, clip.Quote(string(k.Phase)))
 		case k.Generation < 1 || k.Generation > s.Last || i > 0 && k.Generation <= s.Keys[i-1].Generation:
 			return nstance.Errorf(nstance.Invalid, "catalogue of keys: %s: generation %d is out of order", name, k.Generation)
 		}

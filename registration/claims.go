@@ -7,6 +7,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Claims are the claims of a nonce.
@@ -114,25 +115,18 @@ func (c Claims) validateSubject() error {
 		return c.Group.Validate("group")
 	case nstance.RoleOperator, nstance.RoleAdmin:
 		if c.Subject != string(c.Cluster) {
-			return nstance.FieldError("sub", "use the cluster ID", "is %q, cluster is %q", clip(c.Subject), c.Cluster)
+			return nstance.FieldError("sub", "use the cluster ID", "is %q, cluster is %q", clip.Quote(c.Subject), c.Cluster)
 		}
 		return nil
 	}
-	return nstance.FieldError("kind", "use agent, operator or admin", "%q does not exist", clip(string(c.Kind)))
+	return nstance.FieldError("kind", "use agent, operator or admin", "%q does not exist", clip.Quote(string(c.Kind)))
 }
 
 // validateJTI accepts characters that are safe in the key of a stored object.
 func validateJTI(jti string) error {
 	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	if n := len(jti); n < 16 || n > 64 || strings.Trim(jti, allowed) != "" {
-		return nstance.FieldError("jti", "use crypto/rand.Text", "%q is not 16 to 64 of A-Z, a-z, 0-9, - and _", clip(jti))
+		return nstance.FieldError("jti", "use crypto/rand.Text", "%q is not 16 to 64 of A-Z, a-z, 0-9, - and _", clip.Quote(jti))
 	}
 	return nil
-}
-
-func clip(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "..."
-	}
-	return s
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // A Keyring keeps the keys of a process equal to those in the vault. Users hold
@@ -154,7 +155,7 @@ func (r *Keyring) material(ctx context.Context, set string, k KeyEntry) (materia
 		}
 	}
 	if id := m.entry(k.Generation).ID; id != k.ID {
-		return m, nstance.Errorf(nstance.Invalid, "%s is key %s, the catalogue says %s", keyObject(set, k.Generation), id, clip(k.ID))
+		return m, nstance.Errorf(nstance.Invalid, "%s is key %s, the catalogue says %s", keyObject(set, k.Generation), id, clip.Quote(k.ID))
 	}
 	r.loaded[at] = m
 	return m, nil

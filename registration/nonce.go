@@ -11,6 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -133,7 +134,7 @@ func (s *NonceKeys) Mint(keyID string, c Claims) (string, error) {
 	}
 	key := s.find(keyID)
 	if key == nil {
-		return "", nstance.Errorf(nstance.NotFound, "nonce key %q has been retired", clip(keyID))
+		return "", nstance.Errorf(nstance.NotFound, "nonce key %q has been retired", clip.Quote(keyID))
 	}
 	return key.Mint(c)
 }
@@ -197,7 +198,7 @@ func accept(wire wireClaims, want Expect) (Claims, error) {
 	case c.Cluster != want.Cluster:
 		return Claims{}, otherCluster(c, want)
 	case wire.Issuer != issuerOf(c.Cluster):
-		return Claims{}, foreign("obtain a registration nonce", "nonce's issuer is %q", clip(wire.Issuer))
+		return Claims{}, foreign("obtain a registration nonce", "nonce's issuer is %q", clip.Quote(wire.Issuer))
 	case !wire.Audience.Contains(audienceOf(c.Cluster)):
 		return Claims{}, foreign("obtain a registration nonce", "nonce is meant for another audience")
 	}
@@ -236,12 +237,12 @@ func unknownKey(tok *jwt.JSONWebToken, want Expect) error {
 		return otherCluster(wire.claims(), want)
 	}
 	return foreign("obtain a new one from this cluster",
-		"nonce is signed with the unknown key %q: forged, or of a key that has been retired", clip(tok.Headers[0].KeyID))
+		"nonce is signed with the unknown key %q: forged, or of a key that has been retired", clip.Quote(tok.Headers[0].KeyID))
 }
 
 func otherCluster(c Claims, want Expect) error {
 	return foreign("connect to that cluster, or obtain a nonce of this one",
-		"nonce is for cluster %q, this is cluster %q", clip(string(c.Cluster)), want.Cluster)
+		"nonce is for cluster %q, this is cluster %q", clip.Quote(string(c.Cluster)), want.Cluster)
 }
 
 // foreign returns a Denied error about a nonce.

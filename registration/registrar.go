@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -200,7 +201,7 @@ func (r *Registrar) admit(req nstance.RegistrationRequest) (applicant, error) {
 func machineAddresses(req nstance.RegistrationRequest) ([]netip.Addr, error) {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_"
 	if len(req.Hostname) > maxHostname || strings.Trim(req.Hostname, allowed) != "" {
-		return nil, nstance.FieldError("hostname", "use at most 253 letters, digits, dots, hyphens and underscores", "%q is not valid", clip(req.Hostname))
+		return nil, nstance.FieldError("hostname", "use at most 253 letters, digits, dots, hyphens and underscores", "%q is not valid", clip.Quote(req.Hostname))
 	}
 	if len(req.Addresses) > maxAddresses {
 		return nil, nstance.FieldError("addresses", fmt.Sprintf("send at most %d", maxAddresses), "there are %d", len(req.Addresses))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // maxTries bounds how often a step is repeated after concurrent changes.
@@ -35,7 +36,7 @@ var errConcurrentChange = errors.New("the catalogue was changed concurrently")
 // it has been removed from the catalogue.
 func (r *Keyring) Rotate(ctx context.Context, o Rotation) (KeySet, error) {
 	if !slices.Contains(sets, o.Set) {
-		return KeySet{}, nstance.FieldError("name", "use identity, workload or nonce", "there are no %q keys", clip(o.Set))
+		return KeySet{}, nstance.FieldError("name", "use identity, workload or nonce", "there are no %q keys", clip.Quote(o.Set))
 	}
 	if err := r.lockVault(ctx); err != nil {
 		return KeySet{}, err
@@ -103,7 +104,7 @@ func (r *Keyring) next(ctx context.Context, s KeySet, o Rotation, now time.Time)
 	case StepAbort:
 		return s.aborted(o.Set)
 	}
-	return s, nstance.FieldError("step", "use begin, activate, finish or abort", "there is no step %q", clip(string(o.Step)))
+	return s, nstance.FieldError("step", "use begin, activate, finish or abort", "there is no step %q", clip.Quote(string(o.Step)))
 }
 
 // begin creates the next generation. It uses objects that a crashed process

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // A Set is all the files that a machine should have from its server.
@@ -102,7 +103,7 @@ func (f *File) validate() error {
 		return nil
 	}
 	if sum, err := hex.DecodeString(strings.TrimPrefix(f.Digest, digestPrefix)); err != nil || len(sum) != sha256.Size || f.Digest != digestOf(sum) {
-		return nstance.Errorf(nstance.Invalid, "file %q: %q is not a digest", f.Path, f.Digest[:min(len(f.Digest), 80)])
+		return nstance.Errorf(nstance.Invalid, "file %q: %q is not a digest", f.Path, clip.Quote(f.Digest))
 	}
 	if f.Size < 0 || f.Size > nstance.MaxFileSize {
 		return nstance.Errorf(nstance.Invalid, "file %q has %d bytes, more than %d", f.Path, f.Size, nstance.MaxFileSize)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -95,7 +96,7 @@ func (s *source) failed(ctx context.Context, name string, err error) error {
 	if f, ok := s.driver.Fault(err); ok {
 		text := strconv.Itoa(f.Status)
 		if f.Word != "" {
-			text += " " + f.Word[:min(len(f.Word), 64)]
+			text += " " + clip.Text(f.Word, 64)
 		}
 		return nstance.Errorf(f.code(), "secret %s: %s answered %s for %s", name, s.service, text, s.opts.Prefix+name)
 	}

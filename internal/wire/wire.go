@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Bounds on what one message may carry; the rest is cut off.
@@ -273,11 +274,7 @@ func amount(v float64) float64 {
 }
 
 // Text cuts s to the 256 bytes that a message carries of a text.
-func Text(s string) string { return Cut(s, maxText) }
-
-// Cut returns the first limit bytes of s without half a character at the end:
-// valid UTF-8, which protobuf insists on.
-func Cut(s string, limit int) string { return strings.ToValidUTF8(s[:min(limit, len(s))], "") }
+func Text(s string) string { return clip.Text(s, maxText) }
 
 // GroupKeyOf returns the key of the group that a message names.
 func GroupKeyOf(w interface {

@@ -13,6 +13,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // An errorRow says what one error code of AWS means for the caller.
@@ -186,7 +187,7 @@ func message(err error, answer smithy.APIError) string {
 		id = ", request " + e.RequestID
 	}
 	text, _, _ := strings.Cut(answer.ErrorMessage(), "Encoded authorization failure message")
-	text = strings.TrimSpace(text[:min(len(text), maxMessage)])
+	text = strings.TrimSpace(clip.Text(text, maxMessage))
 	return fmt.Sprintf("%s: %s: %s%s", op, answer.ErrorCode(), cmp.Or(text, "no message"), id)
 }
 

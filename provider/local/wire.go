@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Bounds on messages, in bytes.
@@ -51,7 +52,7 @@ func failureOf(err error) *failure {
 	if e, ok := err.(*nstance.Error); ok { //nolint:errorlint // only of the outermost error is Msg the whole text
 		f.Field, f.Msg, f.Remedy = e.Field, e.Msg, e.Remedy
 	}
-	f.Msg = f.Msg[:min(maxMessage, len(f.Msg))]
+	f.Msg = clip.Text(f.Msg, maxMessage)
 	return f
 }
 

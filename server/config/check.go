@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -37,7 +38,7 @@ func (d *decoder) check(c *Config) {
 	d.pools(c, "shard.dynamic_subnet_pools", c.Shard.DynamicSubnetPools)
 	for i, text := range c.Shard.UserDataNetworks {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
-			d.wrong(index("shard.userdata_networks", i), "write an address and its bits, such as 127.0.0.0/8", "%q is no network", clip(text))
+			d.wrong(index("shard.userdata_networks", i), "write an address and its bits, such as 127.0.0.0/8", "%q is no network", clip.Quote(text))
 		}
 	}
 	for id, t := range c.Tenants {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/tailscale/hujson"
@@ -56,7 +57,7 @@ func join(path, key string) string {
 	plain := key != "" && len(key) <= maxKey && strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 	switch {
 	case !plain:
-		return path + "[" + strconv.Quote(clip(key)) + "]"
+		return path + "[" + strconv.Quote(clip.Quote(key)) + "]"
 	case path == "":
 		return key
 	}
@@ -158,7 +159,7 @@ func (d *decoder) fields(path string, v *hujson.Value, dst reflect.Value) {
 		i := slices.IndexFunc(known, func(s setting) bool { return s.name == name })
 		switch {
 		case i < 0:
-			d.fail(here, m.Name.StartOffset, nearest.Remedy(name, names(known)), "unknown setting %q", clip(name))
+			d.fail(here, m.Name.StartOffset, nearest.Remedy(name, names(known)), "unknown setting %q", clip.Quote(name))
 		case known[i].later():
 			d.fail(here, m.Name.StartOffset, "remove it", "is not supported by this version")
 		default:
@@ -225,7 +226,7 @@ func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value, tag refl
 		}
 		d.value(index(path, i), &elements[i], dst.Index(i), wordsOnly(tag))
 		if s := dst.Index(i).String(); s != "" && seen[s] {
-			d.fail(index(path, i), elements[i].StartOffset, "keep one of them", "%q is listed twice", clip(s))
+			d.fail(index(path, i), elements[i].StartOffset, "keep one of them", "%q is listed twice", clip.Quote(s))
 		} else {
 			seen[s] = true
 		}
@@ -242,7 +243,7 @@ func (d *decoder) text(path string, v *hujson.Value, tag reflect.StructTag) stri
 	case slices.Contains(alternatives(tag.Get("later")), s):
 		d.fail(path, v.StartOffset, nearest.Remedy("", words), "%q is not supported by this version", s)
 	case len(words) > 0 && !slices.Contains(words, s):
-		d.fail(path, v.StartOffset, nearest.Remedy(s, words), "unknown word %q", clip(s))
+		d.fail(path, v.StartOffset, nearest.Remedy(s, words), "unknown word %q", clip.Quote(s))
 	case s == "" && tag.Get("empty") == "":
 		d.fail(path, v.StartOffset, "leave the setting out instead", "is empty")
 	}
@@ -256,13 +257,13 @@ func (d *decoder) number(path string, v *hujson.Value, dst reflect.Value, tag re
 	text := v.Value.(hujson.Literal).String()
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil && dst.Kind() == reflect.Int && n != math.Trunc(n) {
-		d.fail(path, v.StartOffset, "write a whole number", "%s is not whole", clip(text))
+		d.fail(path, v.StartOffset, "write a whole number", "%s is not whole", clip.Quote(text))
 		return
 	}
 	least, _ := strconv.ParseFloat(tag.Get("min"), 64)
 	most, _ := strconv.ParseFloat(tag.Get("max"), 64)
 	if err != nil || n < least || n > most {
-		d.fail(path, v.StartOffset, fmt.Sprintf("use %s to %s", tag.Get("min"), tag.Get("max")), "%s is out of range", clip(text))
+		d.fail(path, v.StartOffset, fmt.Sprintf("use %s to %s", tag.Get("min"), tag.Get("max")), "%s is out of range", clip.Quote(text))
 		return
 	}
 	if dst.Kind() == reflect.Int {
@@ -282,11 +283,11 @@ func (d *decoder) duration(path string, v *hujson.Value, tag reflect.StructTag) 
 	most, none := parseDuration(tag.Get("max"))
 	switch {
 	case wrong != "":
-		d.fail(path, v.StartOffset, `write a duration such as "90s", "5m" or "7d"`, "%q %s", clip(s), wrong)
+		d.fail(path, v.StartOffset, `write a duration such as "90s", "5m" or "7d"`, "%q %s", clip.Quote(s), wrong)
 	case t < least:
-		d.fail(path, v.StartOffset, "use at least "+tag.Get("min"), "%q is too short", clip(s))
+		d.fail(path, v.StartOffset, "use at least "+tag.Get("min"), "%q is too short", clip.Quote(s))
 	case none == "" && t > most:
-		d.fail(path, v.StartOffset, "use at most "+tag.Get("max"), "%q is too long", clip(s))
+		d.fail(path, v.StartOffset, "use at most "+tag.Get("max"), "%q is too long", clip.Quote(s))
 	}
 	return t
 }
@@ -303,7 +304,7 @@ func (d *decoder) count(path string, v *hujson.Value) nstance.Count {
 		c, ok = nstance.Count{N: int(n)}, err == nil
 	}
 	if !ok {
-		d.fail(path, v.StartOffset, "write "+what, "%s is neither", clip(string(lit)))
+		d.fail(path, v.StartOffset, "write "+what, "%s is neither", clip.Quote(string(lit)))
 	}
 	return c
 }

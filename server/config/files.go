@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -50,7 +51,7 @@ func (s DNSSuffix) Validate(field string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyz0123456789-"
 	for label := range strings.SplitSeq(string(s), ".") {
 		if label == "" || len(label) > 63 || len(s) > 200 || strings.Trim(label, allowed) != "" {
-			return nstance.FieldError(field, "write a domain in lower case, such as web.example.com", "%q is not a domain", clip(string(s)))
+			return nstance.FieldError(field, "write a domain in lower case, such as web.example.com", "%q is not a domain", clip.Quote(string(s)))
 		}
 	}
 	return nil
@@ -69,7 +70,7 @@ type FileMode string
 func (m FileMode) Validate(field string) error {
 	bits, err := strconv.ParseUint(string(m), 8, 32)
 	if err != nil {
-		return nstance.FieldError(field, `write it in octal and in quotes, such as "0640"`, "%q is not a file mode", clip(string(m)))
+		return nstance.FieldError(field, `write it in octal and in quotes, such as "0640"`, "%q is not a file mode", clip.Quote(string(m)))
 	}
 	return nstance.ValidateFileMode(field, uint32(bits))
 }
@@ -154,10 +155,10 @@ type ObjectKey string
 func (k ObjectKey) Validate(field string) error {
 	rest, ok := strings.CutPrefix(string(k), objectPrefix)
 	if !ok {
-		return nstance.FieldError(field, "put the object below "+objectPrefix+" and write "+objectPrefix+"...", "%q is not below %s", clip(string(k)), objectPrefix)
+		return nstance.FieldError(field, "put the object below "+objectPrefix+" and write "+objectPrefix+"...", "%q is not below %s", clip.Quote(string(k)), objectPrefix)
 	}
 	if nstance.ValidateFilePath(field, rest) != nil || strings.ContainsAny(rest, "+@:") || strings.Contains("/"+rest, "/.") {
-		return nstance.FieldError(field, "use segments of A-Z, a-z, 0-9, '.', '_' and '-', joined by single slashes, none beginning with a dot", "%q is not the key of an object", clip(string(k)))
+		return nstance.FieldError(field, "use segments of A-Z, a-z, 0-9, '.', '_' and '-', joined by single slashes, none beginning with a dot", "%q is not the key of an object", clip.Quote(string(k)))
 	}
 	return nil
 }
@@ -233,7 +234,7 @@ func (d *decoder) file(c *Config, path string, f File) {
 func (d *decoder) variable(path, name, value string) {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
 	if strings.Trim(name, letters+"0123456789") != "" || !strings.Contains(letters, name[:1]) {
-		d.wrong(path, "use letters, digits and _, no digit first", "%q is not the name of a variable", clip(name))
+		d.wrong(path, "use letters, digits and _, no digit first", "%q is not the name of a variable", clip.Quote(name))
 	}
 	d.renderedAt(path, value)
 }
@@ -246,7 +247,7 @@ func (d *decoder) certificate(path string, c Certificate) {
 	}
 	for i, use := range c.Usages {
 		if words := []string{"server", "client"}; !slices.Contains(words, use) {
-			d.wrong(index(join(path, "usages"), i), nearest.Remedy(use, words), "unknown word %q", clip(use))
+			d.wrong(index(join(path, "usages"), i), nearest.Remedy(use, words), "unknown word %q", clip.Quote(use))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -62,7 +63,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 func (d *Duration) UnmarshalText(text []byte) error {
 	t, wrong := parseDuration(string(text))
 	if wrong != "" {
-		return nstance.Errorf(nstance.Invalid, "%q %s", clip(string(text)), wrong)
+		return nstance.Errorf(nstance.Invalid, "%q %s", clip.Quote(string(text)), wrong)
 	}
 	*d = Duration(t)
 	return nil
@@ -176,7 +177,7 @@ func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error
 // with Invalid, naming the field, when there is no such template.
 func (c *Config) Templated(key nstance.GroupKey, name TemplateName) (nstance.Group, error) {
 	if _, ok := c.Templates[name]; !ok {
-		return nstance.Group{}, nstance.FieldError("template", nearest.Remedy(string(name), plain(c.templateNames())), "template %q is not defined", clip(string(name)))
+		return nstance.Group{}, nstance.FieldError("template", nearest.Remedy(string(name), plain(c.templateNames())), "template %q is not defined", clip.Quote(string(name)))
 	}
 	g := Group{Template: name}
 	setDefaults(reflect.ValueOf(&g).Elem())
@@ -257,7 +258,7 @@ func words(field string, list []string) error {
 		case w == "":
 			return nstance.FieldError(field, "leave it out instead", "word %d is empty", i+1)
 		case slices.Contains(list[:i], w):
-			return nstance.FieldError(field, "keep one of them", "%q is listed twice", clip(w))
+			return nstance.FieldError(field, "keep one of them", "%q is listed twice", clip.Quote(w))
 		}
 	}
 	return nil
@@ -309,7 +310,7 @@ func ParseCount(field, s string) (nstance.Count, error) {
 		c, ok = nstance.Count{N: int(n)}, true
 	}
 	if !ok {
-		return c, nstance.FieldError(field, `use a count such as 1 or a percentage such as 20%`, "%q is neither", clip(s))
+		return c, nstance.FieldError(field, `use a count such as 1 or a percentage such as 20%`, "%q is neither", clip.Quote(s))
 	}
 	return c, nil
 }
@@ -381,7 +382,7 @@ func layMarket(g *nstance.Group, o Override) error {
 	spot := m.Type == nstance.Spot
 	switch {
 	case !spot && m.Type != nstance.OnDemand:
-		return nstance.FieldError("market.type", "use on-demand or spot", "%q is neither", clip(string(m.Type)))
+		return nstance.FieldError("market.type", "use on-demand or spot", "%q is neither", clip.Quote(string(m.Type)))
 	case spot && g.Definition.Role == controlPlane:
 		return nstance.FieldError("market.type", "use on-demand, or another template", "spot is refused for role control-plane")
 	case m.MaxPrice != "" && !spot:
@@ -389,7 +390,7 @@ func layMarket(g *nstance.Group, o Override) error {
 	case m.Fallback != "" && !spot:
 		return nstance.FieldError("market.fallback", remedy, "means nothing on on-demand capacity")
 	case m.Fallback != "" && m.Fallback != nstance.OnDemand:
-		return nstance.FieldError("market.fallback", "use on-demand, or leave it out", "%q is unknown", clip(string(m.Fallback)))
+		return nstance.FieldError("market.fallback", "use on-demand, or leave it out", "%q is unknown", clip.Quote(string(m.Fallback)))
 	case m.FallbackAfter != 0 && m.Fallback == "":
 		return nstance.FieldError("market.fallback_after", "leave it out, or set fallback", "means nothing without fallback")
 	case m.ReturnAfter != 0 && m.Fallback == "":
@@ -426,7 +427,7 @@ func (c *Config) layPlace(g *nstance.Group, o Override) error {
 	if o.SubnetPool != "" {
 		subnets, ok := c.Shard.SubnetPools[o.SubnetPool]
 		if !ok {
-			return nstance.FieldError("subnet_pool", nearest.Remedy(string(o.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", clip(string(o.SubnetPool)))
+			return nstance.FieldError("subnet_pool", nearest.Remedy(string(o.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", clip.Quote(string(o.SubnetPool)))
 		}
 		g.Definition.SubnetPool, g.Definition.Subnets = string(o.SubnetPool), slices.Clone(subnets)
 	}
@@ -438,7 +439,7 @@ func (c *Config) layPlace(g *nstance.Group, o Override) error {
 	}
 	for _, name := range o.LoadBalancers {
 		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
-			return nstance.FieldError("load_balancers", nearest.Remedy(name, plain(c.balancerNames())), "load balancer %q is not in load_balancers", clip(name))
+			return nstance.FieldError("load_balancers", nearest.Remedy(name, plain(c.balancerNames())), "load balancer %q is not in load_balancers", clip.Quote(name))
 		}
 	}
 	g.Definition.LoadBalancers = slices.Clone(o.LoadBalancers)

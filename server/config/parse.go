@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/tailscale/hujson"
 )
@@ -132,7 +133,7 @@ func (d *decoder) broken(err error) {
 	for range line - 1 {
 		offset += bytes.IndexByte(d.src[offset:], '\n') + 1
 	}
-	d.fail("", min(offset+max(column-1, 0), len(d.src)), "correct the JSON", "%s", strings.ToValidUTF8(text[:min(len(text), 200)], ""))
+	d.fail("", min(offset+max(column-1, 0), len(d.src)), "correct the JSON", "%s", clip.Text(text, 200))
 }
 
 // tooDeep returns the offset at which nesting passes maxDepth, or -1. It knows

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -68,7 +69,7 @@ type Digest string
 // Validate returns nil or an Invalid error that names field.
 func (s Digest) Validate(field string) error {
 	if len(s) != 64 || strings.Trim(string(s), "0123456789abcdef") != "" {
-		return nstance.FieldError(field, "write what sha256sum prints: 64 digits, lower case", "%q is no SHA-256", clip(string(s)))
+		return nstance.FieldError(field, "write what sha256sum prints: 64 digits, lower case", "%q is no SHA-256", clip.Quote(string(s)))
 	}
 	return nil
 }
@@ -84,13 +85,13 @@ func UserDataURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, nstance.FieldError("content", remedy, "%q is no URL", clip(ShownURL(text)))
+		return nil, nstance.FieldError("content", remedy, "%q is no URL", clip.Quote(ShownURL(text)))
 	case u.Scheme == "storage":
 		if key := u.Opaque; !strings.HasPrefix(key, UserDataPrefix) || path.Clean(key) != key || u.RawQuery != "" || u.Fragment != "" {
-			return nil, nstance.FieldError("content", remedy, "%q names no object below %s", clip(ShownURL(text)), UserDataPrefix)
+			return nil, nstance.FieldError("content", remedy, "%q names no object below %s", clip.Quote(ShownURL(text)), UserDataPrefix)
 		}
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, nstance.FieldError("content", remedy, "%q is no address that user data can be fetched from", clip(ShownURL(text)))
+		return nil, nstance.FieldError("content", remedy, "%q is no address that user data can be fetched from", clip.Quote(ShownURL(text)))
 	case u.User != nil:
 		return nil, nstance.FieldError("content", "leave it out: the address is stored and shown", "holds a user name or password")
 	case u.Fragment != "":
@@ -190,7 +191,7 @@ func (u *UserData) definition() nstance.UserData {
 func (d *decoder) balancers(c *Config, at string, names []string) {
 	for i, name := range names {
 		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {
-			d.wrong(index(join(at, "load_balancers"), i), nearest.Remedy(name, plain(slices.Sorted(maps.Keys(c.LoadBalancers)))), "load balancer %q is not in load_balancers", clip(name))
+			d.wrong(index(join(at, "load_balancers"), i), nearest.Remedy(name, plain(slices.Sorted(maps.Keys(c.LoadBalancers)))), "load balancer %q is not in load_balancers", clip.Quote(name))
 		}
 	}
 }

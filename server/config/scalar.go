@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/duration"
 )
 
@@ -33,7 +34,7 @@ type DialAddr string
 func (a DialAddr) Validate(field string) error {
 	host, port, err := split(field, string(a))
 	if err == nil && (host == "" || port == 0) {
-		return nstance.FieldError(field, "name a host and a port", "nobody can connect to %q", clip(string(a)))
+		return nstance.FieldError(field, "name a host and a port", "nobody can connect to %q", clip.Quote(string(a)))
 	}
 	return err
 }
@@ -45,7 +46,7 @@ type HostName string
 func (h HostName) Validate(field string) error {
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
 	if h == "" || len(h) > 253 || strings.Trim(string(h), allowed) != "" {
-		return nstance.FieldError(field, "write a name such as nstance.example.org, without port", "%q is not a host name", clip(string(h)))
+		return nstance.FieldError(field, "write a name such as nstance.example.org, without port", "%q is not a host name", clip.Quote(string(h)))
 	}
 	return nil
 }
@@ -56,7 +57,7 @@ func split(field, addr string) (host string, port uint64, err error) {
 		port, err = strconv.ParseUint(digits, 10, 16)
 	}
 	if err != nil {
-		return "", 0, nstance.FieldError(field, "write host:port, such as 127.0.0.1:8990", "%q is not an address", clip(addr))
+		return "", 0, nstance.FieldError(field, "write host:port, such as 127.0.0.1:8990", "%q is not an address", clip.Quote(addr))
 	}
 	return host, port, nil
 }
@@ -69,7 +70,7 @@ func (p Price) Validate(field string) error {
 	whole, frac, dot := strings.Cut(string(p), ".")
 	digits := whole + frac
 	if whole == "" || dot && frac == "" || len(p) > 32 || strings.Trim(digits, "0123456789") != "" || strings.Trim(digits, "0") == "" {
-		return nstance.FieldError(field, `write a positive decimal such as "0.05"`, "%q is not a price", clip(string(p)))
+		return nstance.FieldError(field, `write a positive decimal such as "0.05"`, "%q is not a price", clip.Quote(string(p)))
 	}
 	return nil
 }
@@ -90,12 +91,4 @@ func parseCount(s string) (nstance.Count, bool) {
 	digits, ok := strings.CutSuffix(s, "%")
 	n, err := strconv.ParseUint(digits, 10, 16)
 	return nstance.Count{N: int(n), Percent: true}, ok && err == nil && n <= 100
-}
-
-// clip keeps messages short whatever a file contains.
-func clip(s string) string {
-	if len(s) <= maxKey {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxKey], "") + "..."
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/internal/templates"
@@ -174,7 +175,7 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) (string, b
 	switch {
 	case missing && g.Size == 0:
 	case missing:
-		r.once(join(at, "vars"), nearest.Remedy(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip(key), path)
+		r.once(join(at, "vars"), nearest.Remedy(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip.Quote(key), path)
 	default:
 		r.once(path, "correct the template", "template line %s", wrong)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -94,7 +95,7 @@ func (d *decoder) tenant(c *Config, path string, t Tenant) {
 	d.balancers(c, path, plain(t.LoadBalancers))
 	for i, arg := range t.AllowArgs {
 		if slices.Contains(strings.Split(arg, "."), "") {
-			d.wrong(index(join(path, "allow_args"), i), "write names with a dot between them, such as disk.size", "%q has an empty name", clip(arg))
+			d.wrong(index(join(path, "allow_args"), i), "write names with a dot between them, such as disk.size", "%q has an empty name", clip.Quote(arg))
 		}
 	}
 }
@@ -162,7 +163,7 @@ func (a Allowance) Check(o Override) error {
 
 func (a Allowance) deny(field, list, name string) error {
 	return &nstance.Error{
-		Code: nstance.Denied, Field: field, Msg: fmt.Sprintf("tenant %s may not name %q", a.id, clip(name)),
+		Code: nstance.Denied, Field: field, Msg: fmt.Sprintf("tenant %s may not name %q", a.id, clip.Quote(name)),
 		Remedy: fmt.Sprintf("list it in tenants.%s.%s of the configuration", a.id, list),
 	}
 }

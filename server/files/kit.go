@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/render"
 )
 
@@ -158,6 +159,5 @@ func message(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := err.Error()
-	return cmp.Or(text[:min(len(text), 200)], "unknown")
+	return cmp.Or(clip.Text(err.Error(), 200), "unknown")
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -268,7 +268,7 @@ func (t *Term) publishRefusal(err error, why string) {
 	case nstance.Unavailable, nstance.Throttled, nstance.Ambiguous:
 		return
 	default:
-		text = wire.Cut(err.Error(), maxRefusal)
+		text = clip.Text(err.Error(), maxRefusal)
 	}
 	t.mu.Lock()
 	known := text == t.journalledRefusal

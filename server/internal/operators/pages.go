@@ -8,7 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Bounds on one answer: gRPC's own limit for a message is 4 MiB.
@@ -101,7 +101,7 @@ func cutValue(text string) string {
 	if len(text) <= maxPlannedText {
 		return text
 	}
-	return fmt.Sprintf("%s... (%d bytes)", wire.Cut(text, maxPlannedText), len(text))
+	return fmt.Sprintf("%s... (%d bytes)", clip.Text(text, maxPlannedText), len(text))
 }
 
 // fitProblems returns as many problems as a status holds.

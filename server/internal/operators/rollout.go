@@ -5,7 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -45,7 +45,7 @@ func (c caller) because(reason string) string {
 		return who
 	}
 	who = " (" + who + ")"
-	return wire.Cut(reason, max(0, longestReason-len(who))) + who
+	return clip.Text(reason, max(0, longestReason-len(who))) + who
 }
 
 // longestReason is how many bytes of a reason are kept.

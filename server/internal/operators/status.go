@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -63,7 +64,7 @@ func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Atten
 		default:
 			out = append(out, &apiv1.Attention{
 				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
-				Until: wire.Time(a.Until), Why: wire.Cut(a.Why, maxWhy), Remedy: wire.Cut(a.Remedy, maxWhy),
+				Until: wire.Time(a.Until), Why: clip.Text(a.Why, maxWhy), Remedy: clip.Text(a.Remedy, maxWhy),
 			})
 		}
 	}

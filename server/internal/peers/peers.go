@@ -22,6 +22,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/pki"
 	keepalive "github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -129,7 +130,7 @@ func (p *Peers) join(req *apiv1.WatchRequest) (leave func(endedHere bool), err e
 		b.since = time.Now()
 	}
 	b.streams++
-	b.addressFailed, b.address, b.version = req.GetAddressFailed(), wire.Cut(req.GetAddress(), maxText), wire.Cut(req.GetVersion(), maxText)
+	b.addressFailed, b.address, b.version = req.GetAddressFailed(), clip.Text(req.GetAddress(), maxText), clip.Text(req.GetVersion(), maxText)
 	p.standbys[id] = b
 	return func(endedHere bool) { p.leave(id, endedHere) }, nil
 }
