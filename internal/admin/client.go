@@ -172,7 +172,7 @@ func (r *remote) leader(ctx context.Context, id Identity) (*client, error) {
 		if err == nil {
 			return c, nil
 		}
-		return nil, fmt.Errorf("%s leads, as %s says: %w", said, by, err)
+		return nil, fmt.Errorf("%s, which leads according to %s: %w", said, by, err)
 	}
 	if len(addrs) == 1 {
 		return nil, failed

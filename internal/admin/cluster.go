@@ -18,7 +18,7 @@ import (
 )
 
 func (p *program) clusterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "What concerns all shards: nonces and keys"}
+	cmd := &cobra.Command{Use: "cluster", Short: "Nonces and keys of the whole cluster"}
 	cmd.AddCommand(p.initCommand(), p.clusterStatusCommand(), p.nonceCommand(), p.keysCommand(), p.rotateCommand())
 	return cmd
 }
@@ -37,8 +37,8 @@ func (p *program) nonceCommand() *cobra.Command {
 	var m minting
 	cmd := &cobra.Command{
 		Use:   "nonce --storage URL",
-		Short: "Mint a nonce with which one operator or administrator registers",
-		Long: "Mint a nonce with which one operator or administrator registers. It is signed with the key in the\n" +
+		Short: "Mint a nonce for the registration of one operator or administrator",
+		Long: "Mint a nonce for the registration of one operator or administrator. It is signed with the key in the\n" +
 			"cluster's storage. A missing key is made, together with the cluster's authorities.",
 		Args: arguments(),
 	}
@@ -49,7 +49,7 @@ func (p *program) nonceCommand() *cobra.Command {
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster (default: what a shard's configuration in storage says)")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
 	f.StringVar(&m.tenant, "tenant", string(nstance.DefaultTenant), "tenant")
-	f.Var(duration.NewFlag(&m.expiry, 3*time.Hour), "expiry", "how long it is good for")
+	f.Var(duration.NewFlag(&m.expiry, 3*time.Hour), "expiry", "validity")
 	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
 	f.StringVar(&m.caOutput, "ca-output", "", "file to write the certificates of the identity authority to, for login --ca")
 	dryRunFlag(cmd, &m.dryRun)
@@ -112,7 +112,7 @@ func (m *minting) place(ctx context.Context) error {
 	}
 	is, _, err := m.clusterIn(ctx, "")
 	if err == nil && is == "" {
-		err = nstance.FieldError("--cluster", "name the cluster's ID", "is not given, and no configuration in this storage says it")
+		err = nstance.FieldError("--cluster", "name the cluster's ID", "is not given, and no configuration in this storage names it")
 	}
 	if err != nil {
 		return err

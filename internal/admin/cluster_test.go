@@ -113,7 +113,7 @@ func TestNonce(t *testing.T) {
 		}
 		r := nonce()
 		require.Equal(t, 2, r.code)
-		require.Contains(t, r.errors, "--cluster: is not given, and no configuration in this storage says it")
+		require.Contains(t, r.errors, "--cluster: is not given, and no configuration in this storage names it")
 		_, err := d.store().PutIfAbsent(t.Context(), storage.ConfigKey(shard), []byte(`{"cluster": {"id": "prod"}, "shard": {"id": "eu1a", "provider": {"kind": "sim"}}}`))
 		require.NoError(t, err)
 		r = nonce("--expiry", "1h")

@@ -260,7 +260,7 @@ func TestWhatDestroysAsks(t *testing.T) {
 			s := newStage(t)
 			r := s.try(path)
 			require.Equal(t, 2, r.code, r.errors)
-			require.Contains(t, r.errors, "this needs a confirmation, and standard input is no terminal (repeat it with --yes)")
+			require.Contains(t, r.errors, "this needs a confirmation, and standard input is not a terminal (repeat it with --yes)")
 			require.Empty(t, s.changes())
 			r = s.try(path, "--yes")
 			require.Zero(t, r.code, r.errors)

@@ -49,8 +49,8 @@ func (t *table) config(s *apiv1.GetConfigStatusResponse) {
 
 func (p *program) configRefreshCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "refresh", Short: "Make the server read its configuration again",
-		Long: "Make the server read its configuration again. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.\nWith --dry-run it only reads and checks.",
+		Use: "refresh", Short: "Reload the server's configuration",
+		Long: "Reload the server's configuration. A configuration that it refuses changes nothing. One\nthat would change more than shard.max_change permits is held: see config confirm.\nWith --dry-run it only reads and checks.",
 		Args: arguments(),
 	}
 	var dryRun bool
@@ -65,7 +65,7 @@ func (p *program) configRefreshCommand() *cobra.Command {
 			return out.print(document{resp}, func(t *table) {
 				switch {
 				case !resp.GetChanged():
-					t.say("configuration %s was in force already", resp.GetDigest())
+					t.say("configuration %s is in force already", resp.GetDigest())
 				case dryRun:
 					t.say("configuration %s would be in force", resp.GetDigest())
 				default:
@@ -79,8 +79,8 @@ func (p *program) configRefreshCommand() *cobra.Command {
 
 func (p *program) configConfirmCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "confirm DIGEST", Short: "Let a configuration take effect that was held for changing too much",
-		Long: `Let a configuration take effect that was held because it would change more than
+		Use: "confirm DIGEST", Short: "Confirm a held configuration",
+		Long: `Put a held configuration in force. It is held because it would change more than
 shard.max_change permits at once. DIGEST is its digest in config status and
 config refresh, or the first 8 digits or more. Newer configurations stay
 unconfirmed.`,

@@ -19,11 +19,11 @@ const maxAnswer = 64
 
 // yesFlag adds the flag that answers every question.
 func yesFlag(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do it without asking")
+	cmd.Flags().BoolVarP(yes, "yes", "y", false, "skip the confirmation")
 }
 
 func dryRunFlag(cmd *cobra.Command, dryRun *bool) {
-	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check and say what would happen, change nothing")
+	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check, and print what would happen, without a change")
 }
 
 // confirm asks before something is destroyed. Without a terminal it fails with
@@ -53,7 +53,7 @@ func (p *program) confirm(ctx context.Context, yes bool, what string) error {
 }
 
 func unasked(what string) error {
-	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and standard input is no terminal", what))
+	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and standard input is not a terminal", what))
 }
 
 // interactive reports whether standard input may be a terminal.

@@ -14,15 +14,15 @@ import (
 )
 
 func (p *program) drainCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "drain", Short: "Be the executor of drains: empty machines before they are deleted"}
+	cmd := &cobra.Command{Use: "drain", Short: "Carry out drains: empty machines before they are deleted"}
 	cmd.AddCommand(p.drainWatchCommand(), p.drainAckCommand())
 	return cmd
 }
 
 func (p *program) drainWatchCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "watch", Short: "Be the executor of drains, and print each that is to be carried out",
-		Long: `Be the executor of drains until interrupted: of all in the identity's tenant, for an
+		Use: "watch", Short: "Register as executor of drains, and print each drain",
+		Long: `Act as executor of drains until interrupted: of all in the identity's tenant, for an
 administrator of all in the shard. While this runs, new drains do not use an agent's
 hook. Print each drain and its changes: with -o json one object a line.
 
@@ -141,7 +141,7 @@ func (p *program) drainAckCommand() *cobra.Command {
 	var failed, dryRun bool
 	req := &apiv1.AcknowledgeDrainedRequest{Outcome: string(nstance.OutcomeDrained)}
 	cmd := &cobra.Command{
-		Use: "ack INSTANCE", Short: "Say that a drain has been carried out, or could not be",
+		Use: "ack INSTANCE", Short: "Acknowledge a drain as done, or as failed",
 		Long: `Acknowledge a drain, after which the machine is deleted at once. With --failed the
 failure is only recorded, and the deadline decides. It is accepted only while the
 executor of that drain is an operator: see "drain watch".`,
@@ -149,8 +149,8 @@ executor of that drain is an operator: see "drain watch".`,
 	}
 	f := cmd.Flags()
 	f.Uint64Var(&req.Generation, "generation", 0, "of the drain, as drain watch prints it")
-	f.BoolVar(&failed, "failed", false, "it could not be carried out")
-	f.StringVar(&req.Message, "reason", "", "what there is to say about it, for the journal")
+	f.BoolVar(&failed, "failed", false, "the drain failed")
+	f.StringVar(&req.Message, "reason", "", "reason, for the journal")
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -38,7 +38,7 @@ func (p *program) eventsCommand() *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what happened, or what happens",
+		Short: "Show the events of the journal",
 		Long: `Show the newest --limit events of the server's journal, oldest first. --all streams
 the whole journal, oldest first: with -o json one object a line, as an export.
 
@@ -47,14 +47,14 @@ It reconnects and resumes after a broken connection.`,
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	f.BoolVarP(&follow, "follow", "f", false, "continue with new events")
 	f.StringVar(&q.group, "group", "", "only of this group")
 	f.StringVar(&q.instance, "instance", "", "only of this instance")
 	f.StringSliceVar(&q.types, "type", nil, "only of these types, such as ready or alarm")
-	f.StringVar(&q.since, "since", "", "only since then: how long ago, or a time")
-	f.StringVar(&q.until, "until", "", "only until then: how long ago, or a time")
-	f.IntVar(&q.limit, "limit", 1000, "at most so many, the newest")
-	f.BoolVar(&q.all, "all", false, "all of them, as they come")
+	f.StringVar(&q.since, "since", "", "only events since then: how long ago, or a time")
+	f.StringVar(&q.until, "until", "", "only events until then: how long ago, or a time")
+	f.IntVar(&q.limit, "limit", 1000, "number of events, the newest")
+	f.BoolVar(&q.all, "all", false, "the whole journal")
 	f.Uint64Var(&q.after, "after", 0, "only those after the one with this number (seq)")
 	tenantFlag(cmd, &tenant)
 	// It fails only for a flag that does not exist, or twice for one.

@@ -217,7 +217,7 @@ func TestServers(t *testing.T) {
 		other.set(func() { other.leader = third.operator })
 		r = w.run("status", "--server", other.operator)
 		require.Equal(t, 5, r.code, "followed once only")
-		require.Contains(t, r.errors, third.operator+" leads, as "+other.operator+" says")
+		require.Contains(t, r.errors, third.operator+", which leads according to "+other.operator)
 
 		stranger := newWorld(t) // of another cluster
 		other.set(func() { other.leader = stranger.operator })

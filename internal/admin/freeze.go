@@ -51,7 +51,7 @@ func (p *program) freezeChangeCommand(ch freezeChange) *cobra.Command {
 func (f *freezeFlags) add(cmd *cobra.Command, ch freezeChange) {
 	dryRunFlag(cmd, &f.dryRun)
 	if ch.name == "freeze" {
-		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
+		cmd.Flags().StringVar(&f.reason, "reason", "", "reason, shown in the status")
 	}
 }
 

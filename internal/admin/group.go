@@ -101,7 +101,7 @@ func pick(groups []*apiv1.Group, tenant nstance.TenantID, name string) (*apiv1.G
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fault(nstance.NotFound, nil, "nstance-admin group list shows those there are", fmt.Sprintf("no group %q%s", name, ofTenant(tenant)))
+		return nil, fault(nstance.NotFound, nil, "see nstance-admin group list", fmt.Sprintf("no group %q%s", name, ofTenant(tenant)))
 	}
 	return nil, nstance.FieldError("--tenant", "name the tenant", "%d tenants have a group %q", len(found), name)
 }
@@ -192,7 +192,7 @@ func plural(n int, what string) string {
 // seek adds to a NotFound error where to look.
 func seek(err error) error {
 	if errors.Is(err, nstance.NotFound) {
-		return fault(nstance.NotFound, err, "nstance-admin instance list shows those there are", err.Error())
+		return fault(nstance.NotFound, err, "see nstance-admin instance list", err.Error())
 	}
 	return err
 }

@@ -41,7 +41,7 @@ func (p *program) groupPauseCommand() *cobra.Command {
 
 func (p *program) groupResumeCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
-		use: "resume GROUP", short: "End a pause or a halt", doneText: "goes on", unchangedText: "is neither paused nor halted: nothing to resume",
+		use: "resume GROUP", short: "End a pause or a halt", doneText: "continues", unchangedText: "is neither paused nor halted: nothing to resume",
 		long: "End a group's pause or halt. The failures that led to a halt are reset.",
 		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
 			return c.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), DryRun: f.dryRun})
@@ -70,7 +70,7 @@ func (p *program) groupChangeCommand(o groupChange) *cobra.Command {
 	tenantFlag(cmd, &f.tenant)
 	dryRunFlag(cmd, &f.dryRun)
 	if o.takesReason {
-		cmd.Flags().StringVar(&f.reason, "reason", "", "why, for the next reader")
+		cmd.Flags().StringVar(&f.reason, "reason", "", "reason, shown in the status")
 	}
 	if o.canUndo {
 		cmd.Flags().BoolVar(&f.undo, "undo", false, "back to the configured definition")

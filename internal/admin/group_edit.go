@@ -37,7 +37,7 @@ type groupForm struct {
 func newGroupForm(cmd *cobra.Command) *groupForm {
 	f := &groupForm{flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	f.flags.StringVar(&f.template, "template", "", "template of the configuration that it is made from")
-	f.flags.Int32Var(&f.size, "size", 0, "members wanted")
+	f.flags.Int32Var(&f.size, "size", 0, "desired number of members")
 	f.flags.StringSliceVar(&f.types, "instance-type", nil, "machine type; several in order of preference")
 	f.flags.StringVar(&f.pool, "subnet-pool", "", "subnet pool")
 	f.flags.StringArrayVar(&f.vars, "var", nil, "variable, as name=value; may be repeated")
@@ -45,13 +45,13 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringSliceVar(&f.balancers, "load-balancer", nil, "load balancer of the configuration; may be repeated")
 	f.flags.Var(duration.NewFlag(&f.drain, 0), "drain-timeout", "longest drain of a member; 0 deletes without one")
 	f.flags.StringVar(&f.surge, "max-surge", "", "spare members while replacing, a count or a percentage")
-	f.flags.Var(duration.NewFlag(&f.ready, 0), "min-ready", "how long a member must have been well before it counts as ready")
+	f.flags.Var(duration.NewFlag(&f.ready, 0), "min-ready", "how long a member must be healthy before it counts as ready")
 	f.flags.Int32Var(&f.halt, "halt-after", 0, "failed replacements in a row that stop a rollout; 0 means never")
 	f.flags.StringVar(&f.market, "market", "", "how capacity is bought: on-demand or spot")
 	f.flags.StringVar(&f.price, "max-price", "", "with --market spot: highest price an hour, a decimal in the cloud's currency")
-	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: what to buy while it is sold out: on-demand; none if not said")
-	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must have been sold out first")
-	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member goes back to spot; 30m if not said")
+	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: market to use while spot is sold out: on-demand (default none)")
+	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must be sold out first")
+	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
@@ -92,7 +92,7 @@ func (f *groupForm) purchase() (*apiv1.Market, error) {
 	if f.market == "" {
 		for _, name := range []string{"max-price", "fallback", "fallback-after", "return-after", "on-demand-base"} {
 			if f.flags.Changed(name) {
-				return nil, nstance.FieldError("--"+name, "say --market too: it is replaced as a whole", "is given alone")
+				return nil, nstance.FieldError("--"+name, "add --market: it is replaced as a whole", "is given alone")
 			}
 		}
 		return nil, nil
@@ -116,7 +116,7 @@ func variables(list []string) (map[string]string, error) {
 			break
 		}
 		if !ok || name == "" {
-			return nil, nstance.FieldError("--var", "write name=value", "%q is none", v)
+			return nil, nstance.FieldError("--var", "write name=value", "%q is not name=value", v)
 		}
 		out[name] = value
 	}
@@ -182,7 +182,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 
 func (p *program) groupUpdateCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "update GROUP", Short: "Change what a group should be",
+		Use: "update GROUP", Short: "Change a group",
 		Long: "Change a group; missing settings stay. --var replaces all variables that were set this way (--var '' removes\n" +
 			"them), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type\n" +
 			"and --var can be changed. nstance-admin plan shows what a change would replace.",
@@ -258,7 +258,7 @@ func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv
 
 func (p *program) groupDeleteCommand() *cobra.Command {
 	return p.groupChangeCommand(groupChange{
-		use: "delete GROUP", short: "Delete a group, or what was changed of it", doneText: "goes, or is as the configuration has it",
+		use: "delete GROUP", short: "Delete a group, or its changes through the API", doneText: "is being deleted, or reset to the configuration",
 		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
 			"then the group is removed. Instances made by request stay. For a group in the configuration, its changes through\n" +
 			"the API are deleted. For a protected group the exit code is 6.",
@@ -277,7 +277,7 @@ func (p *program) groupDeleteCommand() *cobra.Command {
 func (t *table) edited(answer groupAnswer, done string, dryRun bool) {
 	g := answer.GetGroup()
 	if unchanged(answer) {
-		t.say("group %s is so already, nothing is changed:", wire.GroupKeyOf(g))
+		t.say("group %s is unchanged:", wire.GroupKeyOf(g))
 	} else if dryRun {
 		t.say("group %s would be %s:", wire.GroupKeyOf(g), done)
 	} else {
@@ -288,7 +288,7 @@ func (t *table) edited(answer groupAnswer, done string, dryRun bool) {
 
 func (p *program) groupGetCommand() *cobra.Command {
 	var tenant string
-	cmd := &cobra.Command{Use: "get GROUP", Short: "Show what a group should be and is", Args: arguments("GROUP")}
+	cmd := &cobra.Command{Use: "get GROUP", Short: "Show a group", Args: arguments("GROUP")}
 	tenantFlag(cmd, &tenant)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -180,11 +180,11 @@ func (t *table) initRequest(f ClusterInit) {
 	}
 	switch {
 	case len(f.Made) == 0:
-		t.say("cluster %s: authorities and keys are already there since %s, nothing was changed", f.Cluster, stamp(f.Since))
+		t.say("cluster %s: authorities and keys exist since %s, nothing was changed", f.Cluster, stamp(f.Since))
 	case f.DryRun:
 		return
 	default:
-		t.say("cluster %s: authorities and keys are there now", f.Cluster)
+		t.say("cluster %s: authorities and keys are made", f.Cluster)
 	}
 	t.say("")
 	t.keys(f.Keys)

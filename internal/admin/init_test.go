@@ -112,7 +112,7 @@ func TestClusterInit(t *testing.T) {
 			require.Equal(t, f.Keys[i].ID, k.ID)
 		}
 		r := d.cluster("init", "--cluster", "prod")
-		require.Contains(t, r.out, "already there since "+f.Keys[0].CreatedAt.Format("2006-01-02T15:04"))
+		require.Contains(t, r.out, "exist since "+f.Keys[0].CreatedAt.Format("2006-01-02T15:04"))
 		require.Contains(t, d.cluster("init", "--cluster", "prod", "--dry-run").out, "nothing was changed")
 		require.Equal(t, before, d.files())
 	})

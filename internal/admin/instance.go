@@ -16,7 +16,7 @@ import (
 )
 
 func (p *program) instanceCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "instance", Short: "Instances and what happened to them"}
+	cmd := &cobra.Command{Use: "instance", Short: "Instances and their history"}
 	cmd.AddCommand(p.instanceListCommand(), p.instanceGetCommand(), p.instanceConsoleCommand(), p.instanceCreateCommand(), p.instanceDeleteCommand(), p.instanceDrainCommand(), p.instancePreserveCommand())
 	return cmd
 }
@@ -106,7 +106,7 @@ func connection(connected bool) string {
 
 func (p *program) instanceGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "get ID", Short: "Show an instance and its story",
+		Use: "get ID", Short: "Show an instance and its events",
 		Long: "Show an instance and its events, oldest first. The events of a deleted instance are shown as long as\n" +
 			"they are in the server's journal.",
 		Args: instanceArgument,
@@ -299,7 +299,7 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 		Long: "Drain an instance, after which it is deleted. A member of a group is replaced.",
 		Args: instanceArgument,
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the journal")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the journal")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
@@ -326,7 +326,7 @@ func (p *program) approve(ctx context.Context, c *client, id nstance.InstanceID,
 	}
 	i := s.GetInstance()
 	if nstance.State(i.GetState()) == nstance.Deleted {
-		return fault(nstance.NotFound, nil, "nstance-admin instance get shows its story", fmt.Sprintf("instance %s is deleted already", id))
+		return fault(nstance.NotFound, nil, "see nstance-admin instance get", fmt.Sprintf("instance %s is deleted already", id))
 	}
 	return p.confirm(ctx, yes, fmt.Sprintf("instance %s of group %s is %s; this %s%s", id, wire.GroupKeyOf(i), i.GetState(), how, replaced(i)))
 }

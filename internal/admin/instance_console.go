@@ -19,7 +19,7 @@ type ConsoleOutput struct {
 
 func (p *program) instanceConsoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "console ID", Short: "Show the end of what an instance has printed to its console",
+		Use: "console ID", Short: "Show the end of an instance's console output",
 		Long: "Show the end of an instance's console output, at most 64 KiB, if its provider keeps it. Clouds deliver it\n" +
 			"minutes late. Control characters are omitted.",
 		Args: instanceArgument,
@@ -34,7 +34,7 @@ func (p *program) instanceConsoleCommand() *cobra.Command {
 			o := ConsoleOutput{ID: id, Output: harmless(resp.GetOutput())}
 			return out.print(o, func(t *table) {
 				if o.Output == "" {
-					t.say("nothing yet: clouds deliver it minutes late")
+					t.say("no output yet: clouds deliver it minutes late")
 					return
 				}
 				for line := range strings.Lines(strings.ReplaceAll(o.Output, "\t", "        ")) {

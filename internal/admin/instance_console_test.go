@@ -13,7 +13,7 @@ func TestInstanceConsole(t *testing.T) {
 	w := newWorld(t).populate()
 	r := w.run("instance", "console", string(webA))
 	require.Zero(t, r.code, r.errors)
-	require.Contains(t, r.out, "nothing yet")
+	require.Contains(t, r.out, "no output yet")
 	w.mu.Lock()
 	w.console = []byte("booting\r\n\x1b]0;owned\x07\tlogin: \xff\n")
 	w.mu.Unlock()

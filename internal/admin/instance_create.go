@@ -16,14 +16,14 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 	var vars, balancers []string
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use: "create GROUP", Short: "Make one instance beside a group's size",
-		Long: "Make one instance beside a group's size, from the group's definition with the overrides given here. It is not\n" +
+		Use: "create GROUP", Short: "Create one instance on demand, beside a group's size",
+		Long: "Create one instance on demand, beside a group's size, from the group's definition with the overrides given here. It is not\n" +
 			"counted, replaced, or removed without reports; it ends when it is reclaimed, deleted or at its maximum age. A\n" +
 			"repeated command with the same --id returns the same instance.",
 		Args: arguments("GROUP"),
 	}
 	tenantFlag(cmd, &tenant)
-	cmd.Flags().StringVar(&id, "id", "", "its ID, at most 5 minutes old; a new one unless given")
+	cmd.Flags().StringVar(&id, "id", "", "ID of the instance, at most 5 minutes old (default a new one)")
 	cmd.Flags().StringVar(&instanceType, "instance-type", "", "machine type, instead of the group's")
 	cmd.Flags().StringArrayVar(&vars, "var", nil, "variable, as name=value; may be repeated")
 	cmd.Flags().StringSliceVar(&balancers, "load-balancer", nil, "load balancer of the configuration, instead of the group's; may be repeated")

@@ -52,16 +52,16 @@ func (p *program) interruptCommand() *cobra.Command {
 	var i interruption
 	cmd := &cobra.Command{
 		Use:   "interrupt ID",
-		Short: "Rehearse a reclaim of an instance",
-		Long: "Rehearse a reclaim: the server receives a notice as if the cloud reclaimed the instance, and reacts as it\n" +
+		Short: "Simulate a reclaim of an instance",
+		Long: "Simulate a reclaim: the server receives a notice as if the cloud reclaimed the instance, and reacts as it\n" +
 			"would then. The instance is drained and deleted, and replaced. With --wait, the latency of each stage is\n" +
 			"reported.",
 		Args: instanceArgument,
 	}
 	f := cmd.Flags()
-	f.Var(duration.NewFlag(&i.notice, 2*time.Minute), "notice", "time until the pretended reclaim, at most 1h")
+	f.Var(duration.NewFlag(&i.notice, 2*time.Minute), "notice", "time until the simulated reclaim, at most 1h")
 	f.BoolVar(&i.real, "through-metadata", false, "publish the notice on the machine's own metadata service, where its agent finds it; local machines only")
-	f.BoolVar(&i.wait, "wait", false, "wait until everything has happened")
+	f.BoolVar(&i.wait, "wait", false, "wait until all stages are over")
 	f.Var(duration.NewFlag(&i.limit, 15*time.Minute), "wait-timeout", "how long to wait at most")
 	yesFlag(cmd, &i.yes)
 	dryRunFlag(cmd, &i.dryRun)
@@ -260,15 +260,15 @@ func (r Rehearsal) stages() []stage {
 func (t *table) rehearsal(r Rehearsal) {
 	switch {
 	case r.DryRun && len(r.Plan) == 0:
-		t.say("nothing would happen")
+		t.say("no change")
 	case r.DryRun:
 		for _, line := range r.Plan {
 			t.say("would %s", line)
 		}
 	case !r.Waited && r.EventID == "":
-		t.say("instance %s: a notice is published on its metadata service, nstance-admin instance get shows what comes of it", r.Instance)
+		t.say("instance %s: a notice is published on its metadata service, nstance-admin instance get shows the outcome", r.Instance)
 	case !r.Waited:
-		t.say("instance %s: notice %s injected, nstance-admin instance get shows what comes of it", r.Instance, r.EventID)
+		t.say("instance %s: notice %s injected, nstance-admin instance get shows the outcome", r.Instance, r.EventID)
 	default:
 		t.row("STAGE", "AFTER", "DETAILS")
 		for _, s := range r.stages() {

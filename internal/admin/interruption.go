@@ -16,7 +16,7 @@ import (
 
 func (p *program) interruptionCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "interruption", Short: "Notices, and what became of each",
+		Use: "interruption", Short: "Interruption notices and their outcomes",
 		Long: "Notices in the server's journal, and the outcome of each.",
 	}
 	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand())
@@ -29,7 +29,7 @@ func (p *program) interruptionListCommand() *cobra.Command {
 	req := &apiv1.ListInterruptionsRequest{}
 	cmd.Flags().StringVar(&req.Group, "group", "", "only of this group")
 	cmd.Flags().StringVar(&req.Instance, "instance", "", "only of this instance")
-	cmd.Flags().Int32Var(&req.Limit, "limit", 100, "at most so many, up to 1000")
+	cmd.Flags().Int32Var(&req.Limit, "limit", 100, "number of notices, up to 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
 			list, err := c.interruptions(cmd.Context(), req)
@@ -56,7 +56,7 @@ func (p *program) interruptionShowCommand() *cobra.Command {
 				return err
 			}
 			if len(list) == 0 {
-				return fault(nstance.NotFound, nil, "nstance-admin interruption list shows those there are", fmt.Sprintf("no interruption %.128s", args[0]))
+				return fault(nstance.NotFound, nil, "see nstance-admin interruption list", fmt.Sprintf("no interruption %.128s", args[0]))
 			}
 			return out.print(documents(list), func(t *table) {
 				for _, i := range list {

@@ -86,7 +86,7 @@ func (t *table) keys(list []Key) {
 }
 
 func (p *program) keysCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "List the cluster's keys and how far each is in its rotation", Args: arguments()}
+	cmd := &cobra.Command{Use: "keys", Short: "List the cluster's keys and the state of their rotation", Args: arguments()}
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
@@ -162,9 +162,9 @@ func (o *rotation) check() error {
 	case o.name != registration.Identity && o.name != registration.Workload && o.name != registration.Nonces:
 		return nstance.FieldError("NAME", "use identity, workload, nonce or encryption", "%q is not known", o.name)
 	case (o.step == "") == !o.watch:
-		return nstance.FieldError("--step", "say which step, or --watch for all of them", "one of the two must be given")
+		return nstance.FieldError("--step", "name a step, or use --watch for all of them", "one of the two must be given")
 	case o.watch && (o.dryRun || o.force):
-		return nstance.FieldError("--watch", "take single steps", "has no dry run, and forces nothing")
+		return nstance.FieldError("--watch", "take single steps", "cannot be combined with --dry-run or --force")
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
 			return nil, err
 		}
 		if !sleep.For(ctx, o.pause) {
-			return nil, fault(nstance.Unavailable, nil, "repeat it to go on", "interrupted, the rotation stands where it is")
+			return nil, fault(nstance.Unavailable, nil, "repeat it to go on", "interrupted, the rotation stays at this step")
 		}
 	}
 }
@@ -329,7 +329,7 @@ func registeredOperator(key string, data []byte) Operator {
 		err = json.Unmarshal(data, &rec)
 	}
 	if err == nil && rec.Operator == nil {
-		err = nstance.Errorf(nstance.Invalid, "%s is no operator's record", key)
+		err = nstance.Errorf(nstance.Invalid, "%s is not an operator's record", key)
 	}
 	if err != nil {
 		return Operator{Error: err.Error()}
@@ -416,12 +416,12 @@ func (p *program) operatorRevokeCommand() *cobra.Command {
 	var tenant, reason string
 	var yes, dryRun bool
 	cmd := &cobra.Command{
-		Use: "revoke ID", Short: "Refuse an operator or administrator from now on", Args: arguments("ID"),
-		Long: "Refuse an operator or administrator from now on: its calls at once, its watches at once where this shard's server\n" +
+		Use: "revoke ID", Short: "Revoke an operator or administrator", Args: arguments("ID"),
+		Long: "Revoke an operator or administrator: its calls at once, its watches at once where this shard's server\n" +
 			"leads and within a minute elsewhere. It cannot be undone; registering again needs a new nonce.",
 	}
 	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant of the operator (default that of this identity)")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the record")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)

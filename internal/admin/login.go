@@ -214,7 +214,7 @@ func (e *loginRequest) register(ctx context.Context, key ed25519.PrivateKey) (ns
 	}
 	cred, err := registerAt(ctx, leader, e.dialer(), req)
 	if err != nil {
-		err = fmt.Errorf("%s leads, as %s says: %w", leader, by, err)
+		err = fmt.Errorf("%s, which leads according to %s: %w", leader, by, err)
 	}
 	return cred, err
 }
@@ -296,7 +296,7 @@ func readNonce(token string, kind nstance.Role) (claims, error) {
 	}
 	data, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil || json.Unmarshal(data, &c) != nil {
-		return c, nstance.FieldError("nonce", remedy, "holds no claims that can be read")
+		return c, nstance.FieldError("nonce", remedy, "has no readable claims")
 	}
 	if c.Kind != kind {
 		return c, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind "+string(kind), "is of kind %q, not %s", c.Kind, kind)

@@ -124,7 +124,7 @@ func TestLoginRefuses(t *testing.T) {
 		says  string
 	}{
 		"no nonce":             {"rubbish", nil, 2, "is not a signed JSON Web Token"},
-		"claims that are none": {"a." + base64.RawURLEncoding.EncodeToString([]byte("[]")) + ".b", nil, 2, "no claims"},
+		"claims that are none": {"a." + base64.RawURLEncoding.EncodeToString([]byte("[]")) + ".b", nil, 2, "no readable claims"},
 		"an operator's nonce":  {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "--kind admin"},
 		"no shard at all":      {w.nonce(func(c *registration.Claims) { c.Shard = "" }), nil, 2, "--shard"},
 		"another shard":        {w.nonce(nil), []string{"--shard", "eu1b"}, 2, `for shard "eu1a"`},

@@ -14,7 +14,7 @@ import (
 
 func (p *program) orphanCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "orphan", Short: "Machines that carry the shard's marks and have no record",
+		Use: "orphan", Short: "Orphans: machines with the shard's marks and without a record",
 		Long: "Machines with the shard's marks and without a record. The server deletes an orphan by itself once it is\n" +
 			"certain that no record can name it; the others need a decision.",
 	}
@@ -140,7 +140,7 @@ func (d orphanAction) execute(ctx context.Context, c *client, ids []string, dryR
 
 func seekOrphan(err error) error {
 	if errors.Is(err, nstance.NotFound) {
-		return fault(nstance.NotFound, err, "nstance-admin orphan list shows those there are", err.Error())
+		return fault(nstance.NotFound, err, "see nstance-admin orphan list", err.Error())
 	}
 	return err
 }

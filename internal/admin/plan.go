@@ -23,7 +23,7 @@ const maxConfig = 200 << 10
 func (p *program) planCommand() *cobra.Command {
 	var file, group string
 	cmd := &cobra.Command{
-		Use: "plan", Short: "Say what a change would do, without doing it",
+		Use: "plan", Short: "Show what a change would do",
 		Long: `Show what a change would do: which fields change, which instances are replaced, drained
 or updated and why, how long that takes at most, and whether it would be held until
 confirmed.
@@ -34,7 +34,7 @@ of group update.`,
 		Args: arguments(),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "proposed configuration, - for standard input")
-	cmd.Flags().StringVar(&group, "group", "", "plan a change of this group, which the flags below say")
+	cmd.Flags().StringVar(&group, "group", "", "plan a change of this group, given by the flags below")
 	f := newGroupForm(cmd)
 	tenantFlag(cmd, &f.tenant)
 	r, out := p.remote(cmd), p.output(cmd)
@@ -111,7 +111,7 @@ func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (
 
 func (t *table) plan(p *apiv1.PlanResponse) {
 	if len(p.GetGroups()) == 0 {
-		t.say("nothing would happen")
+		t.say("no change")
 	}
 	for _, g := range p.GetGroups() {
 		t.groupPlan(g)

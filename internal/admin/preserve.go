@@ -15,7 +15,7 @@ import (
 
 func (p *program) instancePreserveCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "preserve ID", Short: "Keep an instance for inspection, and replace it meanwhile",
+		Use: "preserve ID", Short: "Keep an instance for inspection, while its group replaces it",
 		Long: `Keep an instance for inspection. It does not count any more, so its group replaces
 it, and it is not drained or deleted before its time is over; then it is drained and
 deleted. Only the cloud may still reclaim it. --end ends the time now.`,

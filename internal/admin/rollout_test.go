@@ -143,7 +143,7 @@ func TestOrders(t *testing.T) {
 		{[]string{"group", "pause", "web", "--reason", "busy"}, []string{`pause "busy" default/web dry=false`},
 			"group default/web is paused\nheld: paused: the rollout is paused: busy\n"},
 		{[]string{"group", "pause", "web", "--dry-run"}, []string{`pause "" default/web dry=true`}, "group default/web: pause would be accepted\n"},
-		{[]string{"group", "resume", "web"}, []string{"resume default/web dry=false"}, "group default/web goes on"},
+		{[]string{"group", "resume", "web"}, []string{"resume default/web dry=false"}, "group default/web continues"},
 		{[]string{"group", "rollback", "web", "--yes"}, []string{"rollback undo=false default/web dry=true", "rollback undo=false default/web dry=false"},
 			"group default/web is rolled back"},
 		{[]string{"group", "rollback", "web", "--undo"}, []string{"rollback undo=true default/web dry=false"}, "group default/web is wanted as it is configured"},
@@ -420,6 +420,6 @@ func TestPlan(t *testing.T) {
 	})
 	t.Run("nothing", func(t *testing.T) {
 		w.plan = func(*apiv1.PlanRequest) *apiv1.PlanResponse { return &apiv1.PlanResponse{Digest: "abc"} }
-		require.Equal(t, "nothing would happen\n", w.run("plan").out)
+		require.Equal(t, "no change\n", w.run("plan").out)
 	})
 }

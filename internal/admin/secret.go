@@ -42,7 +42,7 @@ type SecretChange struct {
 func (t *table) secretChange(c SecretChange) {
 	switch {
 	case c.Action == "none":
-		t.say("secret %s is the same already", c.Name)
+		t.say("secret %s is unchanged", c.Name)
 	case c.DryRun:
 		t.say("secret %s: %s would be accepted", c.Name, c.Action)
 	default:
@@ -54,7 +54,7 @@ func (p *program) secretPutCommand() *cobra.Command {
 	var d storageAccess
 	var yes, dryRun bool
 	cmd := &cobra.Command{
-		Use: "put NAME --storage URL", Short: "Store a secret that standard input holds, in place of one of that name",
+		Use: "put NAME --storage URL", Short: "Store a secret from standard input",
 		Long: "Store a secret from standard input. It asks before it replaces one of that name. The secret is sealed with the key\n" +
 			"that seals the cluster's own keys. It is stored unchanged, including a line break at its end.",
 		Args: secretArgument,
@@ -191,7 +191,7 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 		return err
 	}
 	if _, err := secret.Plain().Open(own, obj.Data); errors.Is(err, nstance.Denied) {
-		return nstance.FieldError("--key-provider", "use the secret key of the servers", "none is said, but this cluster's keys are sealed")
+		return nstance.FieldError("--key-provider", "use the secret key of the servers", "is none, but this cluster's keys are sealed")
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func (w *secretWrite) lookUp(ctx context.Context) (err error) {
 		w.old, err = store.Get(ctx, storage.SecretKey(w.name))
 	}
 	if errors.Is(err, nstance.NotFound) {
-		err = fault(nstance.NotFound, err, "nstance-admin secret list shows those there are", "no secret "+w.name)
+		err = fault(nstance.NotFound, err, "see nstance-admin secret list", "no secret "+w.name)
 	}
 	return err
 }

@@ -58,7 +58,7 @@ func TestSecret(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		require.JSONEq(t, `{"name":"db","action":"none","dry_run":false}`, r.out)
 		require.Equal(t, before, d.version("db"))
-		require.Equal(t, "secret db is the same already\n", d.secret("newer", "put", "db").out)
+		require.Equal(t, "secret db is unchanged\n", d.secret("newer", "put", "db").out)
 	})
 	t.Run("dry runs change nothing and ask nothing", func(t *testing.T) {
 		before := d.version("db")
@@ -85,7 +85,7 @@ func TestSecret(t *testing.T) {
 			"has more than":                             d.secret(strings.Repeat("x", 1<<20+1), "put", "db"),
 			"cluster's keys are sealed":                 d.secret("x", "put", "db", "--key-provider", "none"),
 			"this deletes the secret db for good":       d.secret("", "delete", "db"),
-			"no secret nope (nstance-admin secret list": d.secret("", "delete", "nope", "--yes"),
+			"no secret nope (see nstance-admin secret list": d.secret("", "delete", "nope", "--yes"),
 			"is not given":                              run(t, strings.NewReader("x"), d.env, "secret", "put", "db"),
 		} {
 			require.NotZero(t, r.code, want)

@@ -98,12 +98,12 @@ func (c *client) instanceID(ctx context.Context, text string) (nstance.InstanceI
 	}
 	switch len(found) {
 	case 0:
-		return "", fault(nstance.NotFound, nil, "nstance-admin instance list shows those there are; one that is gone needs its whole ID",
+		return "", fault(nstance.NotFound, nil, "see nstance-admin instance list; one that is gone needs its whole ID",
 			fmt.Sprintf("no instance whose ID begins with %s", text))
 	case 1:
 		return nstance.InstanceID(found[0]), nil
 	}
-	return "", nstance.FieldError("ID", "write more of it", "%d instances begin with %s, such as %s and %s", len(found), text, found[0], found[1])
+	return "", nstance.FieldError("ID", "use a longer prefix", "%d instances begin with %s, such as %s and %s", len(found), text, found[0], found[1])
 }
 
 // instanceArguments demands one instance ID or more.
