@@ -195,7 +195,7 @@ func (r *remote) leads(ctx context.Context, addr string, id Identity) (*client, 
 
 // resolve returns every address behind the names: one name may stand for a
 // leader and its standbys. A name that does not resolve stays, so that the
-// attempt to connect says why.
+// attempt to connect contains the reason.
 func resolve(ctx context.Context, servers []string) []string {
 	var out []string
 	for _, addr := range servers {

@@ -140,7 +140,7 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 	return c, nil
 }
 
-// keyring returns the cluster's keys, and says so when it had to make them: that
+// keyring returns the cluster's keys, and warns when it had to make them: that
 // is rarely meant where a server has run before.
 func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box, dryRun bool) (*registration.Keyring, error) {
 	var d *recordingVault

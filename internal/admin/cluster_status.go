@@ -42,7 +42,7 @@ type KeyRotation struct {
 	NextStepAt time.Time `json:"next_step_at,omitzero"` // when the next one is possible at the earliest
 }
 
-// Sealed says how many objects in storage are encrypted with a key.
+// Sealed counts how many objects in storage are encrypted with a key.
 type Sealed struct {
 	Key     string `json:"key,omitempty"` // its ID; absent: they are readable as they are
 	Objects int    `json:"objects"`
@@ -147,7 +147,7 @@ func (s *statusReader) shard(ctx context.Context, id nstance.ShardID) error {
 
 func (s *statusReader) belongs(l ShardLease) {
 	if s.Cluster != "" && l.Cluster != "" && l.Cluster != s.Cluster {
-		s.problem("shard %s is of cluster %s, another one of cluster %s: clusters must not share storage", l.Shard, l.Cluster, s.Cluster)
+		s.problem("shard %s belongs to cluster %s, another shard to cluster %s: clusters must not share storage", l.Shard, l.Cluster, s.Cluster)
 	}
 	s.Cluster = cmp.Or(s.Cluster, l.Cluster)
 }
@@ -173,7 +173,7 @@ func (s *statusReader) keys(ctx context.Context) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sets)) {
 		if n := len(c.Sets[name].Gone); n > 0 {
-			s.problem("%s of the %s keys that are gone: still to be destroyed, repeat cluster rotate", plural(n, "private key"), name)
+			s.problem("%s of removed %s keys: not destroyed yet, repeat cluster rotate", plural(n, "private key"), name)
 		}
 		s.rotation(name)
 	}
@@ -220,7 +220,7 @@ func (s *statusReader) sealing(ctx context.Context) error {
 		s.Sealing = append(s.Sealing, Sealed{id, counts[id]})
 	}
 	if len(counts) > 1 {
-		s.problem("not everything is sealed with one key: nstance-admin cluster rotate encryption seals it again")
+		s.problem("objects are sealed with different keys: nstance-admin cluster rotate encryption seals all with the first one")
 	}
 	return err
 }

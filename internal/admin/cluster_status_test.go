@@ -27,7 +27,7 @@ const operatorAddress = "10.0.0.1:8993"
 const leadTTL = time.Minute
 
 // leads has the lease of a shard renewed as long as the test lasts. A real holder
-// would give it up on a machine that lets him wait for long.
+// would give up on a slow machine.
 func (d *depot) leads(shard nstance.ShardID) {
 	store := d.store()
 	d.leave(shard, &lease.Options{Address: operatorAddress, TTL: leadTTL}, false)
@@ -198,7 +198,7 @@ func TestClusterStatus(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		for _, line := range []string{
 			`Cluster: +prod\n`, `Operators: +2 good, 1 expired, 1 revoked\n`, `Encryption: +` + d.key.ID() + `, 5 objects\n`,
-			`Rotation: +of the identity key, activate after 2`, `eu1a +held +10.0.0.1:8993 +1 +-\n`, `silent +held +a server without a published address +1 +-\n`,
+			`Rotation: +of the identity key, activate after 2`, `eu1a +held +10.0.0.1:8993 +1 +-\n`, `silent +held +a server without an advertised address +1 +-\n`,
 			`new +new +- +- +-\n`, `nonce +[0-9a-f]+ +retired +`, `- shard broken: no server can lead: lease/broken.json cannot be read`,
 		} {
 			require.Regexp(t, line, r.out)
@@ -266,7 +266,7 @@ func TestClusterStatusOfLittle(t *testing.T) {
 		require.NoError(t, vault.New(d.store(), nil).PutIfAbsent(t.Context(), "plain", []byte("x")))
 		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
 		require.ElementsMatch(t, []admin.Sealed{{Objects: 1}, {Key: d.key.ID(), Objects: 3}, {Key: other.ID(), Objects: 1}}, s.Sealing)
-		require.Contains(t, fmt.Sprint(s.Problems), "not everything is sealed with one key")
+		require.Contains(t, fmt.Sprint(s.Problems), "objects are sealed with different keys")
 	})
 	t.Run("two clusters", func(t *testing.T) {
 		d := newDepot(t)
@@ -277,7 +277,7 @@ func TestClusterStatusOfLittle(t *testing.T) {
 		d.put("accepted/eu1b.json", `{"format":"1.0","epoch":1,"write_id":"x","name":"file","digest":"d","data":"`+other+`"}`)
 		d.put("config/eu1b.jsonc", string(conf)) // newer, and not in force
 		s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
-		require.Contains(t, fmt.Sprint(s.Problems), "shard eu1b is of cluster test, another one of cluster prod")
+		require.Contains(t, fmt.Sprint(s.Problems), "shard eu1b belongs to cluster test, another shard to cluster prod")
 		require.Equal(t, 6, d.cluster("init", "--cluster", "prod").code)
 	})
 	t.Run("a wait that is none", func(t *testing.T) {

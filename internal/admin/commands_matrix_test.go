@@ -27,7 +27,7 @@ const (
 	destroys              // --dry-run and, for what is destroyed, --yes or an answer
 )
 
-// commands says of every command what it is, and how to run it on the world of
+// commands lists every command, and how to run it on the world of
 // these tests such that it would change or destroy something. Capitals stand
 // for what differs from run to run.
 var commands = map[string]struct {

@@ -184,7 +184,7 @@ func TestNothingToShow(t *testing.T) {
 	}
 }
 
-// Machines say things about themselves; a terminal must not obey them.
+// Texts from machines must not control the terminal.
 func TestControlCharactersDoNotReachTheTerminal(t *testing.T) {
 	w := newWorld(t).populate()
 	w.event(nstance.Event{Type: nstance.EventAlarm, Tenant: "default", Group: "web", Instance: webA, Reason: "a\x1b[2Jb\nc\u009bd"})

@@ -52,7 +52,7 @@ func first(names cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// names asks the server that the command would ask. A shell is told of no error.
+// names asks the server that the command would ask. Errors are not shown to the shell.
 func (p *program) names(ask func(*client, context.Context) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
 		r := &remote{p: p, timeout: completeTimeout}
@@ -95,7 +95,7 @@ func (c *client) instanceNames(ctx context.Context) (names []string, err error) 
 	return names, err
 }
 
-// templateNames returns those of the configuration or, for a caller who may not
+// templateNames returns those of the configuration or, for a caller that may not
 // see it, those that groups are made from.
 func (c *client) templateNames(ctx context.Context) ([]string, error) {
 	names := map[string]bool{}

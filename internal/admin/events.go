@@ -19,7 +19,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// eventQuery says which events are wanted.
+// eventQuery selects events.
 type eventQuery struct {
 	tenant   nstance.TenantID
 	group    string
@@ -97,7 +97,7 @@ func (p *program) followEvents(ctx context.Context, r *remote, out *output, q ev
 		case err != nil:
 			return err
 		case n.gap:
-			p.stderr.note("warning: events may be missing here, the server no longer holds all that came before")
+			p.stderr.note("warning: events may be missing here, the server no longer has all earlier ones")
 			continue
 		case n.synced || q.tenant != "" && n.event.GetTenant() != string(q.tenant):
 			continue
@@ -130,7 +130,7 @@ func (p *program) printEvent(out *output, e *apiv1.Event, first bool) error {
 	return out.write([]byte(text))
 }
 
-// streamed formats a line of a table whose end is not known.
+// streamed formats one line of a table of unknown length.
 func streamed(at, event, group, instance, details string) string {
 	return strings.TrimRight(fmt.Sprintf("%-24s   %-23s   %-20s   %-29s   %s", at, event, group, instance, details), " ") + "\n"
 }
@@ -163,7 +163,7 @@ func groupText(e *apiv1.Event) string {
 	return wire.GroupKeyOf(e).String()
 }
 
-// details says what else there is to an event.
+// details formats the other fields of an event.
 func details(e *apiv1.Event) string {
 	var out []string
 	add := func(format, value string) {

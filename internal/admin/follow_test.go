@@ -236,7 +236,7 @@ func instanceMessage(id nstance.InstanceID, state string) *apiv1.Instance {
 	return &apiv1.Instance{Id: string(id), Tenant: "default", Group: "web", State: state, CreatedAt: wire.Time(time.Now())}
 }
 
-// renewal asks for the renewal of one certificate, if the test says so.
+// renewal asks for the renewal of one certificate, if the test asks for it.
 func (w *world) renewal(ctx context.Context) *apiv1.RenewalRequest {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -79,7 +79,7 @@ func holds(all []*apiv1.Hold) string {
 	return strings.Join(out, "; ")
 }
 
-// group returns the one group of that name, or the error that says which there
+// group returns the one group of that name, or the error that names which there
 // are.
 func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string) (*apiv1.Group, error) {
 	groups, err := c.groups(ctx, tenant)

@@ -19,7 +19,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// A groupForm is what may be said of a group on the command line.
+// A groupForm holds the flags that describe a group.
 type groupForm struct {
 	flags *pflag.FlagSet // those about the group, which know whether they were said
 
@@ -58,14 +58,14 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	return f
 }
 
-// used reports whether the command line says anything about a group.
+// used reports whether any flag of the group is given.
 func (f *groupForm) used() bool {
 	used := f.tenant != ""
 	f.flags.VisitAll(func(flag *pflag.Flag) { used = used || flag.Changed })
 	return used
 }
 
-// said returns v if the flag was given, else nil.
+// said returns v if the flag is given, else nil.
 func said[T any](f *groupForm, flag string, v T) *T {
 	if !f.flags.Changed(flag) {
 		return nil
@@ -87,7 +87,7 @@ func (f *groupForm) rollout() *apiv1.Rollout {
 	return &apiv1.Rollout{MaxSurge: f.surge, MinReady: f.span("min-ready", f.ready), HaltAfter: said(f, "halt-after", f.halt)}
 }
 
-// purchase returns how capacity is bought, which is said as a whole.
+// purchase returns the market settings, which are replaced as a whole.
 func (f *groupForm) purchase() (*apiv1.Market, error) {
 	if f.market == "" {
 		for _, name := range []string{"max-price", "fallback", "fallback-after", "return-after", "on-demand-base"} {
@@ -369,7 +369,7 @@ func marketText(m *apiv1.Market) string {
 	return s
 }
 
-// markets says in which markets a group's members are, and when one may go back
+// markets formats in which markets a group's members are, and when one may return
 // to spot.
 func markets(g *apiv1.Group) string {
 	s := fmt.Sprintf("%d spot, %d on-demand", g.GetSpotMarket(), g.GetOnDemandMarket())
@@ -382,7 +382,7 @@ func markets(g *apiv1.Group) string {
 	return s
 }
 
-// source says where a group comes from, and what becomes of it.
+// source formats where a group comes from, and whether it is being removed.
 func source(g *apiv1.Group) string {
 	s := "api"
 	switch {

@@ -149,7 +149,7 @@ func (w *world) credential(der []byte) *apiv1.Credential {
 	})
 }
 
-// unary fails a call as the test says, and classifies errors as a server does.
+// unary fails a call as the test asks, and classifies errors as a server does.
 func (w *world) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
 	w.mu.Lock()
@@ -201,7 +201,7 @@ func (w *world) set(fn func()) {
 	w.touched = make(chan struct{})
 }
 
-// A result is how a run ended. What is said of things that take long is kept
+// A result is how a run ended. Progress messages are kept
 // apart, since a busy machine makes everything long.
 type result struct {
 	code                  int

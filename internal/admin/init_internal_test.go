@@ -36,8 +36,7 @@ func TestNothingIsMadeInACarelessStore(t *testing.T) {
 	}
 }
 
-// An answer that got lost leaves open who has made an object: reading it back
-// tells.
+// A lost answer leaves open which process made an object: it is read back.
 func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
 	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})

@@ -175,8 +175,7 @@ func TestClusterInitRefuses(t *testing.T) {
 	}
 }
 
-// Two who begin at the same time make one cluster, and each says only what is
-// his.
+// Two concurrent inits make one cluster, and each reports only what it made.
 func TestClusterInitAtTheSameTime(t *testing.T) {
 	d := newDepot(t)
 	const n = 4
@@ -195,7 +194,7 @@ func TestClusterInitAtTheSameTime(t *testing.T) {
 	require.ElementsMatch(t, everything, all)
 }
 
-// A nonce's dry run mints nothing, and says whether it would make keys.
+// A nonce's dry run mints nothing, and reports whether it would make keys.
 func TestNonceDryRun(t *testing.T) {
 	d := newDepot(t)
 	before := d.files()

@@ -186,21 +186,21 @@ func (t *table) facts(i *apiv1.Instance) {
 
 func madeBy(i *apiv1.Instance) string {
 	if i.GetOnDemand() {
-		return ", made by request, beside its size"
+		return ", on demand, beside its size"
 	}
 	return ""
 }
 
-// runtimeText says which configuration a machine has, of what can be changed
+// runtimeText formats which configuration a machine has, of what can be changed
 // while it runs.
 func runtimeText(i *apiv1.Instance) string {
 	if slices.Contains(i.GetConditions(), "runtime_drifted") {
-		return i.GetRuntimeHash() + ", which is not its group's"
+		return i.GetRuntimeHash() + ", differs from its group's"
 	}
 	return i.GetRuntimeHash()
 }
 
-// probes lists the outcomes of what a machine's owner wants probed.
+// probes lists the outcomes of the probes that a machine's owner configured.
 func (t *table) probes(r *apiv1.HealthReport) {
 	for _, p := range r.GetProbes() {
 		what := "good"
@@ -349,7 +349,7 @@ func (t *table) removal(id nstance.InstanceID, action string, d *apiv1.Drain, dr
 	}
 }
 
-// instanceMarket says in which market an instance is, and which was asked for if that
+// instanceMarket formats in which market an instance is, and the requested one if that
 // is another.
 func instanceMarket(i *apiv1.Instance) string {
 	if i.GetMarketAsked() == "" {

@@ -98,7 +98,7 @@ func (t *table) interruptions(list []*apiv1.Interruption) {
 	}
 }
 
-// drainOutcome says how the drain ended, and when.
+// drainOutcome formats how the drain ended, and when.
 func drainOutcome(i *apiv1.Interruption) string {
 	switch i.GetDrainOutcome() {
 	case "":

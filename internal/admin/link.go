@@ -40,7 +40,7 @@ func (l *link) connect(ctx context.Context) error {
 // renewalDue reports whether to reconnect for a new certificate.
 func (l *link) renewalDue() bool { return l.client != nil && !l.r.p.now().Before(l.renewAt) }
 
-// requestRenewal records that the server wants the certificate renewed within that
+// requestRenewal records that the server asks for a renewal of the certificate within that
 // time.
 func (l *link) requestRenewal(within time.Duration) {
 	if l.renewalOf != nil {

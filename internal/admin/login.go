@@ -37,7 +37,7 @@ const (
 // maxNonce bounds a nonce, in bytes, as package registration does.
 const maxNonce = 4 << 10
 
-// LoginOptions say how an administrator gets a first certificate. Nonce, CA and
+// LoginOptions configure how an administrator gets a first certificate. Nonce, CA and
 // Registration are required.
 type LoginOptions struct {
 	Nonce        string          // of kind admin, from nstance-admin cluster nonce

@@ -134,7 +134,7 @@ func (t *table) row(cells ...string) {
 	t.lines = append(t.lines, strings.Join(cells, "\t"))
 }
 
-// say adds a line of its own.
+// say adds a line without columns.
 func (t *table) say(format string, args ...any) { t.row(fmt.Sprintf(format, args...)) }
 
 func (t *table) flush(w io.Writer) error {

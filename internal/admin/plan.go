@@ -57,7 +57,7 @@ of group update.`,
 func (p *program) planRequest(file, group string, f *groupForm) (*apiv1.PlanRequest, error) {
 	switch {
 	case group != "" && file != "":
-		return nil, nstance.FieldError("--group", "plan with one at a time", "--file is given as well")
+		return nil, nstance.FieldError("--group", "use only one of the two", "--file is given as well")
 	case group == "" && f.used():
 		return nil, nstance.FieldError("--group", "name the group", "is missing")
 	case group == "":
@@ -91,7 +91,7 @@ func (p *program) proposed(file string) ([]byte, error) {
 	case err != nil:
 		return nil, nstance.FieldError("--file", "name a file that can be read", "%v", err)
 	case len(data) > maxConfig:
-		return nil, nstance.FieldError("--file", "put it in place, and plan without --file", "has more than %d bytes, which no request may", maxConfig)
+		return nil, nstance.FieldError("--file", "put it at the configuration's source, and plan without --file", "has more than %d bytes, the limit of a request", maxConfig)
 	case len(data) == 0:
 		return nil, nstance.FieldError("--file", "name the configuration", "%s is empty", file)
 	}
@@ -117,7 +117,7 @@ func (t *table) plan(p *apiv1.PlanResponse) {
 		t.groupPlan(g)
 	}
 	if p.GetGroupsOmitted() > 0 {
-		t.say("%d more groups did not fit into the answer", p.GetGroupsOmitted())
+		t.say("%d more groups are not shown: the answer is too large", p.GetGroupsOmitted())
 	}
 	if p.GetHeld() {
 		t.say("It would be held: it changes more than shard.max_change permits at once. See nstance-admin config confirm.")
@@ -144,7 +144,7 @@ func (t *table) groupPlan(g *apiv1.GroupPlan) {
 	t.say("")
 }
 
-// planSummary says in a sentence what would happen.
+// planSummary formats in a sentence what would happen.
 func planSummary(g *apiv1.GroupPlan) string {
 	counts := map[string]int{}
 	for _, i := range g.GetInstances() {
@@ -160,7 +160,7 @@ func planSummary(g *apiv1.GroupPlan) string {
 		}
 	}
 	if g.GetInstancesOmitted() > 0 {
-		out = append(out, strconv.Itoa(int(g.GetInstancesOmitted()))+" more that did not fit into the answer")
+		out = append(out, strconv.Itoa(int(g.GetInstancesOmitted()))+" more that are not shown")
 	}
 	if g.GetCreates() > 0 {
 		out = append(out, strconv.Itoa(int(g.GetCreates()))+" created")

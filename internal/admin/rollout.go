@@ -81,7 +81,7 @@ type Rollout struct {
 }
 
 // errWaited ends a watch after its time limit.
-var errWaited = errors.New("waited long enough")
+var errWaited = errors.New("--wait is over")
 
 // run returns nil when the rollout is done, or when ctx ends.
 func (w *rolloutWatch) run(ctx context.Context) error {

@@ -72,7 +72,7 @@ func (w *world) Plan(_ context.Context, req *apiv1.PlanRequest) (*apiv1.PlanResp
 	return w.plan(req), nil
 }
 
-// WatchGroups tells of every group again whenever the test has changed the
+// WatchGroups sends every group again whenever the test has changed the
 // world, until it makes this server a standby.
 func (w *world) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
 	w.did(fmt.Sprintf("watch groups %q after=%t", req.GetGroup(), req.GetAfterSeq() != 0))
@@ -381,7 +381,7 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, 2, w.run("plan", "-f", "-").code, "nothing is no configuration")
 		r := w.runWith(strings.Repeat(" ", 300<<10), "plan", "-f", "-")
 		require.Equal(t, 2, r.code)
-		require.Contains(t, r.errors, "put it in place")
+		require.Contains(t, r.errors, "put it at the configuration's source")
 	})
 	t.Run("a group", func(t *testing.T) {
 		require.Equal(t, 0, w.run("plan", "--group", "web", "--size", "0", "--var", "a=b", "--instance-type", "large").code)

@@ -79,14 +79,14 @@ func TestSecret(t *testing.T) {
 	})
 	t.Run("refusals", func(t *testing.T) {
 		for want, r := range map[string]result{
-			"a name of the cluster's own keys":          d.secret("x", "put", "nonce.key"),
-			"is not the name of a secret":               d.secret("x", "put", "../db"),
-			"standard input: is empty":                  d.secret("", "put", "db"),
-			"has more than":                             d.secret(strings.Repeat("x", 1<<20+1), "put", "db"),
-			"cluster's keys are sealed":                 d.secret("x", "put", "db", "--key-provider", "none"),
-			"this deletes the secret db for good":       d.secret("", "delete", "db"),
+			"a name of the cluster's own keys":              d.secret("x", "put", "nonce.key"),
+			"is not the name of a secret":                   d.secret("x", "put", "../db"),
+			"standard input: is empty":                      d.secret("", "put", "db"),
+			"has more than":                                 d.secret(strings.Repeat("x", 1<<20+1), "put", "db"),
+			"cluster's keys are sealed":                     d.secret("x", "put", "db", "--key-provider", "none"),
+			"this deletes the secret db for good":           d.secret("", "delete", "db"),
 			"no secret nope (see nstance-admin secret list": d.secret("", "delete", "nope", "--yes"),
-			"is not given":                              run(t, strings.NewReader("x"), d.env, "secret", "put", "db"),
+			"is not given":                                  run(t, strings.NewReader("x"), d.env, "secret", "put", "db"),
 		} {
 			require.NotZero(t, r.code, want)
 			require.Contains(t, r.errors, want)

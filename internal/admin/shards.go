@@ -187,7 +187,7 @@ func (t *table) shards(list []ShardLease) {
 	for _, s := range list {
 		leader := s.Address
 		if leader == "" && s.Holder != "" {
-			leader = "a server without a published address"
+			leader = "a server without an advertised address"
 		}
 		epoch := ""
 		if s.Epoch > 0 {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestLeaseWatch: how long a lease stands is counted from before its renewal,
-// and that it is not renewed is said only when that is sure.
+// and that it is not renewed is shown only when that is certain.
 func TestLeaseWatch(t *testing.T) {
 	const ttl = 4 * time.Second
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

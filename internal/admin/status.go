@@ -31,7 +31,7 @@ func (p *program) statusCommand() *cobra.Command {
 func standbys(list []*apiv1.Standby) string {
 	var out []string
 	for _, b := range list {
-		one := cmp.Or(b.GetAddress(), "a server without a published address")
+		one := cmp.Or(b.GetAddress(), "a server without an advertised address")
 		if b.GetVersion() != "" {
 			one += ", version " + b.GetVersion()
 		}
@@ -77,13 +77,13 @@ func (t *table) status(s *apiv1.GetShardStatusResponse, server string) {
 	}
 }
 
-// attention says what needs attention and, indented, what to do.
+// attention lists what needs attention and, indented, the remedy.
 func (t *table) attention(s *apiv1.GetShardStatusResponse) {
 	t.say("Needs attention:")
 	for _, a := range s.GetAttention() {
 		t.say("- %s", attentionLine(a, t.now))
 		if a.GetRemedy() != "" {
-			t.lines = append(t.lines, "    do: "+printable(a.GetRemedy()))
+			t.lines = append(t.lines, "    remedy: "+printable(a.GetRemedy()))
 		}
 	}
 	if s.GetAttentionOmitted() > 0 {

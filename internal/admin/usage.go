@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// section makes commands that only hold other commands say so when they are
+// section makes commands that only hold other commands report that when they are
 // named alone, or with a command that they do not have.
 func section(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
