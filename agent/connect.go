@@ -156,18 +156,6 @@ func refused(err error) bool {
 	return false
 }
 
-// sleep waits and reports whether ctx has not ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
 // dialAny connects to any of the addresses of a name, in random order: a name may
 // have the addresses of a leader and its standbys, and the leader may be at any
 // of them.

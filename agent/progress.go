@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A progress watches that a loop makes progress: each turn sets when the next one
@@ -41,7 +43,7 @@ func (p *progress) overdue(now time.Time) bool {
 // sleep waits as part of a loop's turn, and reports whether ctx has not ended.
 func (p *progress) sleep(ctx context.Context, d time.Duration) bool {
 	p.heartbeat(d + attemptLimit)
-	return sleep(ctx, d)
+	return sleep.For(ctx, d)
 }
 
 // alive reports whether the session loop and the notice watch make progress.

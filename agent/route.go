@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -37,7 +39,7 @@ func shortened(d time.Duration) time.Duration { return d - rand.N(max(d/10, 1)) 
 
 // backoff returns how long to wait after a number of failures in a row.
 func backoff(failures int, limit time.Duration) time.Duration {
-	return jitter(min(firstBackoff<<min(failures, 16), limit))
+	return jitter(sleep.Backoff(failures+1, firstBackoff, limit))
 }
 
 // A route decides which server address is tried next, and when. It is plain
@@ -79,9 +81,9 @@ func (r *route) wait() time.Duration {
 // least one.
 func outageBackoff(failures int) time.Duration {
 	if failures <= shortOutage {
-		return min(firstBackoff<<min(failures-1, 16), maxBackoff)
+		return sleep.Backoff(failures, firstBackoff, maxBackoff)
 	}
-	return min(maxBackoff<<min(failures-shortOutage, 16), slowBackoff)
+	return sleep.Backoff(failures-shortOutage+1, maxBackoff, slowBackoff)
 }
 
 // recordFailure records the end of an attempt or of a session. A stable session

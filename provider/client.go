@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // The operations, as Options.Observe and the messages of errors name them.
@@ -211,15 +212,11 @@ func (c *Client) waitToRepeat(ctx context.Context, op string, err error, try int
 	if try >= c.o.Retries || !errors.Is(err, nstance.Throttled) && !errors.Is(err, nstance.Unavailable) {
 		return false
 	}
-	wait := time.NewTimer(rand.N(min(firstBackoff<<min(try, 16), maxBackoff)) + time.Millisecond)
-	defer wait.Stop()
-	select {
-	case <-ctx.Done():
+	if !sleep.For(ctx, rand.N(sleep.Backoff(try+1, firstBackoff, maxBackoff))+time.Millisecond) {
 		return false
-	case <-wait.C:
-		c.o.Log.Debug("repeating read", "op", op, "code", nstance.CodeOf(err), "err", err)
-		return true
 	}
+	c.o.Log.Debug("repeating read", "op", op, "code", nstance.CodeOf(err), "err", err)
+	return true
 }
 
 // about adds the operation and the instance to err. The code stays.

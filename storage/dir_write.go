@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // PutIfAbsent implements Store.
@@ -214,13 +215,7 @@ func (d *Dir) flock(ctx context.Context, purpose int) (*os.File, error) {
 	if err != nil {
 		return nil, dirError("lock", d.root, err)
 	}
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-		}
+	for attempt := 1; ; attempt++ {
 		if err := stopped(ctx, "lock", d.root); err != nil {
 			_ = f.Close()
 			return nil, err
@@ -233,6 +228,6 @@ func (d *Dir) flock(ctx context.Context, purpose int) (*os.File, error) {
 		if held {
 			return f, nil
 		}
-		wait.Reset(pause)
+		sleep.For(ctx, sleep.Backoff(attempt, time.Millisecond, 50*time.Millisecond))
 	}
 }

@@ -290,10 +290,8 @@ func (o *guarded[T]) mayWrite(ctx context.Context, base *held[T], attempt int, l
 	return o.fence.allow(o.key, base.header().Epoch)
 }
 
-// backoff is 20 ms, doubling, with full jitter on its upper half.
 func backoff(attempt int) time.Duration {
-	d := 10 * time.Millisecond << attempt
-	return sleep.Jitter(d)
+	return sleep.Jitter(sleep.Backoff(attempt, 20*time.Millisecond, time.Second))
 }
 
 func (o *guarded[T]) put(ctx context.Context, base *held[T], data []byte) (Version, error) {

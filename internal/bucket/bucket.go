@@ -291,7 +291,7 @@ func (s *Store) patiently(c *call, write func() error) error {
 		if f, ok := s.driver.Fault(err); !ok || !f.busy() || attempt == patience-1 {
 			return s.failed(c, err)
 		}
-		if !sleep.For(c.ctx, sleep.Jitter(20*time.Millisecond<<attempt)) {
+		if !sleep.For(c.ctx, sleep.Jitter(sleep.Backoff(attempt+1, 20*time.Millisecond, time.Second))) {
 			return s.failed(c, err)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package sleep waits for time to pass while a context lasts.
+// Package sleep waits for time to pass while a context lasts, and decides how long
+// to wait before a retry.
 package sleep
 
 import (
@@ -16,6 +17,12 @@ func For(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
+}
+
+// Backoff returns the wait after a number of failures in a row: first after one, or
+// none, then doubling up to limit.
+func Backoff(failures int, first, limit time.Duration) time.Duration {
+	return min(first<<min(max(failures-1, 0), 16), limit)
 }
 
 // Jitter returns a random duration in the upper half of d, so that callers that

@@ -33,3 +33,11 @@ func TestJitter(t *testing.T) {
 	}
 	require.Zero(t, sleep.Jitter(0))
 }
+
+func TestBackoff(t *testing.T) {
+	for failures, want := range []time.Duration{1, 1, 2, 4, 8, 10, 10} {
+		require.Equal(t, want*time.Second, sleep.Backoff(failures, time.Second, 10*time.Second), failures)
+	}
+	require.Equal(t, time.Hour, sleep.Backoff(1<<40, time.Minute, time.Hour), "however many")
+	require.Equal(t, time.Second, sleep.Backoff(1, time.Minute, time.Second))
+}

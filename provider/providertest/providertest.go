@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A Subject is one cloud under test. The suite marks everything it makes with a
@@ -188,19 +189,13 @@ func (b *fixture) eventually(what string, try func(ctx context.Context) (bool, e
 
 // poll calls try until it is true, fails, or ctx ends.
 func poll(ctx context.Context, try func() (bool, error)) error {
-	pause := 2 * time.Millisecond
-	for {
+	for attempt := 1; ; attempt++ {
 		if done, err := try(); done || err != nil {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !sleep.For(ctx, sleep.Backoff(attempt, 2*time.Millisecond, time.Second)) {
 			return ctx.Err()
-		case <-t.C:
 		}
-		pause = min(pause*2, time.Second)
 	}
 }
 

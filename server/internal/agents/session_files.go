@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/files"
@@ -258,8 +259,8 @@ func (s *session) dropFiles() {
 
 // failed delays the next attempt, longer each time.
 func (f *sessionFiles) failed() {
-	f.retryAt = time.Now().Add(min(firstRetry<<min(f.failures, 10), lastRetry))
 	f.failures++
+	f.retryAt = time.Now().Add(sleep.Backoff(f.failures, firstRetry, lastRetry))
 }
 
 // handleFileKeys receives the keys that the agent has, each with a proof of
