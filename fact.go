@@ -7,10 +7,7 @@ type Fact interface{ fact() }
 type (
 	// Desired replaces the wanted state of every group of the shard. A group
 	// that is missing keeps its members: removal is Removed, never an omission.
-	Desired struct {
-		Groups []Group
-		Open   []Unresolved // groups whose definition cannot be resolved yet
-	}
+	Desired struct{ Groups []Group }
 
 	// Removed asks for a group's managed members to be drained and deleted,
 	// until a Desired names the group again. It is the same as a Desired whose

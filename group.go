@@ -7,7 +7,8 @@ import (
 )
 
 // A Group is the desired state of one named set of machines, fully merged:
-// defaults, template and group have become one Definition.
+// defaults, template and group have become one Definition, which is whole. A group
+// that never had a whole definition has none.
 type Group struct {
 	Key          GroupKey
 	Template     string // where Definition came from; for display
@@ -19,18 +20,16 @@ type Group struct {
 	Protect      bool // refuse deletion of the group
 	Static       bool // defined in the configuration: only size, instance type and vars may be changed through the API
 	Removing     bool // its managed members are drained and deleted, whatever Size is
+
+	// Pending says why another definition that was asked for is not in effect:
+	// something that it names is not found yet, or it is invalid. Definition is
+	// then the last one that was whole. Empty: none is pending.
+	Pending string
 }
 
-// An Unresolved is a group whose definition cannot be resolved yet: an image,
-// user data or a secret that it names has not been found, or it is invalid. The
-// group's last definition stays in force, and its settings beside the definition
-// take effect. A group that never had a definition creates nothing.
-type Unresolved struct {
-	Group        // what is known; at least Key and Removing
-	Known bool   // the fields of Group beside Definition are valid
-	Last  *Group // the group in force before this term; if Known, only its definition is used; nil: unknown
-	Why   string
-}
+// Defined reports whether g has a definition. Without one no machine is created,
+// and members stay.
+func (g Group) Defined() bool { return g.Definition.Kind != "" }
 
 // A Definition is what a machine of a group is made from. What the two
 // configuration hashes cover is decided in package confighash.

@@ -211,7 +211,7 @@ func (r *Reconciler) grantedMember(a admission.Grant, now time.Time) (*member, e
 		return m, nil
 	}
 	g := r.groups[a.Group]
-	if g == nil || r.freezeOf(g) != nil || g.removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
+	if g == nil || r.freezeOf(g) != nil || g.spec.Removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
 		return nil, nil // it is planned again
 	}
 	return r.addPending(g, g.creates[a.Request.Index], now)

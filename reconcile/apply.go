@@ -34,7 +34,7 @@ func (r *Reconciler) apply(g *group, c *plan.Census, d plan.Decision, now time.T
 		holds = append(holds, h)
 	}
 	g.holds = r.holdViews(g, append(holds, waits...), now)
-	r.publishHolds(g, r.openHolds(g, g.holds), now)
+	r.publishHolds(g, r.withPending(g, g.holds), now)
 	r.recordStandingNotices(g, now)
 	next := earliest(capacityDue(waits), r.reassignDrains(g, now))
 	r.resume(g, c, now)
@@ -172,7 +172,7 @@ func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 		if frozen && m.step == stepCreate {
 			continue
 		}
-		if (surplus > 0 || !g.desired) && r.inherited(m) && !r.lapsed(m, now) { // without a definition all are surplus
+		if (surplus > 0 || !g.defined()) && r.inherited(m) && !r.lapsed(m, now) { // without a definition all are surplus
 			surplus--
 			continue
 		}
@@ -193,7 +193,7 @@ func (r *Reconciler) inherited(m *member) bool {
 // planned, so no plan does.
 func (r *Reconciler) lapsed(m *member, now time.Time) bool {
 	by := r.registerBy(m)
-	if m.group.desired || by.IsZero() || now.Before(by) || !r.clockRight() {
+	if m.group.defined() || by.IsZero() || now.Before(by) || !r.clockRight() {
 		return false
 	}
 	r.applyTo(m, plan.Action{Kind: plan.Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "its group had no definition until its registration timeout"}}}, now)

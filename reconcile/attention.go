@@ -45,7 +45,7 @@ var passingHolds = []string{plan.HoldSettling, plan.HoldBudget}
 func HoldKinds() []string {
 	return []string{
 		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
-		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldUnresolved,
+		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending,
 	}
 }
 
@@ -95,7 +95,7 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 			Since: since, Until: until, Why: why, Remedy: remedy,
 		}
 	}
-	if g.desired && !g.removing && v.Ready < v.Size {
+	if g.defined() && !g.spec.Removing && v.Ready < v.Size {
 		out = append(out, entry(AttentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.belowSizeSince, time.Time{}))
 	}
 	if rb := g.history.Rollback; rb != nil && g.rollbackSpec == nil {
@@ -147,7 +147,7 @@ func holdRemedy(kind string, group nstance.GroupID) string {
 		return "permit more instance types or subnets, or wait"
 	case plan.HoldUnreadable:
 		return "nstance-admin record show, then nstance-admin record repair"
-	case plan.HoldDefinition, plan.HoldUnresolved:
+	case plan.HoldDefinition, plan.HoldPending:
 		return "configure what the reason names"
 	case plan.HoldBreaker:
 		return "look at the network between the machines and this server; nstance-admin instance delete replaces single ones"

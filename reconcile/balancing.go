@@ -76,7 +76,7 @@ func (r *Reconciler) rebalance(g *group) { r.balance.Mark(g.concerns) }
 // changeBalancers has those load balancers compared that g joins or leaves when it names
 // these ones. It is called before it does, and needs the lock.
 func (r *Reconciler) changeBalancers(g *group, names []string) {
-	undecided := !g.desired && len(g.members) > 0 // its members stayed as they were so far
+	undecided := !g.defined() && len(g.members) > 0 // its members stayed as they were so far
 	r.balance.MarkAll(func(t balance.Target) bool {
 		return undecided || slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name) != slices.Contains(names, t.Name)
 	})
@@ -85,12 +85,12 @@ func (r *Reconciler) changeBalancers(g *group, names []string) {
 // names reports whether the members of g belong into t. A rollback makes no
 // difference: this is about machines that run.
 func (g *group) names(t balance.Target) bool {
-	return g.desired && !t.Removed && slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name)
+	return g.defined() && !t.Removed && slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name)
 }
 
 // concerns reports whether members of g may have to join or leave t.
 func (g *group) concerns(t balance.Target) bool {
-	return g.names(t) || !g.desired || g.ownBalancers[t.Name] > 0
+	return g.names(t) || !g.defined() || g.ownBalancers[t.Name] > 0
 }
 
 // countBalancers keeps count of the load balancers that members name themselves.
@@ -115,7 +115,7 @@ func (m *member) names(t balance.Target) bool {
 }
 
 // knowsBalancers reports whether it is known which load balancers m names.
-func (m *member) knowsBalancers() bool { return m.group.desired || len(m.rec.LoadBalancers) > 0 }
+func (m *member) knowsBalancers() bool { return m.group.defined() || len(m.rec.LoadBalancers) > 0 }
 
 // balancersLeft reports whether m may be deleted as far as load balancers go: none
 // sends traffic to it any more, or withdrawTimeout has passed.

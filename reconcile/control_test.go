@@ -23,7 +23,7 @@ func redefined(size int, content string) nstance.Group {
 	return g
 }
 
-func (w *world) want(g nstance.Group) { w.r.Observe(nstance.Desired{Groups: []nstance.Group{g}}) }
+func (w *world) want(groups ...nstance.Group) { w.r.Observe(nstance.Desired{Groups: groups}) }
 
 // fails makes machines fail to register that are told this.
 func (w *world) fails(content string) {

@@ -127,7 +127,7 @@ func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldC
 		r.mu.Unlock()
 		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
-	digest, desired, known := m.rec.Definition, m.group.spec.Definition, m.group.desired && m.group.hash != ""
+	digest, desired, known := m.rec.Definition, m.group.spec.Definition, m.group.defined() && m.group.hash != ""
 	pushed := m.group.runtime != "" && cmp.Or(m.report.ConfigHash, m.rec.RuntimeHash) == m.group.runtime
 	r.mu.Unlock()
 	if digest == "" || !known {

@@ -178,7 +178,7 @@ func TestRemovalIsTakenBack(t *testing.T) {
 	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
 	r.Observe(nstance.Desired{Groups: eventGroups(1000, 10)})
 	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
-	require.False(t, r.groups[changed].removing)
+	require.False(t, r.groups[changed].spec.Removing)
 }
 
 // anyMember returns a member of the first group.

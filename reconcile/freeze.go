@@ -167,7 +167,7 @@ func (r *Reconciler) discardPendingCreates(g *group) {
 // recordStandingNotices makes notices durable that the plan does not act on: during a
 // freeze, for preserved members, and those that were withdrawn after it.
 func (r *Reconciler) recordStandingNotices(g *group, now time.Time) {
-	held := r.freezeOf(g) != nil || !g.desired
+	held := r.freezeOf(g) != nil || !g.defined()
 	for _, m := range g.members {
 		kept := m.state != nstance.Deleting && r.preserved(m, now)
 		if m.step != stepNone || !m.durable || m.state.Leaving() && !kept || sameNotices(m.rec.Notices, m.notices) {

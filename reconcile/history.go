@@ -271,7 +271,7 @@ func (r *Reconciler) drop(g *group) {
 	r.notifyGone(g)
 	switch {
 	case !g.recorded && g.history == (groupState{}):
-	case g.removing:
+	case g.spec.Removing:
 		r.saveSoon()
 	default:
 		r.absentGroups[g.key.String()] = g.history

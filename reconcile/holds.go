@@ -42,6 +42,22 @@ func (r *Reconciler) holdViews(g *group, holds []plan.Hold, now time.Time) []Hol
 	return out
 }
 
+// withPending returns a group's holds, with the one of a pending definition in place of
+// others that follow from it. It needs the lock.
+func (r *Reconciler) withPending(g *group, holds []HoldView) []HoldView {
+	holds = slices.Clone(holds)
+	why := g.configured.spec.Pending
+	if why == "" {
+		return holds
+	}
+	if !g.defined() {
+		holds = slices.DeleteFunc(holds, func(h HoldView) bool {
+			return h.Kind == plan.HoldDefinition || h.Kind == plan.HoldFrozen && r.freezeOf(g) == nil
+		})
+	}
+	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldPending, Reason: why}, Since: g.pendingSince})
+}
+
 // definitionHold returns the hold of members of g whose recorded definition cannot
 // be read.
 func (g *group) definitionHold() (plan.Hold, bool) {

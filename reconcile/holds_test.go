@@ -60,9 +60,9 @@ func TestHoldsAreJournalled(t *testing.T) {
 			func(w *world) error { w.want(redefined(3, "v2")); return w.r.Rollback(w.ctx, web, eve, false) },
 			func(w *world) error { return w.r.UndoRollback(w.ctx, web, eve) },
 		},
-		plan.HoldUnresolved: {
-			"image base is not known yet",
-			func(w *world) error { w.wantOpen(open(redefined(3, "v2"))); return nil },
+		plan.HoldPending: {
+			whyPending,
+			func(w *world) error { w.want(pending(wanted(3))); return nil },
 			func(w *world) error { w.want(wanted(3)); return nil },
 		},
 		plan.HoldBreaker: {
@@ -131,21 +131,21 @@ func TestShardHoldsAreJournalled(t *testing.T) {
 func TestHoldsThatComeAndGo(t *testing.T) {
 	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		for range 10 * 60 / 2 {
-			w.wantOpen(open(wanted(3)))
+			w.want(pending(wanted(3)))
 			w.passes(time.Second)
 			w.want(wanted(3))
 			w.passes(time.Second)
 		}
-		got := w.held(web, plan.HoldUnresolved)
+		got := w.held(web, plan.HoldPending)
 		require.GreaterOrEqual(t, len(got), 2*5)
 		require.LessOrEqual(t, len(got), 2*11)
 		for i, e := range got {
 			require.Equal(t, i%2 == 0, e.Type == nstance.EventHoldStarted, "one after the other")
 		}
 
-		w.wantOpen(open(wanted(3)))
+		w.want(pending(wanted(3)))
 		w.passes(10 * time.Minute)
-		got = w.held(web, plan.HoldUnresolved)
+		got = w.held(web, plan.HoldPending)
 		require.Equal(t, nstance.EventHoldStarted, got[len(got)-1].Type, "one that stays is told of in the end")
 	})
 }
@@ -157,12 +157,12 @@ func TestHoldsEndWithTheirGroup(t *testing.T) {
 			other := nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "other"}
 			g := wanted(1)
 			g.Key = other
-			w.wantOpen(open(g))
+			w.want(undefined(g))
 			w.passes(time.Minute)
-			require.Len(t, w.held(other, plan.HoldUnresolved), 1)
-			w.wantOpen()
+			require.Len(t, w.held(other, plan.HoldPending), 1)
+			w.want()
 			w.passes(time.Minute)
-			w.holdsOnce(other, plan.HoldUnresolved, "image base is not known yet")
+			w.holdsOnce(other, plan.HoldPending, "image base is not known yet")
 		})
 	})
 	t.Run("the next leader", func(t *testing.T) {

@@ -37,7 +37,7 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 		if g == nil {
 			continue
 		}
-		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w), now, nil), now))
+		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w, now), now, nil), now))
 		for _, change := range c.Changes {
 			switch change.Outcome {
 			case plan.OutcomeDrained, plan.OutcomeDeleted:

@@ -95,7 +95,7 @@ func (r *Reconciler) recordMarkets(g *group, now time.Time) {
 }
 
 func (g *group) onDemandBeyondBase() bool {
-	if !g.desired || g.spec.Definition.Market.Type != nstance.Spot {
+	if !g.defined() || g.spec.Definition.Market.Type != nstance.Spot {
 		return false
 	}
 	n := -g.spec.Definition.Market.Base(g.spec.Size)

@@ -135,15 +135,15 @@ func errIDTaken(id nstance.InstanceID) error {
 func (r *Reconciler) checkRequest(req OnDemandRequest, now time.Time) (*group, error) {
 	g := r.groups[req.Group]
 	switch off := req.ID.Time().Sub(now); {
-	case g != nil && !g.desired && g.unresolved != nil && !g.isGone():
-		return nil, nstance.Errorf(nstance.Unavailable, "it is not known yet what instances of group %s are made from: %s", req.Group, g.unresolved.Why)
-	case g == nil || !g.desired || g.isGone():
+	case g != nil && !g.defined() && g.configured.spec.Pending != "" && !g.isGone():
+		return nil, nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", req.Group, g.configured.spec.Pending)
+	case g == nil || !g.defined() || g.isGone():
 		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
 	case req.ID.Kind() != req.Definition.Kind:
 		return nil, nstance.FieldError("id", fmt.Sprintf("make one that begins with %s", req.Definition.Kind), "instances of group %s are of kind %s, not %s", req.Group, req.Definition.Kind, req.ID.Kind())
 	case off > maxIDAge || off < -maxIDAge:
 		return nil, nstance.FieldError("id", "make a new one, and check the clock", "its time is %s from now, more than %s", off.Round(time.Second), maxIDAge)
-	case g.removing:
+	case g.spec.Removing:
 		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
 	case r.isOrphan(req.ID) || r.hasRecord(req.ID):
 		return nil, errIDTaken(req.ID)

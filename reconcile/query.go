@@ -17,8 +17,6 @@ type GroupView struct {
 	nstance.Group
 	Hash           string // desired infra hash; empty: the definition could not be read
 	RuntimeHash    string // desired
-	Desired        bool   // false: members exist, but the group has no definition
-	Removing       bool   // it goes when its last member is gone
 	Ready          int
 	Booting        int // counted, not ready yet
 	Leaving        int
@@ -88,10 +86,10 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 
 func (r *Reconciler) groupView(g *group) GroupView {
 	v := GroupView{
-		Group: g.described(), Hash: g.hash, RuntimeHash: g.runtime, Desired: g.desired, Removing: g.removing,
+		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime,
 		Paused: g.history.Paused, Frozen: r.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
 		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
-		Holds: r.openHolds(g, g.holds),
+		Holds: r.withPending(g, g.holds),
 	}
 	v.Key = g.key
 	g.setMarkets(&v)

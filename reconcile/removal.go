@@ -39,20 +39,20 @@ type removalState struct {
 // setRemoving begins or ends the removal of a group. One that is configured again
 // after it was gone has no history. It needs the lock.
 func (r *Reconciler) setRemoving(g *group, removing bool) {
-	if g.removing && !removing {
+	if g.spec.Removing && !removing {
 		if g.isGone() && g.history != (groupState{}) {
 			g.history, g.rollbackSpec = groupState{}, nil
 			r.saveSoon()
 		}
 		g.removed = false
 	}
-	g.removing = removing
+	g.configured.spec.Removing, g.spec.Removing = removing, removing
 }
 
 // isGone reports whether a group that is being removed has no managed member
 // left: only instances on demand may still be in it.
 func (g *group) isGone() bool {
-	if !g.removing || g.unreadable > 0 {
+	if !g.spec.Removing || g.unreadable > 0 {
 		return false
 	}
 	for _, m := range g.members {
@@ -95,6 +95,6 @@ func (r *Reconciler) notifyChanged(g *group) {
 // notifyGone notifies watchers of groups that this one is gone. It needs the lock.
 func (r *Reconciler) notifyGone(g *group) {
 	if r.opts.Changed != nil {
-		r.opts.Changed(GroupView{Group: nstance.Group{Key: g.key}, Removing: g.removing}, true)
+		r.opts.Changed(GroupView{Group: nstance.Group{Key: g.key, Removing: g.spec.Removing}}, true)
 	}
 }

@@ -101,7 +101,7 @@ type basis struct {
 // where the machine is gone, on request, or where the group wants no drains.
 func (m *member) basis() basis {
 	switch {
-	case m.gone, m.skipDrain, m.group.desired && m.group.spec.DrainTimeout <= 0:
+	case m.gone, m.skipDrain, m.group.defined() && m.group.spec.DrainTimeout <= 0:
 		return basis{}
 	case m.drain != nil:
 		return basis{drain: m.drain.Generation}

@@ -8,14 +8,18 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 )
 
-// A desiredSpec is what a group should be, with its hashes.
+// A desiredSpec is what a group should be, with the hashes of its definition. They
+// are empty if it has none.
 type desiredSpec struct {
 	spec    nstance.Group
-	hash    string // infra hash of spec.Definition
-	runtime string // its runtime hash
+	hash    string // infra hash
+	runtime string // runtime hash
 }
 
 func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
+	if !spec.Defined() {
+		return desiredSpec{spec: spec}, nil
+	}
 	infra, err := confighash.InfraOf(spec.Definition).Hash()
 	runtime, err2 := confighash.RuntimeOf(spec.Definition).Hash()
 	return desiredSpec{spec, string(infra), string(runtime)}, errors.Join(err, err2)
@@ -24,9 +28,6 @@ func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 // resolveDesired sets what a group should be: what is configured, with the last good
 // definition while the group is rolled back. It needs the lock.
 func (r *Reconciler) resolveDesired(g *group) {
-	if !g.desired {
-		return
-	}
 	if g.rollbackOver() {
 		g.history.Rollback, g.rollbackSpec = nil, nil
 		r.publishGroup(g, nstance.Event{Type: nstance.EventRollbackEnded, Reason: "another definition is configured"})
@@ -44,7 +45,7 @@ func (r *Reconciler) resolveDesired(g *group) {
 // not configured any more. A hash of another version does not prove that.
 func (g *group) rollbackOver() bool {
 	rb := g.history.Rollback
-	return rb != nil && confighash.Drifted(confighash.Hash(rb.From), confighash.Hash(g.configured.hash))
+	return rb != nil && g.defined() && confighash.Drifted(confighash.Hash(rb.From), confighash.Hash(g.configured.hash))
 }
 
 // effective returns what the group should be. Its hash is empty if the definition
@@ -52,7 +53,7 @@ func (g *group) rollbackOver() bool {
 func (g *group) effective() desiredSpec {
 	out := g.configured
 	switch {
-	case g.history.Rollback == nil:
+	case g.history.Rollback == nil, !g.defined():
 	case g.rollbackSpec == nil:
 		out.hash = ""
 	default:
@@ -130,7 +131,7 @@ func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 		return "", err
 	case g.history.Rollback != nil && g.rollbackSpec != nil:
 		return g.history.Rollback.Definition, nil
-	case !g.desired:
+	case !g.defined():
 		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
 	case g.history.LastGood == "":
 		return "", noTarget("no definition of group %s has ever had all members ready", key)

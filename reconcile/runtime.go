@@ -22,7 +22,7 @@ func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[id]
-	if m == nil || !m.group.desired {
+	if m == nil || !m.group.defined() {
 		return RuntimeView{}, nstance.Errorf(nstance.NotFound, "no instance %s of a group that is known", id)
 	}
 	return RuntimeView{
@@ -47,7 +47,7 @@ func (r *Reconciler) RuntimeHashes() map[nstance.GroupKey]string {
 	defer r.mu.Unlock()
 	out := make(map[nstance.GroupKey]string, len(r.groups))
 	for key, g := range r.groups {
-		if g.desired {
+		if g.defined() {
 			out[key] = g.runtime
 		}
 	}

@@ -18,9 +18,8 @@ import (
 type group struct {
 	key nstance.GroupKey
 	desiredSpec
-	unresolved          *unresolved  // what is configured is not known well enough; nil: it is
-	desired             bool         // what is configured is known; without it nothing is planned
 	configured          desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
+	pendingSince        time.Time    // since when a definition is pending
 	rollbackSpec        *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
 	members             []*member
 	ownBalancers        map[string]int // by name: members that name a load balancer in place of the group
@@ -28,7 +27,6 @@ type group struct {
 	recorded            bool // history stands in storage, or will
 	pace                pace
 	unreadable          int
-	removing            bool
 	readyPublished      bool      // group_ready was said and still holds
 	belowSizeSince      time.Time // since when it has had fewer ready members than its size; zero: it has not
 	massNoticePublished bool      // most of it is under notice, and that was said
@@ -162,10 +160,6 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 	if err != nil {
 		return err
 	}
-	lasts, err := lastSpecsFor(d.Open)
-	if err != nil {
-		return err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, w := range specs {
@@ -174,16 +168,42 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 		}
 		g := r.groupOf(w.spec.Key)
 		r.changeBalancers(g, w.spec.Definition.LoadBalancers)
-		g.configured, g.desired, g.unresolved = w, true, nil
 		r.setRemoving(g, w.spec.Removing)
+		g.configure(w, r.opts.Now().UTC())
 		r.resolveDesired(g)
 		r.queue.add(g.key, false)
 	}
-	for i, u := range d.Open {
-		r.leaveOpen(u, lasts[i])
-	}
-	r.closeOthers(d.Open)
+	r.dropUndefined(d.Groups)
 	return nil
+}
+
+// configure sets what a group should be.
+func (g *group) configure(w desiredSpec, now time.Time) {
+	switch {
+	case w.spec.Pending == "":
+		g.pendingSince = time.Time{}
+	case g.configured.spec.Pending == "":
+		g.pendingSince = now
+	}
+	g.configured = w
+}
+
+// defined reports whether the group's definition is known. Without one nothing is
+// planned.
+func (g *group) defined() bool { return g.configured.spec.Defined() }
+
+// dropUndefined forgets groups without definition and members that are not named. It
+// needs the lock.
+func (r *Reconciler) dropUndefined(named []nstance.Group) {
+	keep := map[nstance.GroupKey]bool{}
+	for i := range named {
+		keep[named[i].Key] = true
+	}
+	for key, g := range r.groups {
+		if !keep[key] && !g.defined() && len(g.members) == 0 && g.unreadable == 0 {
+			r.drop(g)
+		}
+	}
 }
 
 // desiredSpecsFor returns what groups are to be, and which of them differ from what is
@@ -210,7 +230,7 @@ func (r *Reconciler) configured(groups []nstance.Group) (was []desiredSpec, anew
 	defer r.mu.Unlock()
 	for i := range groups {
 		g := r.groups[groups[i].Key]
-		if anew[i] = g == nil || !g.desired || g.unresolved != nil || g.removing != groups[i].Removing; !anew[i] {
+		if anew[i] = g == nil; !anew[i] {
 			was[i] = g.configured
 		}
 	}
@@ -236,7 +256,7 @@ func (r *Reconciler) forget(m *member) {
 	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
 	r.rememberUsedID(m)
-	if g := m.group; len(g.members) == 0 && !g.desired && g.unreadable == 0 {
+	if g := m.group; len(g.members) == 0 && !g.defined() && g.unreadable == 0 {
 		r.drop(g)
 	}
 }

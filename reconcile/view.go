@@ -16,14 +16,11 @@ import (
 func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
-		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.removing || g.spec.Removing,
+		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.spec.Removing,
 		Frozen: r.freezeOf(g) != nil, Clock: r.clock.distrust,
 	}
-	if !g.desired {
-		v.Removing, v.Group.DrainTimeout = g.leaves(), r.opts.DrainTimeout
-		if g.leaves() {
-			v.Group = g.unresolved.Group
-		}
+	if g.spec.Key == (nstance.GroupKey{}) { // it was never configured in this term
+		v.Removing, v.Group.DrainTimeout = false, r.opts.DrainTimeout
 	}
 	unhealthy := false
 	for _, m := range g.members {
@@ -37,7 +34,7 @@ func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.V
 }
 
 func (g *group) hashOrUnknown() string {
-	if !g.desired {
+	if !g.defined() {
 		return plan.UnknownHash
 	}
 	return g.hash
@@ -206,7 +203,7 @@ func (r *Reconciler) checkMassNotice(g *group) {
 // and remembers that size, and the definition with which all of them are ready and
 // fresh.
 func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
-	if !g.desired || g.removing {
+	if !g.defined() || g.spec.Removing {
 		g.readyPublished = false
 		return
 	}

@@ -40,20 +40,16 @@ type InstancePlan struct {
 }
 
 // WhatIf returns what desired groups would change beyond what is in progress. Groups
-// without a change are left out, unless they would be unresolved. With all, configured
+// without a change are left out, unless a definition would be pending. With all, configured
 // groups that are not among them would be released. It changes nothing. Fails with
 // Invalid for a definition that has no hash.
-func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
-	specs := make([]desiredSpec, len(d.Groups))
-	for i, spec := range d.Groups {
+func (r *Reconciler) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
+	specs := make([]desiredSpec, len(groups))
+	for i, spec := range groups {
 		var err error
 		if specs[i], err = desiredSpecFor(spec); err != nil {
 			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
-	}
-	lasts, err := lastSpecsFor(d.Open)
-	if err != nil {
-		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,17 +59,12 @@ func (r *Reconciler) WhatIf(d nstance.Desired, all bool) ([]GroupPlan, error) {
 	for _, w := range specs {
 		g := r.groupFor(w.spec.Key)
 		named[g.key] = true
-		if p := r.compareGroup(g, g.withDesired(w), now); p.hasEffect() {
+		if p := r.compareGroup(g, g.withDesired(w, now), now); p.hasEffect() || w.spec.Pending != "" {
 			out = append(out, p)
 		}
 	}
-	for i, u := range d.Open {
-		g := r.groupFor(u.Key)
-		named[g.key] = true
-		out = append(out, r.compareGroup(g, g.withUnresolved(u, lasts[i], now), now))
-	}
 	for key, g := range r.groups {
-		if all && !named[key] && g.desired && g.configured.spec.Static {
+		if all && !named[key] && g.defined() && g.configured.spec.Static {
 			out = append(out, GroupPlan{Key: key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
 		}
 	}
@@ -99,10 +90,10 @@ func (r *Reconciler) compareGroup(g, next *group, now time.Time) GroupPlan {
 	after := plan.NewCensus(r.view(next, now, nil), now)
 	c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), after)
 	p := GroupPlan{
-		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.described().Size, Creates: c.Creates,
-		Holds: r.openHolds(next, r.holdViews(next, after.Plan().Holds, now)),
+		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: c.Creates,
+		Holds: r.withPending(next, r.holdViews(next, after.Plan().Holds, now)),
 	}
-	if g.desired {
+	if g.defined() {
 		p.Fields = differences(g.spec, next.spec)
 	} else {
 		p.Change = ChangeAdded
@@ -131,19 +122,10 @@ func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []Ins
 
 // withDesired returns g as it would be with w configured. It shares the members with
 // g.
-func (g *group) withDesired(w desiredSpec) *group {
+func (g *group) withDesired(w desiredSpec, now time.Time) *group {
 	next := *g
-	next.configured, next.desired, next.unresolved = w, true, nil
+	next.configure(w, now.UTC())
 	next.previewDesired()
-	return &next
-}
-
-// withUnresolved returns g as it would be with u configured.
-func (g *group) withUnresolved(u nstance.Unresolved, last desiredSpec, now time.Time) *group {
-	next := *g
-	if next.setUnresolved(u, last, now); next.desired {
-		next.previewDesired()
-	}
 	return &next
 }
 

@@ -19,9 +19,9 @@ func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 	w.t.Helper()
 	synctest.Wait() // what has been asked for before is planned
 	before, events := w.r.Groups(), len(w.events)
-	plans, err := w.r.WhatIf(nstance.Desired{Groups: []nstance.Group{g}}, false)
+	plans, err := w.r.WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
-	again, err := w.r.WhatIf(nstance.Desired{Groups: []nstance.Group{g}}, false)
+	again, err := w.r.WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
 	require.Equal(w.t, plans, again)
 	require.Equal(w.t, before, w.r.Groups())
@@ -153,7 +153,7 @@ func TestWhatIf(t *testing.T) {
 			other := wanted(3)
 			other.Key.Group = "other"
 			other.Definition.LaunchTimeout = 7 * time.Minute
-			plans, err := w.r.WhatIf(nstance.Desired{Groups: []nstance.Group{other}}, true)
+			plans, err := w.r.WhatIf([]nstance.Group{other}, true)
 			require.NoError(t, err)
 			require.Len(t, plans, 2)
 			require.Equal(t, reconcile.ChangeAdded, plans[0].Change)
@@ -218,7 +218,7 @@ func TestWhatIf(t *testing.T) {
 		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			bad := wanted(1)
 			bad.Definition.Args = []byte(`[`)
-			_, err := w.r.WhatIf(nstance.Desired{Groups: []nstance.Group{bad}}, false)
+			_, err := w.r.WhatIf([]nstance.Group{bad}, false)
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	})

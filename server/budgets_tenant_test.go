@@ -103,6 +103,7 @@ func TestAnswersFit(t *testing.T) {
 	text := replace(t, fmt.Sprintf(configuration, "", 0), `"colour": "red"`, fmt.Sprintf(`"motd": %q`, strings.Repeat("x", 240<<10)))
 	w := newWorld(t, setup{text: replace(t, text, `"web": {"template"`, groups.String()+`"web": {"template"`)})
 	api := w.admin()
+	require.Eventually(t, func() bool { return w.listed(api, "db") && len(w.group(api, "db").GetVars()) > 0 }, eventually, 5*time.Millisecond)
 	for _, limit := range []int32{0, 1, 7} {
 		var got []string
 		pages := 0

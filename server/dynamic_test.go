@@ -378,7 +378,7 @@ func TestReleasedAtATakeover(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	id := w.machine("blue")
 	before := w.group(w.admin(), "db")
-	require.Eventually(t, func() bool { return w.groupsFile()["blue/db"]["base"] != nil }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.groupsFile()["blue/db"]["effective"] != nil }, eventually, time.Millisecond)
 	require.NoError(t, w.stop())
 
 	// The next leader has never heard of the group, nor of what was accepted.
@@ -396,33 +396,37 @@ func TestReleasedAtATakeover(t *testing.T) {
 	require.Eventually(t, func() bool { m := w.cloud.Machines(); return len(m) == 2 && m[0].ID != id && m[1].ID != id }, eventually, time.Millisecond, "a loss is replaced")
 }
 
-// TestGroupsFileIsKeptFirst: what is configured no more must be durable before
-// the configuration without it is in force.
-func TestGroupsFileIsKeptFirst(t *testing.T) {
+// TestGroupsFollowWhatIsDurable: a configuration whose groups cannot be made durable
+// changes none of them until they can.
+func TestGroupsFollowWhatIsDurable(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	faulty := storagetest.NewFaulty(storage.NewMemory())
-	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: "groups/", Times: -1})
 	w := newWorld(t, setup{size: 1, store: faulty})
 	api := w.admin()
+	id := w.machine("blue")
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "groups/", Times: -1})
 	w.conf.set(without(t), nil)
 	_, err := api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
-	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
-	require.True(t, w.group(api, "db").GetIsStatic(), "the one in force stays")
-	faulty.Heal()
-	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	require.False(t, w.group(api, "db").GetIsStatic())
+	require.True(t, w.group(api, "db").GetIsStatic(), "the group in effect stays")
+	w.problem("does not follow the configuration yet")
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+	require.EqualValues(t, 1, w.group(api, "web").GetSize())
+	faulty.Heal()
+	require.Eventually(t, func() bool { return !w.group(api, "db").GetIsStatic() }, eventually, 5*time.Millisecond)
+	require.Equal(t, id, w.machine("blue"))
 }
 
-// TestTwoWriters: whoever writes second lays what it wants over what stands
-// there, and an answer that is lost is no failure.
+// TestTwoWriters: the second writer lays its change over what is stored, and a lost
+// answer is no failure.
 func TestTwoWriters(t *testing.T) {
 	memory := storage.NewMemory()
 	faulty := storagetest.NewFaulty(memory)
 	w := newWorld(t, setup{size: 1, store: faulty})
 	api := w.admin()
 	key := storage.GroupsKey(zone)
-	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["base"] != nil }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["effective"] != nil }, eventually, time.Millisecond)
 	type groups struct {
 		storage.Header
 		Groups map[string]map[string]any `json:"groups"`
@@ -431,7 +435,7 @@ func TestTwoWriters(t *testing.T) {
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Pass: true, Do: func() {
 		_, err := other.Update(t.Context(), func(f *groups) error {
 			f.Groups = maps.Clone(f.Groups)
-			f.Groups["blue/db"] = map[string]any{"size": 4, "base": f.Groups["blue/db"]["base"]}
+			f.Groups["blue/db"] = map[string]any{"size": 4, "effective": f.Groups["blue/db"]["effective"]}
 			return nil
 		})
 		require.NoError(t, err)
@@ -483,7 +487,7 @@ func TestLimitsCountWhatMakesNoSense(t *testing.T) {
 	_, err := blue.CreateGroup(t.Context(), group)
 	require.NoError(t, err)
 	w.adopt(strings.NewReplacer(pools, "", `"subnet_pools": ["open"], `, "").Replace(tenanted(t)))
-	w.held(blue, "batch", plan.HoldUnresolved)
+	w.held(blue, "batch", plan.HoldPending)
 	_, err = blue.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "more", Template: "vm", Size: proto.Int32(1)})
 	refuses(t, err, nstance.Quota, "size")
 }

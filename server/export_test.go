@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -52,6 +54,18 @@ type checkedStream struct {
 }
 
 func (s checkedStream) Context() context.Context { return s.ctx }
+
+// GroupsKnown reports whether every group has been looked up at least once.
+func GroupsKnown(s *Server) bool {
+	t := s.term.Load()
+	if t == nil {
+		return false
+	}
+	known := t.reconciler.Groups()
+	return len(known) > 0 && !slices.ContainsFunc(known, func(g reconcile.GroupView) bool {
+		return strings.HasSuffix(g.Pending, "it is being looked for")
+	})
+}
 
 // Render returns the user data that a new machine of rec would be given.
 func Render(s *Server, rec *storage.Instance, def nstance.Definition) ([]byte, error) {

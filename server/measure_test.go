@@ -122,7 +122,7 @@ func values() map[string][]string {
 		"kind": append(server.AttentionKinds(),
 			plan.HoldBackoff, plan.HoldHalted, plan.HoldPaused, plan.HoldSettling, plan.HoldUnhealthyCap,
 			plan.HoldBreaker, plan.HoldClock, plan.HoldUnreadable, plan.HoldFrozen, plan.HoldDefinition,
-			plan.HoldBudget, plan.HoldCapacity, plan.HoldUnresolved, plan.HoldRolledBack,
+			plan.HoldBudget, plan.HoldCapacity, plan.HoldPending, plan.HoldRolledBack,
 		),
 		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
 		"code":    codes,

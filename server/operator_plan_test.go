@@ -103,7 +103,7 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "it is none that anybody knows")
 		require.Empty(t, p.GetInstances())
 		require.Zero(t, p.GetCreates())
-		require.Equal(t, plan.HoldUnresolved, p.GetHolds()[0].GetKind())
+		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
 	})
 	t.Run("what a refresh would read", func(t *testing.T) {
 		w.conf.set(ordinary(3), nil)
@@ -211,7 +211,7 @@ func TestPlanOfWhatIsLookedUp(t *testing.T) {
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
 		require.Len(t, p.GetHolds(), 1)
-		require.Equal(t, plan.HoldUnresolved, p.GetHolds()[0].GetKind())
+		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
 		require.Contains(t, p.GetHolds()[0].GetReason(), "image base is not known yet")
 		require.NotNil(t, p.GetHolds()[0].GetSince())
 	})

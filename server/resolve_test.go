@@ -111,7 +111,7 @@ func TestUserDataFromAURL(t *testing.T) {
 	}
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, text: conf(2, "")})
-	w.problem("group default/web is left as it is: userdata.content is not known yet")
+	w.problem("group default/web has a pending definition: userdata.content is not known yet")
 	require.Empty(t, w.specs(), "nothing is made of what nobody has seen")
 
 	p.says("one {{.Vars.colour}} {{.Nonce}}")
@@ -182,7 +182,7 @@ func TestImages(t *testing.T) {
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store})
 	w.adopt(provisioned(1, `"image": "base", `, top))
-	w.problem("group default/web is left as it is: image base is not known yet")
+	w.problem("group default/web has a pending definition: image base is not known yet")
 	w.cloud.SetImages(first)
 	w.adopt(provisioned(1, `"image": "base", `, top))
 	w.made(1, from("img-1"))
@@ -259,7 +259,7 @@ func TestInstanceTypesSuitTheArchitecture(t *testing.T) {
 	w.made(1, func(s nstance.MachineSpec) bool { return s.InstanceType == "small" })
 	text := strings.Replace(fmt.Sprintf(configuration, "", 2), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`, 1)
 	w.adopt(text)
-	w.problem(`group default/web is left as it is: instance_type: "arm" does not run amd64`)
+	w.problem(`group default/web has a pending definition: instance_type: "arm" does not run amd64`)
 	w.adopt(strings.Replace(text, `"arm"]`, `"huge"]`, 1))
 	w.problem(`instance type "huge" is none that the provider knows`)
 }

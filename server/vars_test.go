@@ -38,5 +38,5 @@ func TestVariablesMeanNothingInScripts(t *testing.T) {
 	require.Equal(t, "#!/bin/sh\necho 'red; $(reboot)\n'", string(spec.UserData))
 
 	w.adopt(with(raw))
-	require.Contains(t, w.held(api, "batch", plan.HoldUnresolved).GetReason(), "vars.colour")
+	require.Contains(t, w.held(api, "batch", plan.HoldPending).GetReason(), "vars.colour")
 }

@@ -140,6 +140,9 @@ func newWorld(t *testing.T, s setup) *world {
 	if !s.quiet {
 		w.leads()
 	}
+	if !s.quiet && s.store == nil {
+		require.Eventually(t, func() bool { return server.GroupsKnown(w.server) }, eventually, time.Millisecond)
+	}
 	return w
 }
 

@@ -146,7 +146,7 @@ const (
 	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
 	HoldBudget       = "budget"        // the create budget is used up; reported by the loop
 	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
-	HoldUnresolved   = "unresolved"    // the definition names what is not known yet, or does not suit: it stays as it was; reported by the loop
+	HoldPending      = "pending"       // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )
 

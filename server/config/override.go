@@ -206,14 +206,21 @@ func (c *Config) Released(g nstance.Group) nstance.Group {
 // Lay returns g with o laid over it, the template of o apart. It fails with
 // Invalid, naming the field, when o makes no sense.
 func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
+	return lay(g, o, laySize, laySpeed, layShape, layArgs, layMarket, c.layPlace)
+}
+
+// LaySettings is Lay for what stands beside the definition: size, drain timeout,
+// rollout and protection.
+func LaySettings(g nstance.Group, o Override) (nstance.Group, error) {
+	return lay(g, o, laySize, laySpeed)
+}
+
+func lay(g nstance.Group, o Override, steps ...func(*nstance.Group, Override) error) (nstance.Group, error) {
 	g = clone(g)
-	for _, lay := range []func(*nstance.Group, Override) error{layScale, laySpeed, layArgs, layMarket, c.layPlace} {
-		if err := lay(&g, o); err != nil {
+	for _, step := range steps {
+		if err := step(&g, o); err != nil {
 			return nstance.Group{}, err
 		}
-	}
-	if o.Protect != nil {
-		g.Protect = *o.Protect
 	}
 	return g, nil
 }
@@ -222,14 +229,18 @@ func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 // asked about each.
 const maxInstanceTypes = 64
 
-// layScale lays what may be changed of any group.
-func layScale(g *nstance.Group, o Override) error {
+func laySize(g *nstance.Group, o Override) error {
 	if o.Size != nil {
 		if *o.Size < 0 || *o.Size > maxSize {
 			return nstance.FieldError("size", "use 0 to 100000", "%d is out of range", *o.Size)
 		}
 		g.Size = *o.Size
 	}
+	return nil
+}
+
+// layShape lays what may be changed of the definition of any group.
+func layShape(g *nstance.Group, o Override) error {
 	switch {
 	case o.InstanceType != nil && *o.InstanceType == "":
 		return nstance.FieldError("instance_type", "leave it out instead", "is empty")
@@ -265,6 +276,9 @@ func words(field string, list []string) error {
 }
 
 func laySpeed(g *nstance.Group, o Override) error {
+	if o.Protect != nil {
+		g.Protect = *o.Protect
+	}
 	if o.DrainTimeout != nil {
 		if err := o.DrainTimeout.within("drain_timeout"); err != nil {
 			return err

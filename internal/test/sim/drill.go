@@ -33,8 +33,9 @@ func (d *driver) drill() {
 	d.drillCapacity(web)
 	d.drillLosses(web)
 	d.drillMarkets(webToo)
-	d.drillUnresolved(webToo, true)
-	d.drillUnresolved(web, false)
+	d.drillPending(webToo, false)
+	d.drillPending(web, true)
+	d.drillUndefined()
 }
 
 // drillSilence cuts every agent of a group off. As long as the provider says

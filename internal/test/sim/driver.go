@@ -54,7 +54,7 @@ var kinds = []struct {
 	{"operator", 3, act.attend}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
 	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"unbalance", 3, act.unbalance},
 	{"clock", 3, act.misset}, {"date", 2, act.misdate}, {"stop change", 2, act.stopChange}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
-	{"leave open", 3, act.leaveOpen}, {"fail starts", 2, act.failStarts}, {"no spot", 2, act.noSpot},
+	{"leave pending", 3, act.leavePending}, {"fail starts", 2, act.failStarts}, {"no spot", 2, act.noSpot},
 }
 
 // play goes through the schedule until the time for faults is over and the last

@@ -30,10 +30,10 @@ var (
 
 // A wish is one group as people want it.
 type wish struct {
-	group nstance.Group
-	gone  bool      // it was removed, and nothing is left of it
-	open  *openness // nil: it is known what it is to be
-	past  []sized   // every wish so far, for what may be under way
+	group    nstance.Group
+	inEffect *nstance.Definition // while another one is pending
+	gone     bool                // it was removed, and nothing is left of it
+	past     []sized             // every wish so far, for what may be under way
 }
 
 // sized is what the checks need to know of an earlier wish.

@@ -124,8 +124,8 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	p.mu.Unlock()
 	r.Observe(p.w.desired(false)) // they may have changed since
 	var reads sync.WaitGroup
-	reads.Go(func() { // what unresolved groups were
-		sleep.For(work, time.Second)
+	reads.Go(func() { // which definitions are in effect
+		sleep.For(work, time.Duration(p.w.reading.Load()))
 		p.told(p.w.desired(true))
 	})
 	_ = r.Run(work) // nil, always

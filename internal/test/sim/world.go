@@ -55,6 +55,7 @@ type World struct {
 	check     *checker
 	hang      atomic.Int32  // drain hooks do not end while it is positive
 	loss      atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
+	reading   atomic.Int64  // nanoseconds until a new leader has read which definitions are in effect
 	agents    sync.WaitGroup
 	operators []*operator // one for each tenant
 
@@ -157,6 +158,7 @@ func newWorld(cfg Config) *World {
 		wishes: map[nstance.GroupKey]*wish{}, orders: map[nstance.InstanceID]*order{},
 	}
 	w.check, w.store = newChecker(w), newWitness(w)
+	w.reading.Store(int64(time.Second))
 	for _, key := range []nstance.GroupKey{web, webToo} {
 		surge := w.rng.IntN(3)
 		w.want(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })

@@ -40,10 +40,13 @@ type server struct {
 
 func (s *server) LookUpTypes(context.Context, *config.Config)     {}
 func (s *server) Impact(*config.Config) (reconcile.Impact, error) { return s.impact, nil }
-func (s *server) Settle(context.Context) error                    { return nil }
-func (s *server) Publish()                                        { s.inForce = append(s.inForce, s.InForce().Digest()) }
-func (s *server) SettleSoon()                                     {}
+func (s *server) ApplySoon()                                      {}
 func (s *server) RefreshLookups()                                 {}
+func (s *server) Apply(context.Context) error {
+	s.inForce = append(s.inForce, s.InForce().Digest())
+	return nil
+}
+
 func (s *server) read(context.Context) (string, []byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,9 +43,8 @@ type held struct {
 type groups interface {
 	LookUpTypes(ctx context.Context, conf *config.Config)
 	Impact(conf *config.Config) (reconcile.Impact, error)
-	Settle(ctx context.Context) error
-	Publish()
-	SettleSoon()
+	Apply(ctx context.Context) error
+	ApplySoon()
 	RefreshLookups()
 }
 
@@ -215,9 +214,6 @@ func (t *Term) Excess(conf *config.Config) (string, error) {
 // accept makes a configuration durable, puts it in force and journals that.
 func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why string) error {
 	d.At = t.Now().UTC()
-	if err := t.Groups.Settle(ctx); err != nil { // groups that are no longer configured go on
-		return err
-	}
 	if err := t.save(ctx, func(a *accepted) { *a = accepted{document: d} }); err != nil {
 		return err
 	}
@@ -235,8 +231,10 @@ func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why 
 	}
 	t.apply(conf, d)
 	t.Changed()
-	t.Groups.Publish()
-	t.Groups.SettleSoon()
+	if err := t.Groups.Apply(ctx); err != nil {
+		t.Groups.ApplySoon()
+		t.Log.Warn("groups do not follow the configuration yet", "code", nstance.CodeOf(err), "err", err)
+	}
 	t.Log.Info("configuration in force", "name", d.Name, "digest", d.Digest)
 	return nil
 }

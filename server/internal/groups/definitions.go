@@ -37,7 +37,7 @@ func (d *definitions) add(digest string, def nstance.Definition) {
 // missing or damaged definition concerns its group only.
 func (d *definitions) fetchAll(ctx context.Context, file overlays) error {
 	for _, e := range file.Groups {
-		for _, digest := range e.definitions() {
+		if digest := e.definition(); digest != "" {
 			if err := d.fetch(ctx, digest); err != nil {
 				return err
 			}
@@ -62,10 +62,12 @@ func (d *definitions) fetch(ctx context.Context, digest string) error {
 	return nil
 }
 
-// record makes a definition durable and returns its digest. known is the digest of
-// a durable definition that it may be equal to: comparing costs less than a digest.
+// record makes a definition durable, keeps it from garbage collection and returns its
+// digest. known is the digest of a durable definition that it may be equal to:
+// comparing costs less than a digest.
 func (d *definitions) record(ctx context.Context, def nstance.Definition, known string) (digest string, err error) {
 	if before, ok := d.get(known); ok && reflect.DeepEqual(before, def) {
+		d.records.KeepDefinitions(known)
 		return known, nil
 	}
 	if digest, err = storage.DefinitionDigest(def); err == nil && digest != known {
@@ -75,18 +77,6 @@ func (d *definitions) record(ctx context.Context, def nstance.Definition, known 
 		return "", err
 	}
 	d.add(digest, def)
+	d.records.KeepDefinitions(digest)
 	return digest, nil
-}
-
-// keep keeps the definitions that overlays are about to name from garbage
-// collection.
-func (d *definitions) keep(bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*lastState) {
-	for _, b := range bases {
-		d.records.KeepDefinitions(b.Definition)
-	}
-	for _, l := range lasts {
-		if l.definition != "" {
-			d.records.KeepDefinitions(l.definition)
-		}
-	}
 }

@@ -31,13 +31,13 @@ func checkBudget(who config.Changer, conf *config.Config, key nstance.GroupKey, 
 // nothing has changed.
 type edit func(*overlays) (nstance.Event, error)
 
-// edit returns once the change is durable, journalled and in force; a dry run only
+// edit returns once the change is durable, journalled and in effect; a dry run only
 // checks it.
 func (g *Groups) edit(ctx context.Context, dryRun bool, change edit) error {
-	if err := g.acquireEditTurn(ctx); err != nil {
+	if err := g.acquireTurn(ctx); err != nil {
 		return err
 	}
-	defer func() { <-g.editTurn }()
+	defer func() { <-g.turn }()
 	if dryRun {
 		file, err := g.durable(ctx)
 		if err != nil {
@@ -48,14 +48,12 @@ func (g *Groups) edit(ctx context.Context, dryRun bool, change edit) error {
 		return err
 	}
 	var done nstance.Event
-	if _, err := g.overlays.Update(ctx, func(f *overlays) (err error) { done, err = change(f); return err }); err != nil {
-		return err
+	journal := func() {
+		if done.Type != "" {
+			g.Journal(done)
+		}
 	}
-	if done.Type != "" {
-		g.Journal(done)
-	}
-	g.setLoaded(nil)
-	return nil
+	return g.write(ctx, journal, func(f *overlays) (err error) { done, err = change(f); return err })
 }
 
 // event is the journal's entry for a change that a caller asked for.
@@ -79,44 +77,33 @@ func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override
 	return g.event(nstance.EventGroupChanged, key, strings.Join(names, "; "), who)
 }
 
-// acquireEditTurn waits until no other call changes overlays, so that what is
-// counted stays true until it is used.
-func (g *Groups) acquireEditTurn(ctx context.Context) error {
-	select {
-	case g.editTurn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "other calls were changing groups: %w", ctx.Err())
-	}
-}
-
 // Create creates a dynamic group, unless it exists as o describes it.
-func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error) {
+func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, err error) {
 	conf := g.Config()
-	spec, template, err := newGroup(conf, who, key, o)
-	if err != nil {
+	if err := checkNew(conf, who, key, o); err != nil {
 		return spec, err
 	}
-	types := g.resolver.lookUpTypes(ctx, spec.Definition.InstanceTypes)
-	b, err := g.templateBase(ctx, conf, template, dryRun)
-	if err != nil {
-		return spec, err
-	}
+	types := g.resolver.lookUpTypes(ctx, typesNamed(conf, o))
 	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
 		same, err := g.existsAs(*f, key, o)
-		if err != nil || same {
+		if err != nil {
 			return none, err
 		}
-		if err := g.resolver.types.checkRequest(types, &spec); err != nil {
+		if same {
+			spec = g.resolveGroup(conf, key, f.of(key)).Group
+			return none, nil
+		}
+		created := overlay{Override: o, Dynamic: true}
+		r := g.resolveGroup(conf, key, created)
+		if spec = r.Group; errors.Is(r.err, nstance.Invalid) {
+			return none, r.err
+		}
+		if err := g.resolver.types.checkRequest(types, &r.configured); err != nil {
 			return none, err
 		}
 		if err := who.Allowance.Room("size", g.sizes(conf, *f, key)+g.shard.OnDemand(key.Tenant), spec.Size); err != nil {
 			return none, err
 		}
-		if err := g.checkVars(conf, spec, o.Vars); err != nil {
-			return none, err
-		}
-		created := overlay{Override: o, Dynamic: true, Base: b}
 		if err := checkBudget(who, conf, key, *f, created); err != nil {
 			return none, err
 		}
@@ -126,30 +113,29 @@ func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.Gro
 	return spec, err
 }
 
-// newGroup returns the group that o describes, and its template without o.
-func newGroup(conf *config.Config, who config.Changer, key nstance.GroupKey, o config.Override) (spec, template nstance.Group, err error) {
-	_, sized := conf.SizeOf(o.Template)
+// checkNew refuses a dynamic group that makes no sense.
+func checkNew(conf *config.Config, who config.Changer, key nstance.GroupKey, o config.Override) error {
 	switch {
 	case conf.Static(key):
-		err = &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is in the configuration", Remedy: "update it instead"}
+		return &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is in the configuration", Remedy: "update it instead"}
 	case o.Template == "":
-		err = nstance.FieldError("template", "name one of the configuration's templates", "is missing")
-	default:
-		err = who.Allowance.Check(o)
+		return nstance.FieldError("template", "name one of the configuration's templates", "is missing")
 	}
+	if err := who.Allowance.Check(o); err != nil {
+		return err
+	}
+	template, err := conf.Templated(key, o.Template)
 	if err != nil {
-		return spec, template, err
+		return err
 	}
-	if template, err = conf.Templated(key, o.Template); err != nil {
-		return spec, template, err
+	if _, sized := conf.SizeOf(o.Template); o.Size == nil && !sized {
+		return nstance.FieldError("size", "give one", "is missing, and template %q has none", o.Template)
 	}
-	if o.Size == nil && !sized {
-		return spec, template, nstance.FieldError("size", "give one", "is missing, and template %q has none", o.Template)
+	spec, err := conf.Lay(template, o)
+	if err != nil {
+		return err
 	}
-	if spec, err = conf.Lay(template, o); err == nil {
-		err = conf.MayDynamic(spec)
-	}
-	return spec, template, err
+	return conf.MayDynamic(spec)
 }
 
 // existsAs reports whether the group exists as o describes it. Fails where it must
@@ -186,64 +172,42 @@ func beingRemoved(key nstance.GroupKey) error {
 
 // sizes returns the sum of the sizes of a tenant's groups except one.
 func (g *Groups) sizes(conf *config.Config, f overlays, except nstance.GroupKey) (sum int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	specs, invalid := g.specs(conf, f)
-	for _, u := range invalid {
-		specs = append(specs, g.inForce(u.Key, u.Removing))
-	}
-	for _, spec := range specs {
-		if spec.Key.Tenant == except.Tenant && spec.Key != except && !spec.Removing {
-			sum += spec.Size
+	for _, r := range g.resolve(conf, f) {
+		if r.Key.Tenant == except.Tenant && r.Key != except && !r.Removing {
+			sum += r.Size
 		}
 	}
 	return sum
 }
 
-// inForce returns an invalid group as the reconciler has it.
-func (g *Groups) inForce(key nstance.GroupKey, removing bool) nstance.Group {
-	spec, _ := g.shard.Configured(key)
-	spec.Key, spec.Removing = key, removing
-	return spec
-}
-
 // Update lays o over the group's override; fields that o leaves nil stay. It returns
-// once that is durable; a dry run only checks it.
+// once that is durable; a dry run only checks it. It is refused for what it makes
+// invalid, not for what was invalid before.
 func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error) {
 	conf := g.Config()
 	if err := who.Allowance.Check(o); err != nil {
 		return nstance.Group{}, false, err
 	}
 	types := g.resolver.lookUpTypes(ctx, typesNamed(conf, o))
-	b, err := g.newBase(ctx, conf, key, o, dryRun)
-	if err != nil {
-		return nstance.Group{}, false, err
-	}
 	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
 		e := f.of(key)
-		was, err := g.group(conf, key, e)
-		if errors.Is(err, nstance.Invalid) { // the update may correct it
-			was, err = g.inForce(key, false), nil
-		}
-		if err != nil {
+		if err := g.changeable(conf, key, e); err != nil {
 			return none, err
 		}
-		before := e.override(conf.Static(key))
+		was, before := g.resolveGroup(conf, key, e), e.override(conf.Static(key))
 		e.Override = o.Over(before)
 		e.Dynamic = !conf.Static(key)
-		if b != nil {
-			e.Base = b
-		}
-		if spec, err = g.group(conf, key, e); err != nil {
-			return none, err
+		r := g.resolveGroup(conf, key, e)
+		if spec = r.Group; errors.Is(r.err, nstance.Invalid) && (was.err == nil || was.err.Error() != r.err.Error()) {
+			return none, r.err
 		}
 		if changesTypes(o) {
-			if err := g.resolver.types.checkRequest(types, &spec); err != nil {
+			if err := g.resolver.types.checkRequest(types, &r.configured); err != nil {
 				return none, err
 			}
 		}
 		if o.SubnetPool != "" || o.Template != "" {
-			if err := conf.MayDynamic(spec); err != nil {
+			if err := conf.MayDynamic(r.configured); err != nil {
 				return none, err
 			}
 		}
@@ -251,11 +215,6 @@ func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.Gro
 			return none, err
 		}
 		unchanged = len(config.Differences(before, e.Override)) == 0
-		if o.Vars != nil || o.Template != "" || o.Args != nil {
-			if err := g.checkVars(conf, spec, e.Vars); err != nil {
-				return none, err
-			}
-		}
 		if err := checkBudget(who, conf, key, *f, e); err != nil {
 			return none, err
 		}
@@ -263,19 +222,6 @@ func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.Gro
 		return g.changeEvent(key, before, e.Override, was.Size, spec.Size, who), nil
 	})
 	return spec, unchanged, err
-}
-
-// checkVars fails with Invalid if variables that the API sets would be printed
-// unquoted and are more than plain words. Unresolved user data is checked when it
-// is resolved.
-func (g *Groups) checkVars(conf *config.Config, spec nstance.Group, vars map[string]string) error {
-	if len(vars) == 0 {
-		return nil
-	}
-	if err := g.resolver.fill(conf, &spec); err != nil && !errors.Is(err, nstance.Unavailable) {
-		return err
-	}
-	return config.CheckVars(spec.Definition, vars)
 }
 
 // changesTypes reports whether o may change the instance types of a group, or the
@@ -296,40 +242,18 @@ func typesNamed(conf *config.Config, o config.Override) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// group returns the group under an overlay. Fails with NotFound where there is
-// none, with Conflict where it is being removed.
-func (g *Groups) group(conf *config.Config, key nstance.GroupKey, e overlay) (nstance.Group, error) {
+// changeable fails with NotFound where there is no such group, and with Conflict where
+// it is being removed.
+func (g *Groups) changeable(conf *config.Config, key nstance.GroupKey, e overlay) error {
 	switch {
 	case conf.Static(key):
-		return conf.Overlay(key, e.staticOverride())
+		return nil
 	case !e.isGroup() || e.Removing != nil && !g.hasMembers(key):
-		return nstance.Group{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+		return nstance.Errorf(nstance.NotFound, "no group %s", key)
 	case e.Removing != nil:
-		return nstance.Group{}, beingRemoved(key)
+		return beingRemoved(key)
 	}
-	return g.dynamic(conf, key, e)
-}
-
-// newBase returns the base of a dynamic group whose template o changes; nil: it
-// keeps its base.
-func (g *Groups) newBase(ctx context.Context, conf *config.Config, key nstance.GroupKey, o config.Override, dryRun bool) (*base, error) {
-	if o.Template == "" || conf.Static(key) {
-		return nil, nil
-	}
-	template, err := conf.Templated(key, o.Template)
-	if err != nil {
-		return nil, err
-	}
-	return g.templateBase(ctx, conf, template, dryRun)
-}
-
-// templateBase returns the base of a dynamic group, with its definition durable;
-// nil for a dry run, and while the template is unresolved.
-func (g *Groups) templateBase(ctx context.Context, conf *config.Config, template nstance.Group, dryRun bool) (*base, error) {
-	if resolved := g.resolver.fill(conf, &template) == nil; dryRun || !resolved {
-		return nil, nil
-	}
-	return g.recordBase(ctx, template, nil)
+	return nil
 }
 
 // Remove begins the removal of a dynamic group, or clears the overlay of a
@@ -354,40 +278,30 @@ func (g *Groups) Remove(ctx context.Context, who config.Changer, key nstance.Gro
 }
 
 func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
-	before := e.staticOverride()
+	before, sizeBefore := e.staticOverride(), g.resolveGroup(conf, key, *e).Size
 	if before.Empty() {
 		return spec, done, nstance.FieldError("group", "remove it from the configuration, then delete it",
 			"group %s is in the configuration, and nothing was changed of it through the API", key)
 	}
 	e.Override, e.Dynamic = config.Override{}, false
-	if spec, err = conf.Overlay(key, e.Override); err != nil {
-		return spec, done, err
-	}
-	size := spec.Size
-	if before.Size != nil {
-		size = *before.Size
-	}
-	return spec, g.changeEvent(key, before, e.Override, size, spec.Size, who), nil
+	spec = g.resolveGroup(conf, key, *e).Group
+	return spec, g.changeEvent(key, before, e.Override, sizeBefore, spec.Size, who), nil
 }
 
 func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
-	if !e.isGroup() || e.Removing != nil && !g.hasMembers(key) {
-		return spec, done, nstance.Errorf(nstance.NotFound, "no group %s", key)
+	err = g.changeable(conf, key, *e)
+	if again := errors.Is(err, nstance.Conflict); err != nil && !again {
+		return spec, done, err
 	}
-	if spec, err = g.dynamic(conf, key, *e); err != nil { // an invalid group can still be removed
-		spec = g.inForce(key, e.Removing != nil)
-		spec.Protect = e.protected()
-	}
-	switch {
-	case e.Removing != nil: // already
+	if spec = g.resolveGroup(conf, key, *e).Group; spec.Removing { // already
 		return spec, done, nil
-	case spec.Protect:
+	}
+	if spec.Protect {
 		return spec, done, &nstance.Error{Code: nstance.Conflict, Field: "protect", Msg: "group " + key.String() + " is protected from deletion", Remedy: "update it with protect false first"}
 	}
 	e.Removing = &removal{At: g.Now().UTC(), By: who.Subject}
-	spec.Removing = true
-	done = g.event(nstance.EventGroupRemovalRequested, key, "its members are drained and deleted", who)
-	return spec, done, nil
+	spec = g.resolveGroup(conf, key, *e).Group
+	return spec, g.event(nstance.EventGroupRemovalRequested, key, "its members are drained and deleted", who), nil
 }
 
 // DefineInstance returns what an on-demand instance of a group is made from with o
@@ -398,6 +312,9 @@ func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nst
 	v, err := g.shard.Group(key)
 	if err == nil {
 		err = who.Allowance.Check(o)
+	}
+	if err == nil && !v.Defined() {
+		err = nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", key, v.Pending)
 	}
 	spec := v.Group
 	if err == nil {

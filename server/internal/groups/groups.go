@@ -1,6 +1,8 @@
-// Package groups resolves what every group of a shard should be: the configuration
-// in force, what the API has changed of it, and what names of images, addresses of
-// user data, tracked secrets and instance types stand for.
+// Package groups makes the groups of a shard whole: the configuration in force, what
+// the API has changed of it, and what names of images, addresses of user data, tracked
+// secrets and instance types stand for. What is told to the reconciler is durable
+// before. A definition that cannot be completed or makes no sense is pending: the last
+// one that was whole stays in effect.
 package groups
 
 import (
@@ -28,10 +30,9 @@ type shard interface {
 	Records() *storage.Records
 	Abilities() provider.Abilities
 	Group(key nstance.GroupKey) (reconcile.GroupView, error)
-	Configured(key nstance.GroupKey) (nstance.Group, bool)
 	OnDemand(tenant nstance.TenantID) int
 	Impact(groups []nstance.Group) (reconcile.Impact, error)
-	WhatIf(d nstance.Desired, all bool) ([]reconcile.GroupPlan, error)
+	WhatIf(groups []nstance.Group, all bool) ([]reconcile.GroupPlan, error)
 }
 
 // Options configure Groups. All fields are required.
@@ -56,24 +57,22 @@ type Options struct {
 	Published func()
 }
 
-// Groups tells the reconciler what the groups of the shard should be, by the
-// configuration in force and by the overlays in groups/{shard}.jsonc.
+// Groups tells the reconciler what the groups of the shard should be.
 type Groups struct {
 	Options
 	shard    shard
-	overlays *storage.Doc[overlays] // holds the newest that is durable
+	doc      *storage.Doc[overlays] // groups/{shard}.jsonc; holds the newest that is durable
 	defs     *definitions
 	resolver *resolver
 
-	editTurn chan struct{} // has room for one: held while overlays of tenants change
-	wake     chan struct{} // has room for one: there is something to settle
+	turn chan struct{} // has room for one: held while groups change
+	wake chan struct{} // has room for one: something that groups follow from has changed
 
-	mu          sync.Mutex // orders publications; held only for work in memory
-	loaded      bool       // overlays were read; before, nothing is published
-	problems    []string
-	unresolved  map[nstance.GroupKey]bool // whether all but the definition is known
-	settleError error                     // of the last attempt
-	balancing   *config.Config            // whose load balancers the reconciler has
+	mu         sync.Mutex
+	loaded     bool // the overlays were read; before, nothing is told
+	problems   []string
+	applyError error          // of the last attempt
+	balancing  *config.Config // whose load balancers the reconciler has
 
 	removedMu sync.Mutex                // taken under the reconciler's lock: nothing is called under it
 	removed   map[nstance.GroupKey]bool // removed groups without members, whose overlay can go
@@ -83,24 +82,25 @@ type Groups struct {
 func New(store storage.Store, r *reconcile.Reconciler, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
-		editTurn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
-		overlays: storage.NewDoc[overlays](store, storage.GroupsKey(opts.Shard), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
+		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
+		doc: storage.NewDoc[overlays](store, storage.GroupsKey(opts.Shard), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
 	g.resolver = newResolver(g, store)
 	return g
 }
 
-// Run resolves and publishes what groups should be until ctx ends. tried is called
-// after the first attempt to read the overlays.
+// Run keeps the groups until ctx ends. tried is called after the first attempt to
+// read the overlays.
 func (g *Groups) Run(ctx context.Context, tried func()) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { g.resolver.run(ctx) })
 	g.load(ctx, tried)
+	g.resolver.load(ctx, g.Config())
+	wg.Go(func() { g.resolver.run(ctx) })
 	for ctx.Err() == nil {
-		if err := g.Settle(ctx); err != nil && ctx.Err() == nil {
-			g.Log.Warn("groups not kept yet, will be repeated", "code", nstance.CodeOf(err), "err", err)
-			time.AfterFunc(time.Second, g.SettleSoon)
+		if err := g.Apply(ctx); err != nil && ctx.Err() == nil {
+			g.Log.Warn("groups not changed yet, will be repeated", "code", nstance.CodeOf(err), "err", err)
+			time.AfterFunc(time.Second, g.ApplySoon)
 		}
 		select {
 		case <-ctx.Done():
@@ -109,50 +109,125 @@ func (g *Groups) Run(ctx context.Context, tried func()) {
 	}
 }
 
-// load reads the overlays, again until that succeeds or ctx ends. Until then
-// nothing is planned: the size of a group whose overlay is unknown is unknown.
+// load reads the overlays, again until that succeeds or ctx ends, and tells the
+// reconciler which groups were in effect. Until then nothing is planned.
 func (g *Groups) load(ctx context.Context, tried func()) {
 	defer tried() // also where the term ends before the first attempt
 	for ctx.Err() == nil {
-		file, err := g.overlays.Load(ctx)
+		file, err := g.doc.Load(ctx)
 		if err == nil {
 			err = g.defs.fetchAll(ctx, file)
 		}
-		g.setLoaded(err)
-		tried()
-		if err == nil || ctx.Err() != nil {
+		if err == nil {
+			conf := g.Config()
+			g.tell(conf, g.lastEffective(conf, file))
 			return
 		}
+		g.mu.Lock()
+		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", storage.GroupsKey(g.Shard), err)}
+		g.mu.Unlock()
+		tried()
 		g.Log.Error("groups not read yet, nothing is planned", "code", nstance.CodeOf(err), "err", err)
 		sleep.For(ctx, g.Retry)
 	}
 }
 
-// setLoaded records the outcome of reading the overlays.
-func (g *Groups) setLoaded(err error) {
-	g.mu.Lock()
-	if g.loaded = g.loaded || err == nil; !g.loaded {
-		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", storage.GroupsKey(g.Shard), err)}
+// Apply has groups follow the configuration in force and what is looked up, and
+// forgets removed groups. It returns once that is durable, and writes nothing where
+// nothing has changed.
+func (g *Groups) Apply(ctx context.Context) error {
+	removed := g.takeRemoved()
+	err := g.acquireTurn(ctx)
+	if err == nil {
+		defer func() { <-g.turn }()
+		err = g.write(ctx, nil, func(f *overlays) error { f.forget(removed); return nil })
 	}
-	g.mu.Unlock()
-	g.Publish()
-}
-
-// Publish tells the reconciler what every group should be, by the configuration in
-// force and the newest overlays.
-func (g *Groups) Publish() {
+	if err != nil {
+		for _, key := range removed {
+			g.ForgetSoon(key)
+		}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.loaded {
-		return
+	g.applyError = err
+	return err
+}
+
+// ApplySoon has Run call Apply.
+func (g *Groups) ApplySoon() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
 	}
+}
+
+// ForgetSoon has the overlay of a removed group without members deleted. It may be
+// called under the reconciler's lock.
+func (g *Groups) ForgetSoon(key nstance.GroupKey) {
+	g.removedMu.Lock()
+	g.removed[key] = true
+	g.removedMu.Unlock()
+	g.ApplySoon()
+}
+
+func (g *Groups) takeRemoved() []nstance.GroupKey {
+	g.removedMu.Lock()
+	defer g.removedMu.Unlock()
+	keys := slices.Collect(maps.Keys(g.removed))
+	clear(g.removed)
+	return keys
+}
+
+// acquireTurn waits until no other call changes groups, so that what is counted stays
+// true until it is used.
+func (g *Groups) acquireTurn(ctx context.Context) error {
+	select {
+	case g.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "other calls were changing groups: %w", ctx.Err())
+	}
+}
+
+// write edits the overlays, makes durable which groups are in effect then, calls
+// journal, which may be nil, and tells the reconciler. It needs the turn.
+func (g *Groups) write(ctx context.Context, journal func(), edit func(*overlays) error) error {
 	conf := g.Config()
-	file, _ := g.overlays.Held()
-	d := g.desired(conf, file)
-	if g.resolver.types.want(typesIn(d)) {
+	var all []resolution
+	if _, err := g.doc.Update(ctx, func(f *overlays) error {
+		if err := edit(f); err != nil {
+			return err
+		}
+		if err := g.defs.fetchAll(ctx, *f); err != nil {
+			return err
+		}
+		all = g.resolve(conf, *f)
+		return g.record(ctx, conf, f, all)
+	}); err != nil {
+		return err
+	}
+	if journal != nil {
+		journal()
+	}
+	g.tell(conf, all)
+	return nil
+}
+
+// tell tells the reconciler which groups are in effect.
+func (g *Groups) tell(conf *config.Config, all []resolution) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.loaded, g.problems = true, nil
+	var d nstance.Desired
+	for _, r := range all {
+		d.Groups = append(d.Groups, r.Group)
+		if r.Pending != "" {
+			g.problems = append(g.problems, fmt.Sprintf("group %s has a pending definition: %s", r.Key, r.Pending))
+		}
+	}
+	if g.resolver.types.want(typesIn(all)) {
 		g.resolver.signal()
 	}
-	g.setUnresolved(d.Open)
 	if g.balancing != conf {
 		g.balancing = conf
 		g.resolver.consider(conf)
@@ -162,152 +237,13 @@ func (g *Groups) Publish() {
 	g.Published()
 }
 
-// desired returns every group as a configuration and overlays define it. It needs
-// the lock.
-func (g *Groups) desired(conf *config.Config, file overlays) nstance.Desired {
-	specs, invalid := g.specs(conf, file)
-	d := g.resolve(conf, file, specs)
-	d.Open = append(d.Open, invalid...)
-	return d
-}
-
-// typesIn returns the instance types that d names.
-func typesIn(d nstance.Desired) (names []string) {
-	for _, spec := range d.Groups {
-		names = append(names, spec.Definition.InstanceTypes...)
-	}
-	for _, u := range d.Open {
-		names = append(names, u.Definition.InstanceTypes...)
-		if u.Last != nil {
-			names = append(names, u.Last.Definition.InstanceTypes...)
-		}
-	}
-	return names
-}
-
-// setUnresolved records the unresolved groups. When they have changed, so has what
-// must be durable of them. It needs the lock.
-func (g *Groups) setUnresolved(groups []nstance.Unresolved) {
-	before := g.unresolved
-	g.unresolved, g.problems = map[nstance.GroupKey]bool{}, nil
-	for _, u := range groups {
-		g.unresolved[u.Key] = u.Known
-		g.problems = append(g.problems, fmt.Sprintf("group %s is left as it is: %s", u.Key, u.Why))
-	}
-	if !maps.Equal(before, g.unresolved) {
-		g.SettleSoon()
-	}
-}
-
-// resolve completes definitions with what names and addresses in conf stand for.
-// Groups for which that is unknown or invalid stay unresolved. It needs the lock.
-func (g *Groups) resolve(conf *config.Config, file overlays, specs []nstance.Group) (d nstance.Desired) {
-	for _, spec := range specs {
-		complete, e := g.resolver.complete, file.of(spec.Key)
-		if e.standalone(conf, spec.Key) {
-			complete = g.resolver.checkTypes
-		}
-		err := complete(conf, &spec)
-		if err == nil {
-			err = config.CheckVars(spec.Definition, e.override(conf.Static(spec.Key)).Vars)
-		}
-		if err != nil {
-			d.Open = append(d.Open, nstance.Unresolved{Group: spec, Known: true, Last: g.withLastDefinition(spec, e), Why: err.Error()})
-			continue
-		}
-		d.Groups = append(d.Groups, spec)
-	}
-	return d
-}
-
-// withLastDefinition returns an unresolved group with the definition that was in
-// force; nil: none is known.
-func (g *Groups) withLastDefinition(spec nstance.Group, e overlay) *nstance.Group {
-	def, ok := g.defs.get(e.LastDefinition)
-	if !ok {
-		return nil
-	}
-	spec.Definition = def
-	return &spec
-}
-
-// lastGroup returns an invalid group as it was when it was valid; nil: unknown.
-func (g *Groups) lastGroup(conf *config.Config, key nstance.GroupKey, e overlay) *nstance.Group {
-	def, ok := g.defs.get(e.LastDefinition)
-	if !ok || e.LastGroup == nil {
-		return nil
-	}
-	spec, err := e.LastGroup.group(conf, key, def)
-	if err != nil {
-		return nil
-	}
-	spec.Expiry = nstance.Expiry(conf.Shard.Expiry)
-	return &spec
-}
-
-// specs returns every group as a configuration and overlays define it, and the
-// invalid ones. It needs the lock.
-func (g *Groups) specs(conf *config.Config, file overlays) (specs []nstance.Group, invalid []nstance.Unresolved) {
-	add := func(key nstance.GroupKey, spec nstance.Group, err error) {
-		if err == nil {
-			specs = append(specs, spec)
-			return
-		}
-		e, why := file.of(key), fmt.Sprintf("its overlay is invalid: %v", err)
-		u := nstance.Unresolved{Group: nstance.Group{Key: key, Static: conf.Static(key)}, Last: g.lastGroup(conf, key, e), Why: why}
-		if !u.Static && e.Removing != nil { // an invalid group can still be removed
-			u.Known, u.Removing, u.DrainTimeout = true, true, conf.Shard.DefaultDrainTimeout
-			if u.Last != nil {
-				u.DrainTimeout = u.Last.DrainTimeout
-			}
-		}
-		invalid = append(invalid, u)
-	}
-	for _, static := range conf.Groups() {
-		spec, err := conf.Overlay(static.Key, file.of(static.Key).staticOverride())
-		add(static.Key, spec, err)
-	}
-	for _, key := range file.keys() {
-		if e := file.of(key); !conf.Static(key) && e.isGroup() {
-			spec, err := g.dynamic(conf, key, e)
-			add(key, spec, err)
-		}
-	}
-	return specs, invalid
-}
-
-// dynamic returns a group that is not configured: its template under its overlay,
-// or its last definition where there is no such template.
-func (g *Groups) dynamic(conf *config.Config, key nstance.GroupKey, e overlay) (nstance.Group, error) {
-	spec, err := conf.Templated(key, e.Template)
-	_, sized := conf.SizeOf(e.Template)
-	switch {
-	case err != nil && e.Base == nil:
-		return spec, err
-	case err != nil:
-		def, ok := g.defs.get(e.Base.Definition)
-		if !ok {
-			return spec, nstance.Errorf(nstance.Invalid, "definition %s cannot be read", e.Base.Definition)
-		}
-		if spec, err = e.Base.group(conf, key, def); err != nil {
-			return spec, err
-		}
-		spec = conf.Released(spec)
-	case !sized && e.Base != nil: // a template that no longer has a size keeps the group's
-		spec.Size = e.Base.Size
-	}
-	spec, err = conf.Lay(spec, e.Override)
-	spec.Removing = e.Removing != nil
-	return spec, err
-}
-
-// Problems returns what operators should see of overlays.
+// Problems returns what operators should see of groups.
 func (g *Groups) Problems() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	out := slices.Clone(g.problems)
-	if g.settleError != nil && g.loaded {
-		out = append(out, fmt.Sprintf("%s does not follow the configuration yet: %v", storage.GroupsKey(g.Shard), g.settleError))
+	if g.applyError != nil && g.loaded {
+		out = append(out, fmt.Sprintf("%s does not follow the configuration yet: %v", storage.GroupsKey(g.Shard), g.applyError))
 	}
 	return out
 }
@@ -321,18 +257,26 @@ func (g *Groups) RefreshLookups() { g.resolver.refresh() }
 
 // durable returns the overlays, from memory once they were read.
 func (g *Groups) durable(ctx context.Context) (overlays, error) {
-	g.mu.Lock()
-	loaded := g.loaded
-	g.mu.Unlock()
-	if !loaded {
-		return g.overlays.Load(ctx)
+	if file, err := g.read(); err == nil {
+		return file, nil
 	}
-	file, _ := g.overlays.Held()
+	return g.doc.Load(ctx)
+}
+
+// read returns the overlays from memory. It fails with Unavailable before they were
+// read.
+func (g *Groups) read() (overlays, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.loaded {
+		return overlays{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", storage.GroupsKey(g.Shard))
+	}
+	file, _ := g.doc.Held()
 	return file, nil
 }
 
 // Overlaid reports whether the API has changed a configured group.
 func (g *Groups) Overlaid(key nstance.GroupKey) bool {
-	file, _ := g.overlays.Held()
+	file, _ := g.doc.Held()
 	return g.Config().Static(key) && !file.of(key).staticOverride().Empty()
 }

@@ -19,17 +19,15 @@ type overlays struct {
 
 // An overlay is what is durable of a group beside the configuration.
 type overlay struct {
-	config.Override          // what the API has changed
-	Dynamic         bool     `json:"dynamic,omitempty"`  // created through the API, or no longer configured
-	Base            *base    `json:"base,omitempty"`     // the group without Override
-	LastDefinition  string   `json:"last,omitempty"`     // digest; of an unresolved group
-	LastGroup       *base    `json:"was,omitempty"`      // of a group whose Override is invalid
-	Removing        *removal `json:"removing,omitempty"` // the group is being removed
+	config.Override            // what the API has changed
+	Dynamic         bool       `json:"dynamic,omitempty"`   // created through the API, or no longer configured
+	Effective       *effective `json:"effective,omitempty"` // nil: it never had a whole definition
+	Removing        *removal   `json:"removing,omitempty"`  // the group is being removed
 }
 
-// A base is a group as configuration or template defined it last, so that it can go
-// on without them.
-type base struct {
+// An effective is a group as it was last in effect, so that it can go on without the
+// configuration and while a definition is pending.
+type effective struct {
 	Template     string          `json:"template,omitempty"`
 	Size         int             `json:"size"`
 	Definition   string          `json:"definition"` // digest
@@ -38,28 +36,26 @@ type base struct {
 	Protect      bool            `json:"protect,omitempty"`
 }
 
-// A lastState is what an unresolved group is.
-type lastState struct {
-	definition string // digest
-	group      *base  // nil: all but the definition is resolved
-}
-
 // A removal says who removed a group, and when.
 type removal struct {
 	At time.Time `json:"at"`
 	By string    `json:"by"`
 }
 
-func baseOf(spec nstance.Group, digest string) *base {
-	return &base{
+func effectiveOf(spec nstance.Group, digest string) *effective {
+	return &effective{
 		Template: spec.Template, Size: spec.Size, Definition: digest, DrainTimeout: config.Duration(spec.DrainTimeout),
 		Rollout: config.PaceOf(spec.Rollout), Protect: spec.Protect,
 	}
 }
 
-func (b *base) group(conf *config.Config, key nstance.GroupKey, def nstance.Definition) (nstance.Group, error) {
-	spec := nstance.Group{Key: key, Template: b.Template, Size: b.Size, Definition: def, DrainTimeout: time.Duration(b.DrainTimeout), Protect: b.Protect}
-	return conf.Lay(spec, config.Override{Rollout: b.Rollout})
+// group returns the group with a definition. A rollout that cannot be read is none.
+func (e *effective) group(key nstance.GroupKey, def nstance.Definition) nstance.Group {
+	spec := nstance.Group{Key: key, Template: e.Template, Size: e.Size, Definition: def, DrainTimeout: time.Duration(e.DrainTimeout), Protect: e.Protect}
+	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout}); err == nil {
+		return laid
+	}
+	return spec
 }
 
 func (f overlays) of(key nstance.GroupKey) overlay { return f.Groups[key.String()] }
@@ -93,29 +89,17 @@ func (f overlays) usage(conf *config.Config, tenant nstance.TenantID) (groups, b
 }
 
 // isGroup reports whether the overlay defines a group without the configuration.
-func (e overlay) isGroup() bool { return e.Template != "" || e.Base != nil }
+func (e overlay) isGroup() bool { return e.Template != "" || e.Effective != nil }
 
-// definitions returns the digests that the overlay names.
-func (e overlay) definitions() (out []string) {
-	if e.Base != nil {
-		out = append(out, e.Base.Definition)
+// definition returns the digest of the definition in effect; empty: there is none.
+func (e overlay) definition() string {
+	if e.Effective == nil {
+		return ""
 	}
-	if e.LastDefinition != "" { // also that of LastGroup
-		out = append(out, e.LastDefinition)
-	}
-	return out
+	return e.Effective.Definition
 }
 
-// protected reports whether the group must not be deleted.
-func (e overlay) protected() bool {
-	if e.Protect != nil {
-		return *e.Protect
-	}
-	return e.Base != nil && e.Base.Protect
-}
-
-// standalone reports whether a group rests on its last definition, which is
-// resolved.
+// standalone reports whether a group rests on its last definition, which is whole.
 func (e overlay) standalone(conf *config.Config, key nstance.GroupKey) bool {
 	_, templated := conf.Templates[e.Template]
 	return !conf.Static(key) && !templated
@@ -145,29 +129,8 @@ func (f *overlays) put(key nstance.GroupKey, e overlay) {
 	f.Groups[key.String()] = e
 }
 
-// settle makes the overlays follow a configuration.
-func (f *overlays) settle(conf *config.Config, bases map[nstance.GroupKey]*base, lasts map[nstance.GroupKey]*lastState, removed []nstance.GroupKey) {
-	for key, b := range bases {
-		e := f.of(key)
-		switch {
-		case conf.Static(key):
-			e = overlay{Override: e.staticOverride(), Base: b}
-		case e.isGroup():
-			e.Base = b
-		default:
-			continue
-		}
-		f.put(key, e)
-	}
-	for _, key := range f.keys() {
-		e := f.of(key)
-		e.LastDefinition, e.LastGroup = "", nil
-		if l := lasts[key]; l != nil {
-			e.LastDefinition, e.LastGroup = l.definition, l.group
-		}
-		e.Dynamic = e.Dynamic || !conf.Static(key) && e.isGroup() // a group that was configured
-		f.put(key, e)
-	}
+// forget deletes the overlays of removed groups.
+func (f *overlays) forget(removed []nstance.GroupKey) {
 	for _, key := range removed {
 		if f.of(key).Removing != nil {
 			delete(f.Groups, key.String())

@@ -81,8 +81,7 @@ func (r *resolver) run(ctx context.Context) {
 		conf := r.groups.Config()
 		loaded := r.load(ctx, conf)
 		ok := r.findTypes(ctx) && loaded && r.lookUp(ctx, conf)
-		r.groups.Publish()
-		r.groups.SettleSoon()
+		r.groups.ApplySoon()
 		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
 		if len(conf.TrackedSecrets()) > 0 {
 			wait = min(wait, conf.Shard.FileRefresh)
@@ -159,7 +158,7 @@ func (r *resolver) load(ctx context.Context, conf *config.Config) bool {
 	r.mu.Lock()
 	r.loaded, r.known, r.bodies = true, known, bodies
 	r.mu.Unlock()
-	r.groups.Publish()
+	r.groups.ApplySoon()
 	return true
 }
 
@@ -293,7 +292,7 @@ func (r *resolver) findTypes(ctx context.Context) bool {
 	names := r.types.toAsk(all)
 	ok := r.askTypes(ctx, names)
 	if len(names) > 0 {
-		r.groups.Publish()
+		r.groups.ApplySoon()
 	}
 	return ok
 }

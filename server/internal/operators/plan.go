@@ -12,7 +12,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // Plan implements the RPC. A configuration concerns every tenant: an operator sees only
@@ -60,7 +59,7 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	plans, err := c.term.Groups.WhatIfGroup(spec, config.TemplateName(req.GetTemplate()))
+	plans, err := c.term.Groups.WhatIfGroup(spec)
 	resp := &apiv1.PlanResponse{Digest: c.service.Config().Digest()}
 	for _, p := range plans {
 		resp.Groups = append(resp.Groups, c.planMessage(p))

@@ -92,7 +92,7 @@ type groupEditor interface {
 	PreviewHolds(spec nstance.Group, holds []reconcile.HoldView) []reconcile.HoldView
 	LookUpTypes(ctx context.Context, conf *config.Config)
 	WhatIf(conf *config.Config) ([]reconcile.GroupPlan, error)
-	WhatIfGroup(spec nstance.Group, template config.TemplateName) ([]reconcile.GroupPlan, error)
+	WhatIfGroup(spec nstance.Group) ([]reconcile.GroupPlan, error)
 }
 
 // agentSessions are the connected agents.

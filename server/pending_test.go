@@ -27,8 +27,8 @@ func (w *world) counts(api apiv1.OperatorServiceClient, group string, n int32) {
 	require.Eventually(w, func() bool { g := w.group(api, group); return g.GetReady()+g.GetBooting() == n }, eventually, 5*time.Millisecond)
 }
 
-// TestTypesOfAnotherArchitecture refuses them before anything is written, also
-// when nobody has asked for them before.
+// TestTypesOfAnotherArchitecture: they are refused before anything is written, also
+// those that were never looked up.
 func TestTypesOfAnotherArchitecture(t *testing.T) {
 	w := newWorld(t, setup{cloud: twoArchs, size: 1})
 	api := w.admin()
@@ -68,9 +68,9 @@ func TestTypesOfAnotherArchitecture(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAGroupLeftOpen takes its size, its drain and its rollout all the same, and
-// says what it waits for.
-func TestAGroupLeftOpen(t *testing.T) {
+// TestPendingDefinition: a group whose definition is pending keeps the last one, under
+// the next leader too, takes its size and drain timeout, and has a hold that says why.
+func TestPendingDefinition(t *testing.T) {
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, cloud: twoArchs, size: 1})
 	api := w.admin()
@@ -78,7 +78,7 @@ func TestAGroupLeftOpen(t *testing.T) {
 	hash := w.group(api, "web").GetInfraHash()
 	text := replace(t, ordinary(1), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`)
 	w.adopt(text)
-	h := w.held(api, "web", plan.HoldUnresolved)
+	h := w.held(api, "web", plan.HoldPending)
 	require.Contains(t, h.GetReason(), `"arm" does not run amd64`)
 	require.NotNil(t, h.GetSince())
 
@@ -88,15 +88,14 @@ func TestAGroupLeftOpen(t *testing.T) {
 	w.adopt(replace(t, text, `"web": {"template"`, `"web": {"drain_timeout": "7m", "template"`))
 	require.Equal(t, 7*time.Minute, w.group(api, "web").GetDrainTimeout().AsDuration())
 	require.Equal(t, hash, w.group(api, "web").GetInfraHash(), "what it is made from stays")
-	require.Equal(t, h.GetSince(), w.held(api, "web", plan.HoldUnresolved).GetSince())
+	require.Equal(t, h.GetSince(), w.held(api, "web", plan.HoldPending).GetSince())
 
-	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["last"] != nil }, eventually, 5*time.Millisecond)
 	require.NoError(t, w.stop())
 	next := newWorld(t, setup{store: store, over: w.cloud, text: text})
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "web", plan.HoldUnresolved)
+	next.held(api, "web", plan.HoldPending)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(4)})
 	require.NoError(t, err)
 	next.counts(api, "web", 4)
@@ -104,12 +103,11 @@ func TestAGroupLeftOpen(t *testing.T) {
 
 	next.adopt(ordinary(1))
 	require.Empty(t, next.group(api, "web").GetHolds())
-	require.Eventually(t, func() bool { return next.groupsFile()["default/web"]["last"] == nil }, eventually, 5*time.Millisecond)
 }
 
-// TestAGroupThatMakesNoSenseAnyMore loses the subnet pool that the API said it
-// should use. It stays as it is, under the next leader too.
-func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
+// TestInvalidOverride: a dynamic group loses the subnet pool that its override names.
+// It keeps its definition, under the next leader too, and its size can be changed.
+func TestInvalidOverride(t *testing.T) {
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, shard: pools, size: 0})
 	api := w.admin()
@@ -121,8 +119,12 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 	hash := w.group(api, "batch").GetInfraHash()
 	text := ordinary(0)
 	w.adopt(text)
-	require.Contains(t, w.held(api, "batch", plan.HoldUnresolved).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
-	require.Eventually(t, func() bool { return w.groupsFile()["default/batch"]["was"] != nil }, eventually, 5*time.Millisecond)
+	require.Contains(t, w.held(api, "batch", plan.HoldPending).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(4)})
+	require.NoError(t, err)
+	w.counts(api, "batch", 4)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(-1)})
+	refuses(t, err, nstance.Invalid, "size")
 	require.NoError(t, w.stop())
 
 	machines := w.cloud.Machines()
@@ -131,45 +133,44 @@ func TestAGroupThatMakesNoSenseAnyMore(t *testing.T) {
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "batch", plan.HoldUnresolved)
+	next.held(api, "batch", plan.HoldPending)
 	i := slices.IndexFunc(machines, func(m nstance.Machine) bool { return m.Group == "batch" })
 	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(machines[i].ID)})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpCreate) > asked }, eventually, 5*time.Millisecond, "who goes is replaced")
-	next.counts(api, "batch", 3)
+	require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpCreate) > asked }, eventually, 5*time.Millisecond, "a loss is replaced")
+	next.counts(api, "batch", 4)
 	g := next.group(api, "batch")
 	require.Equal(t, hash, g.GetInfraHash())
 	require.Equal(t, 7*time.Minute, g.GetDrainTimeout().AsDuration())
 	for _, m := range slices.Delete(machines, i, i+1) {
 		_, err := w.cloud.Get(t.Context(), m.ID)
-		require.NoError(t, err, "nobody else went")
+		require.NoError(t, err, "no other member goes")
 	}
 
 	next.adopt(fmt.Sprintf(configuration, strings.ReplaceAll(pools, "open", "other"), 0))
-	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(4)})
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("third")})
 	refuses(t, err, nstance.Invalid, "subnet_pool")
 	dry, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, 7*time.Minute, dry.GetGroup().GetDrainTimeout().AsDuration())
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("other")})
-	require.NoError(t, err, "what is wrong can be mended")
+	require.NoError(t, err, "what is invalid can be corrected")
 	require.Empty(t, next.group(api, "batch").GetHolds())
-	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] == nil }, eventually, 5*time.Millisecond)
-	next.counts(api, "batch", 3)
+	next.counts(api, "batch", 4)
 
 	next.adopt(text)
-	require.Eventually(t, func() bool { return next.groupsFile()["default/batch"]["was"] != nil }, eventually, 5*time.Millisecond)
+	next.held(api, "batch", plan.HoldPending)
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, Times: -1, Code: nstance.Internal})
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
 	require.NoError(t, err)
 	require.True(t, next.group(api, "batch").GetRemoving())
-	require.Equal(t, 7*time.Minute, next.group(api, "batch").GetDrainTimeout().AsDuration(), "those that go have the time that they had")
+	require.Equal(t, 7*time.Minute, next.group(api, "batch").GetDrainTimeout().AsDuration(), "the drain timeout stays")
 	w.cloud.Heal()
 }
 
-// TestAGroupThatCannotBeMadeYet is listed with what it waits for, takes orders,
-// and can be deleted.
-func TestAGroupThatCannotBeMadeYet(t *testing.T) {
+// TestGroupWithoutDefinition: a group whose first definition is pending is listed with
+// the reason, can be changed and deleted, and creates nothing.
+func TestGroupWithoutDefinition(t *testing.T) {
 	w := newWorld(t, setup{text: provisioned(0, `"image": "base", `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)})
 	api := w.admin()
 	create := func(name string) *apiv1.Group {
@@ -179,7 +180,7 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	}
 	g := create("batch")
 	require.Len(t, g.GetHolds(), 1)
-	require.Equal(t, plan.HoldUnresolved, g.GetHolds()[0].GetKind())
+	require.Equal(t, plan.HoldPending, g.GetHolds()[0].GetKind())
 	require.Contains(t, g.GetHolds()[0].GetReason(), "image base is not known yet")
 	require.EqualValues(t, 2, g.GetSize())
 	require.True(t, w.listed(api, "batch"))
@@ -193,16 +194,16 @@ func TestAGroupThatCannotBeMadeYet(t *testing.T) {
 	foretold := func() []string {
 		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "later", Template: "vm", Size: proto.Int32(1), DryRun: true})
 		require.NoError(t, err)
-		return reasons(resp.GetGroup(), plan.HoldUnresolved)
+		return reasons(resp.GetGroup(), plan.HoldPending)
 	}
 	require.Len(t, foretold(), 1)
 	require.Contains(t, foretold()[0], "image base is not known yet")
 	dry, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(5), DryRun: true})
 	require.NoError(t, err)
-	require.Equal(t, w.held(api, "batch", plan.HoldUnresolved).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
+	require.Equal(t, w.held(api, "batch", plan.HoldPending).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
 	gone, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 	require.NoError(t, err)
-	require.Empty(t, reasons(gone.GetGroup(), plan.HoldUnresolved), "who goes waits for nothing")
+	require.Empty(t, reasons(gone.GetGroup(), plan.HoldPending), "a group that is removed needs no definition")
 
 	create("doomed")
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "doomed"})
@@ -227,9 +228,10 @@ func reasons(g *apiv1.Group, kind string) (out []string) {
 	return out
 }
 
-// TestATypeThatIsNew leaves no group open for as long as the provider takes to
-// tell what it can run: that is asked before the configuration is in force.
-func TestATypeThatIsNew(t *testing.T) {
+// TestNewTypeIsLookedUpFirst: no definition is pending for as long as the provider
+// takes to answer which architectures a type runs: it is asked before the configuration
+// is in force.
+func TestNewTypeIsLookedUpFirst(t *testing.T) {
 	cloud := twoArchs
 	cloud.Latency = simcloud.Constant(100 * time.Millisecond)
 	w := newWorld(t, setup{size: 1, cloud: cloud})
@@ -245,29 +247,30 @@ func TestATypeThatIsNew(t *testing.T) {
 		if g == nil {
 			g = m.GetSnapshot()
 		}
-		require.Empty(t, reasons(g, plan.HoldUnresolved))
+		require.Empty(t, reasons(g, plan.HoldPending))
 		if len(g.GetInstanceTypes()) > 0 && g.GetInstanceTypes()[0] == "large" {
 			return
 		}
 	}
 }
 
-// TestAGroupOfNothing has lost its template before anybody knew what to make of
-// it.
-func TestAGroupOfNothing(t *testing.T) {
+// TestGroupWithoutTemplate: a group whose template is gone and that never had a
+// definition says so and can be deleted.
+func TestGroupWithoutTemplate(t *testing.T) {
 	store := storage.NewMemory()
 	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
 	require.NoError(t, err)
 	w := newWorld(t, setup{store: store})
 	api := w.admin()
-	require.True(t, strings.Contains(w.held(api, "lost", plan.HoldUnresolved).GetReason(), `template "gone" is not defined`))
+	require.True(t, strings.Contains(w.held(api, "lost", plan.HoldPending).GetReason(), `template "gone" is not defined`))
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "lost"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return !w.listed(api, "lost") && w.groupsFile()["default/lost"] == nil }, eventually, 5*time.Millisecond)
 }
 
-// TestTypesThatNobodyCanTell are not held against anybody, until it is known.
-func TestTypesThatNobodyCanTell(t *testing.T) {
+// TestUnknownTypesAreAccepted: a type is not refused while the provider does not answer
+// which architectures it runs.
+func TestUnknownTypesAreAccepted(t *testing.T) {
 	w := newWorld(t, setup{text: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
 	api := w.admin()
 	w.counts(api, "web", 1)
@@ -279,5 +282,5 @@ func TestTypesThatNobodyCanTell(t *testing.T) {
 	w.cloud.Heal()
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	w.held(api, "web", plan.HoldUnresolved)
+	w.held(api, "web", plan.HoldPending)
 }
