@@ -30,7 +30,7 @@ func (n BalancerName) Validate(field string) error { return nstance.ValidateName
 // newest that fits.
 type Image struct {
 	ID    string `name:"id" absent:"looked for" doc:"the provider's ID of the image"`
-	Owner string `name:"owner" absent:"anybody" doc:"account or project that publishes it, as the provider spells it"`
+	Owner string `name:"owner" absent:"any account" doc:"account or project that publishes it, as the provider spells it"`
 	Name  string `name:"name" absent:"any" doc:"its name; * stands for any run of characters. Of those that fit owner, name and the template's arch the newest is taken, at leadership and every image_refresh"`
 }
 
