@@ -144,7 +144,7 @@ func TestEvents(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\tEvent\w+ +EventType = "(\w+)"`).FindAllStringSubmatch(read(t, "event.go"), -1) {
 		want = append(want, m[1])
 	}
-	_, table, found := strings.Cut(read(t, "docs/operations.md"), "\n| type | says |\n|---|---|\n")
+	_, table, found := strings.Cut(read(t, "docs/operations.md"), "\n| type | meaning |\n|---|---|\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
 	for line := range strings.Lines(table) {
