@@ -20,16 +20,15 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// The directory holds what version 0.1 wrote, and is never written again: an
-// upgrade must find its way around in it. What a later version adds gets a
-// directory of its own.
-const previous = "testdata/v0.1"
+// recorded holds documents in the forms that are frozen. It is never written again: every
+// later version reads them. What a later version adds gets a directory of its own.
+const recorded = "testdata/recorded"
 
-var makePrevious = flag.Bool("make-previous", false, "write "+previous+", which only its own version may")
+var record = flag.Bool("record", false, "write "+recorded+", which no later version may")
 
-// upgradeGroup is a group as version 0.1 knew it. It stands here by itself so
-// that no other test's wishes change its hash.
-func upgradeGroup(name nstance.GroupID, size int, content string) nstance.Group {
+// recordedGroup is a group as it was when the documents were recorded. It does not depend on
+// what other tests change.
+func recordedGroup(name nstance.GroupID, size int, content string) nstance.Group {
 	return nstance.Group{
 		Key: nstance.GroupKey{Tenant: "default", Group: name}, Template: "vm", Size: size, DrainTimeout: 5 * time.Minute, Static: true,
 		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
@@ -43,40 +42,40 @@ func upgradeGroup(name nstance.GroupID, size int, content string) nstance.Group 
 	}
 }
 
-// upgradeGroups are what is wanted at the end: of each group that is held back
-// another definition than its members have.
-func upgradeGroups() []nstance.Group {
+// recordedGroups are desired at the end: a group that is held has another definition
+// than its members.
+func recordedGroups() []nstance.Group {
 	return []nstance.Group{
-		upgradeGroup("plain", 3, "v1"), upgradeGroup("paused", 2, "v2"), upgradeGroup("halted", 2, "bad"),
-		upgradeGroup("back", 2, "bad"), upgradeGroup("frozen", 2, "v2"), upgradeGroup("idle", 0, "v1"),
+		recordedGroup("plain", 3, "v1"), recordedGroup("paused", 2, "v2"), recordedGroup("halted", 2, "bad"),
+		recordedGroup("back", 2, "bad"), recordedGroup("frozen", 2, "v2"), recordedGroup("idle", 0, "v1"),
 	}
 }
 
-func upgradeKey(name nstance.GroupID) nstance.GroupKey {
+func recordedKey(name nstance.GroupID) nstance.GroupKey {
 	return nstance.GroupKey{Tenant: "default", Group: name}
 }
 
-// TestMakePrevious makes the directory.
-func TestMakePrevious(t *testing.T) {
-	if !*makePrevious {
-		return // it stands, and must not change
+// TestRecordFormats writes the directory.
+func TestRecordFormats(t *testing.T) {
+	if !*record {
+		return // it exists, and must not change
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.fails("bad")
 		var first []nstance.Group
-		for _, g := range upgradeGroups() {
+		for _, g := range recordedGroups() {
 			g.Definition.UserData.Content = "v1"
 			first = append(first, g)
 		}
 		w.lead(first...)
 		w.passes(3 * time.Minute)
-		require.NoError(t, w.r.Pause(w.ctx, upgradeKey("paused"), "the image is odd"))
-		require.NoError(t, w.r.Freeze(w.ctx, upgradeKey("frozen"), "audit"))
-		w.r.Observe(nstance.Desired{Groups: upgradeGroups()})
+		require.NoError(t, w.r.Pause(w.ctx, recordedKey("paused"), "the image is odd"))
+		require.NoError(t, w.r.Freeze(w.ctx, recordedKey("frozen"), "audit"))
+		w.r.Observe(nstance.Desired{Groups: recordedGroups()})
 		w.passes(time.Hour)
-		require.NoError(t, w.r.Rollback(w.ctx, upgradeKey("back"), eve, false))
+		require.NoError(t, w.r.Rollback(w.ctx, recordedKey("back"), eve, false))
 		for _, v := range w.r.Instances() {
 			if v.Record.Group == "frozen" {
 				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
@@ -85,7 +84,7 @@ func TestMakePrevious(t *testing.T) {
 		}
 		w.passes(time.Hour)
 		require.Len(t, w.cloud.Machines(), 11)
-		dump(t, w.store, previous)
+		dump(t, w.store, recorded)
 	})
 }
 
@@ -102,18 +101,17 @@ func dump(t *testing.T, store storage.Store, dir string) {
 	}
 }
 
-// previously returns a store as version 0.1 left it. change may put something
-// else in the place of an object.
-func previously(t *testing.T, change func(key string, data []byte) []byte) storage.Store {
+// recordedStore returns a store with the recorded documents. change may replace an object.
+func recordedStore(t *testing.T, change func(key string, data []byte) []byte) storage.Store {
 	t.Helper()
 	store := storage.NewMemory()
-	require.NoError(t, filepath.WalkDir(previous, func(path string, d fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(recorded, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		key := filepath.ToSlash(strings.TrimPrefix(path, previous+string(filepath.Separator)))
+		key := filepath.ToSlash(strings.TrimPrefix(path, recorded+string(filepath.Separator)))
 		if change != nil {
 			data = change(key, data)
 		}
@@ -123,14 +121,14 @@ func previously(t *testing.T, change func(key string, data []byte) []byte) stora
 	return store
 }
 
-// upgraded runs a test in a world that version 0.1 has left behind: its store,
-// and its machines with agents on them. Nobody leads yet.
+// upgraded runs a test in a world of recorded documents, with the machines of its
+// records, and a new leader.
 func upgraded(t *testing.T, change func(key string, data []byte) []byte, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
-		w.store = previously(t, nil)
+		w.store = recordedStore(t, nil)
 		w.epoch = 1
-		for _, rec := range w.previousRecords() {
+		for _, rec := range w.recordedRecords() {
 			_, err := w.cloud.Create(w.ctx, nstance.MachineSpec{
 				ID: rec.ID, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: rec.Tenant}, Group: rec.Group,
 				CreatedAt: rec.CreatedAt, Epoch: rec.CreatedEpoch, Arch: nstance.ARM64, InstanceType: rec.Shape.InstanceType,
@@ -138,15 +136,15 @@ func upgraded(t *testing.T, change func(key string, data []byte) []byte, test fu
 			})
 			require.NoError(t, err)
 		}
-		w.store = previously(t, change)
+		w.store = recordedStore(t, change)
 		defer w.close()
-		w.lead(upgradeGroups()...)
+		w.lead(recordedGroups()...)
 		w.passes(4 * time.Hour)
 		test(t, w)
 	})
 }
 
-func (w *world) previousRecords() []storage.Instance {
+func (w *world) recordedRecords() []storage.Instance {
 	w.t.Helper()
 	recs, _, err := storage.NewRecords(w.store, "s1", nil).Load(w.ctx)
 	require.NoError(w.t, err)
@@ -156,15 +154,15 @@ func (w *world) previousRecords() []storage.Instance {
 // named returns a group of the leader.
 func (w *world) named(name nstance.GroupID) reconcile.GroupView {
 	w.t.Helper()
-	g, err := w.r.Group(upgradeKey(name))
+	g, err := w.r.Group(recordedKey(name))
 	require.NoError(w.t, err)
 	return g
 }
 
-// TestUpgradeRotatesNothing runs on what the version before has written.
-func TestUpgradeRotatesNothing(t *testing.T) {
+// TestUpgradeReplacesNothing reads recorded documents.
+func TestUpgradeReplacesNothing(t *testing.T) {
 	upgraded(t, nil, func(t *testing.T, w *world) {
-		require.Len(t, w.previousRecords(), 11)
+		require.Len(t, w.recordedRecords(), 11)
 		require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "nothing was created but by this test")
 		require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		for _, typ := range []nstance.EventType{
@@ -183,18 +181,18 @@ func TestUpgradeRotatesNothing(t *testing.T) {
 		} {
 			require.True(t, check(w.named(name)), "%s: %+v", name, w.named(name))
 		}
-		require.NoError(t, w.r.Thaw(t.Context(), upgradeKey("frozen"), eve))
+		require.NoError(t, w.r.Thaw(t.Context(), recordedKey("frozen"), eve))
 		w.passes(time.Minute)
-		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a notice that version 0.1 acknowledged is acted on")
+		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a recorded notice takes effect")
 		w.passes(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
-		require.NoError(t, w.r.Resume(t.Context(), upgradeKey("paused"), eve))
+		require.NoError(t, w.r.Resume(t.Context(), recordedKey("paused"), eve))
 		w.passes(30 * time.Minute)
-		require.Zero(t, w.named("paused").Stale, "and what was held back can go on")
+		require.Zero(t, w.named("paused").Stale, "what was held goes on")
 	})
 }
 
-// object decodes what stands under a key.
+// object decodes the object under a key.
 func (w *world) object(key string) map[string]any {
 	w.t.Helper()
 	obj, err := w.store.Get(w.ctx, key)
@@ -221,20 +219,20 @@ func with(t *testing.T, prefix string, fields map[string]any) func(string, []byt
 	}
 }
 
-// TestDowngradeKeepsWhatItDoesNotKnow: the version after this one has written
-// here, and may again.
-func TestDowngradeKeepsWhatItDoesNotKnow(t *testing.T) {
+// TestDowngradeKeepsUnknownFields: fields that a later version has written survive a
+// rewrite.
+func TestDowngradeKeepsUnknownFields(t *testing.T) {
 	later := map[string]any{"format": "1.9", "later": map[string]any{"a": 1.0}}
 	for prefix, rewrite := range map[string]func(t *testing.T, w *world) (key string){
 		"state/": func(t *testing.T, w *world) string {
-			require.NoError(t, w.r.Pause(t.Context(), upgradeKey("plain"), ""))
+			require.NoError(t, w.r.Pause(t.Context(), recordedKey("plain"), ""))
 			return storage.StateKey("s1")
 		},
 		"instance/": func(t *testing.T, w *world) string {
 			w.mu.Lock()
 			w.slowDrain = true
 			w.mu.Unlock()
-			recs := w.previousRecords()
+			recs := w.recordedRecords()
 			rec := recs[slices.IndexFunc(recs, func(rec storage.Instance) bool { return rec.Group == "plain" })]
 			_, err := w.r.Drain(t.Context(), rec.ID, "")
 			require.NoError(t, err)
@@ -254,29 +252,29 @@ func TestDowngradeKeepsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// TestNewerMajorIsRefused by the name of the object.
+// TestNewerMajorIsRefused: the problem names the object.
 func TestNewerMajorIsRefused(t *testing.T) {
 	newer := map[string]any{"format": "2.0"}
-	t.Run("of the state: nothing is planned at all", func(t *testing.T) {
+	t.Run("state: nothing is planned", func(t *testing.T) {
 		upgraded(t, with(t, "state/", newer), func(t *testing.T, w *world) {
 			require.False(t, w.r.Loaded())
 			require.Contains(t, w.r.Problems()[0], "state/s1.json")
 			require.Contains(t, w.r.Problems()[0], "upgrade this program")
-			require.ErrorIs(t, w.r.Pause(t.Context(), upgradeKey("plain"), ""), nstance.Unavailable)
+			require.ErrorIs(t, w.r.Pause(t.Context(), recordedKey("plain"), ""), nstance.Unavailable)
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
-			require.Equal(t, "2.0", w.object(storage.StateKey("s1"))["format"], "and nothing is written over it")
+			require.Equal(t, "2.0", w.object(storage.StateKey("s1"))["format"], "it is not overwritten")
 		})
 	})
-	t.Run("of records: their group is held", func(t *testing.T) {
+	t.Run("records: their group is held", func(t *testing.T) {
 		upgraded(t, with(t, "instance/s1/default/plain/", newer), func(t *testing.T, w *world) {
 			require.Equal(t, 3, w.count(nstance.EventRecordUnreadable, ""))
 			require.Contains(t, w.r.Problems()[0], "instance/s1/default/plain/")
 			require.Contains(t, w.r.Problems()[0], "upgrade this program")
-			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "they are not taken for missing")
+			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "unreadable is not missing")
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		})
 	})
-	t.Run("of definitions: what was rolled back to is not guessed", func(t *testing.T) {
+	t.Run("definitions: a rollback needs its own", func(t *testing.T) {
 		upgraded(t, with(t, "definition/", newer), func(t *testing.T, w *world) {
 			require.Contains(t, w.r.Problems()[0], "group default/back is rolled back to definition")
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
