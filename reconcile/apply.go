@@ -77,7 +77,6 @@ func (r *Reconciler) addPending(g *group, a plan.Action, now time.Time) (*member
 	}
 	rec.ID = id
 	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, requiredMarket: a.Market}
-	m.returningToSpot = a.Market == nstance.Spot
 	if a.LastGood {
 		m.requestedDefinition = &def
 	}
@@ -185,7 +184,7 @@ func (r *Reconciler) resume(g *group, c *plan.Census, now time.Time) {
 // inherited reports whether m is an intent of a former leader for which no
 // machine is known.
 func (r *Reconciler) inherited(m *member) bool {
-	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown && m.rec.CreatedEpoch < r.opts.Epoch
+	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown() && m.rec.CreatedEpoch < r.opts.Epoch
 }
 
 // lapsed deletes m, an intent for a group without a definition, once its

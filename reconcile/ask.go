@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -58,11 +59,11 @@ func (a *asker) run(ctx context.Context) {
 			return
 		case <-a.wake:
 		}
-		if !sleep(ctx, askGather) {
+		if !sleep.For(ctx, askGather) {
 			return
 		}
 		a.ask(ctx, &questions)
-		if !sleep(ctx, askPause) {
+		if !sleep.For(ctx, askPause) {
 			return
 		}
 	}

@@ -173,10 +173,10 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
 		})
 	}
-	if r.clock.distrust != "" {
+	if r.clock.Distrust() != "" {
 		out = append(out, Attention{
-			Kind: plan.HoldClock, Subject: "shard", Since: r.clock.since, Remedy: "set the clock of this server right",
-			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.since.Format(time.RFC3339), r.clock.distrust),
+			Kind: plan.HoldClock, Subject: "shard", Since: r.clock.Since(), Remedy: "set the clock of this server right",
+			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.Since().Format(time.RFC3339), r.clock.Distrust()),
 		})
 	}
 	if r.loadError != nil {

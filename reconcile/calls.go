@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // machineCalls is what is known of the provider's answers about one member:
@@ -59,23 +60,29 @@ func (r *Reconciler) checkMarks(m *member, mach nstance.Machine) error {
 // alarmContested raises an alarm about the machine of m, once in a term. It needs
 // the lock.
 func (r *Reconciler) alarmContested(m *member, e nstance.Event) {
-	if m.contestedPublished {
+	if m.published.contested {
 		return
 	}
-	m.contestedPublished = true
+	m.published.contested = true
 	e.Type = nstance.EventAlarm
 	r.publish(m, e)
 }
+
+// A step that failed is repeated after firstStepRetry, doubling to lastStepRetry.
+const (
+	firstStepRetry = 250 * time.Millisecond
+	lastStepRetry  = 10 * time.Second
+)
 
 // retryTime is when a step that did not succeed is repeated: after its backoff, and
 // as soon as the provider's answer is a proof. It needs the lock.
 func (r *Reconciler) retryTime(m *member, step stepKind) time.Time {
 	now := r.opts.Now()
-	at, proof := now.Add(backoff(m.attempts)), time.Time{}
+	at, proof := now.Add(sleep.Backoff(m.attempts, firstStepRetry, lastStepRetry)), time.Time{}
 	switch {
 	case step == stepCreate && m.mayHaveMachine():
 		proof = r.repeatFrom(m)
-	case step == stepDelete && !m.machineKnown:
+	case step == stepDelete && !m.machineKnown():
 		proof = r.absentFrom(m)
 	}
 	if proof.After(now) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -72,7 +73,7 @@ func (d *definitionReader) run(ctx context.Context, r *Reconciler) {
 			continue
 		}
 		d.signal()
-		if !sleep(ctx, time.Second) {
+		if !sleep.For(ctx, time.Second) {
 			return
 		}
 	}

@@ -63,7 +63,7 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 	require.NoError(t, err)
 	g := r.groups[key]
 	return &member{
-		id: id, durable: true, state: nstance.Booting, machineKnown: true, wasReady: true, connected: true,
+		id: id, durable: true, state: nstance.Booting, machineSince: born, wasReady: true, connected: true,
 		rec: storage.Instance{
 			ID: id, Tenant: key.Tenant, Group: key.Group, CreatedAt: born, RegisteredAt: born,
 			InfraHash: g.hash, RuntimeHash: g.runtime, Definition: "d",

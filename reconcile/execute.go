@@ -147,11 +147,6 @@ func (r *Reconciler) failWithoutMachine(m *member, why nstance.Cause) {
 	m.retryDue, m.attempts = time.Time{}, 0
 }
 
-// backoff is how long to wait before the nth attempt at a step.
-func backoff(attempts int) time.Duration {
-	return min(250*time.Millisecond<<min(attempts-1, 10), 10*time.Second)
-}
-
 // create writes the intent, then asks the provider. When it is repeated,
 // it looks for the machine first, and then sends the same bytes again.
 func (r *Reconciler) create(ctx context.Context, m *member) error {

@@ -176,7 +176,7 @@ func (r *Reconciler) handleNotice(m *member, n nstance.Notice, ack func()) {
 func (r *Reconciler) receiveNotice(m *member, n *nstance.Notice) {
 	n.ReceivedAt = r.opts.Now().UTC().Round(0)
 	if !n.Deadline.IsZero() {
-		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), r.clock.elapsed())
+		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), r.clock.Elapsed())
 	}
 	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
 		r.questions.add(m.id)
@@ -278,7 +278,7 @@ func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	r.observeMachine(m, mach, now)
 	m.healthTrack.Answered(asked, mach.Status)
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && r.clockRight() {
-		m.dropExpiredNotices(now, r.clock.elapsed())
+		m.dropExpiredNotices(now, r.clock.Elapsed())
 	}
 	r.queue.add(m.group.key, m.gone)
 	return true
@@ -286,10 +286,10 @@ func (r *Reconciler) handleMachine(mach nstance.Machine, asked time.Time) bool {
 
 // recordMachine records that m's machine exists, and publishes that once.
 func (r *Reconciler) recordMachine(m *member, now time.Time) {
-	if m.machineKnown {
+	if m.machineKnown() {
 		return
 	}
-	m.machineKnown, m.machineSince = true, now
+	m.machineSince = now
 	if !m.registered() && m.rec.Deleting == nil {
 		r.publish(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
 	}
@@ -314,7 +314,7 @@ func (r *Reconciler) handleMissing(m *member, cause nstance.LossCause, now time.
 		return
 	}
 	young := (cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(r.absentFrom(m))
-	if !m.machineKnown && !m.registered() || m.gone || young {
+	if !m.machineKnown() && !m.registered() || m.gone || young {
 		return
 	}
 	if m.missingSince.IsZero() {

@@ -154,7 +154,7 @@ func (r *Reconciler) freezeOf(g *group) *freeze {
 func (r *Reconciler) discardPendingCreates(g *group) {
 	for _, m := range slices.Clone(g.members) {
 		switch {
-		case m.step != stepCreate || m.machineKnown || m.registered() || m.running:
+		case m.step != stepCreate || m.machineKnown() || m.registered() || m.running:
 		case !m.durable:
 			r.forget(m)
 		case m.rec.OnDemand: // its launch timeout ends it, if that was too long

@@ -4,10 +4,11 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -91,7 +92,7 @@ func (r *Reconciler) failedToBecomeReady(m *member, why string) {
 	m.answered, m.creationFailed = true, true
 	h := &m.group.history
 	h.Refusals++
-	h.LastFailure = strings.ToValidUTF8(why[:min(len(why), maxFailure)], "")
+	h.LastFailure = clip.Text(why, maxFailure)
 	if m.rec.InfraHash == m.group.hash {
 		h.Failures++
 		h.FailureHash = m.group.hash
@@ -153,7 +154,7 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		}
 		r.log.Warn("group state not saved yet", "code", nstance.CodeOf(err), "err", err)
 		r.ledger.signal()
-		if !sleep(ctx, time.Second) {
+		if !sleep.For(ctx, time.Second) {
 			return
 		}
 	}
@@ -275,17 +276,5 @@ func (r *Reconciler) drop(g *group) {
 		r.saveSoon()
 	default:
 		r.absentGroups[g.key.String()] = g.history
-	}
-}
-
-// sleep waits for d, or returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }

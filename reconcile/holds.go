@@ -82,7 +82,7 @@ func (r *Reconciler) recordedHold(g *group, v HoldView) HoldView {
 		}
 		v.Reason += withMessage(f.Reason)
 	case v.Kind == plan.HoldClock:
-		v.Since = recordedAt(r.clock.since, v.Since)
+		v.Since = recordedAt(r.clock.Since(), v.Since)
 	case v.Kind == plan.HoldPaused:
 		v.Reason += withMessage(h.PauseReason)
 		v.Since = recordedAt(h.PausedAt, v.Since)
@@ -114,20 +114,20 @@ type publishedHold struct {
 // that begins again within a minute is published only if it lasts longer than that,
 // at the next plan. It needs the lock.
 func (r *Reconciler) publishHolds(g *group, holds []HoldView, now time.Time) {
-	if len(holds) == 0 && len(g.publishedHolds) == 0 {
+	if len(holds) == 0 && len(g.published.holds) == 0 {
 		return
 	}
-	for i := range g.publishedHolds {
-		s := &g.publishedHolds[i]
+	for i := range g.published.holds {
+		s := &g.published.holds[i]
 		if !s.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == s.kind }) {
 			s.over = true
 			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: s.kind + ", after " + now.Sub(s.since).Round(time.Second).String()})
 		}
 	}
-	g.publishedHolds = slices.DeleteFunc(g.publishedHolds, func(s publishedHold) bool { return s.over && !s.recent(now) })
+	g.published.holds = slices.DeleteFunc(g.published.holds, func(s publishedHold) bool { return s.over && !s.recent(now) })
 	for _, h := range holds {
-		if !slices.ContainsFunc(g.publishedHolds, func(s publishedHold) bool { return s.kind == h.Kind }) {
-			g.publishedHolds = append(g.publishedHolds, publishedHold{kind: h.Kind, at: now, since: h.Since})
+		if !slices.ContainsFunc(g.published.holds, func(s publishedHold) bool { return s.kind == h.Kind }) {
+			g.published.holds = append(g.published.holds, publishedHold{kind: h.Kind, at: now, since: h.Since})
 			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldStarted, Reason: h.text()})
 		}
 	}

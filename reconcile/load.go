@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -38,7 +39,7 @@ func (r *Reconciler) load(ctx context.Context) error {
 		}
 		r.recordUnread(err)
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
-		if !sleep(ctx, time.Second) {
+		if !sleep.For(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}
@@ -171,7 +172,7 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, m := range r.members {
-		if !listed[id] && m.machineKnown && m.machineSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
+		if !listed[id] && m.machineKnown() && m.machineSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
 			r.handleMissing(m, "", began)
 		}
 	}

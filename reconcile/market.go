@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // longestReturn is where the doubling of the pauses between two attempts to go
@@ -32,10 +33,10 @@ func (m *member) market() nstance.MarketType {
 // compareMarket publishes, once, that the machine of m is in another market than was
 // requested. It needs the lock.
 func (r *Reconciler) compareMarket(m *member) {
-	if m.marketPublished || !m.marketDiffers() {
+	if m.published.market || !m.marketDiffers() {
 		return
 	}
-	m.marketPublished = true
+	m.published.market = true
 	r.recordReturn(m, m.machine.Market == nstance.Spot)
 	r.publish(m, nstance.Event{Type: nstance.EventMarketDiffers, Reason: "asked for " + string(m.rec.Shape.Market) + ", the provider says " + string(m.machine.Market)})
 }
@@ -53,14 +54,18 @@ func (r *Reconciler) recordFallback(m *member, now time.Time) {
 	}
 }
 
+// returnsToSpot reports whether m is made on spot in place of an on-demand member, and
+// has not become ready yet.
+func (m *member) returnsToSpot() bool { return m.requiredMarket == nstance.Spot }
+
 // recordReturn records whether m, a spot member in place of an on-demand one, has
 // become ready or failed. Each failure in a row
 // doubles the time until the next attempt. It needs the lock.
 func (r *Reconciler) recordReturn(m *member, ok bool) {
-	if !m.returningToSpot {
+	if !m.returnsToSpot() {
 		return
 	}
-	m.returningToSpot = false
+	m.requiredMarket = ""
 	h := &m.group.history
 	if ok {
 		h.Returns = 0
@@ -73,8 +78,8 @@ func (r *Reconciler) recordReturn(m *member, ok bool) {
 // abandonReturn ends such an attempt of m without a result. The next one waits as
 // long as this one did. It needs the lock.
 func (r *Reconciler) abandonReturn(m *member) {
-	if m.returningToSpot {
-		m.returningToSpot, m.group.history.FallbackAt = false, r.opts.Now().UTC()
+	if m.returnsToSpot() {
+		m.requiredMarket, m.group.history.FallbackAt = "", r.opts.Now().UTC()
 		r.saveSoon()
 	}
 }
@@ -114,7 +119,7 @@ func (g *group) returnAt() time.Time {
 		return time.Time{}
 	}
 	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, nstance.DefaultReturnAfter)
-	return h.FallbackAt.Add(min(wait<<min(h.Returns, 10), max(wait, longestReturn)))
+	return h.FallbackAt.Add(sleep.Backoff(h.Returns+1, wait, max(wait, longestReturn)))
 }
 
 // spotFree reports whether spot capacity for g is not known to be sold out. It

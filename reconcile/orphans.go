@@ -67,7 +67,7 @@ func latest(a, b time.Time) time.Time {
 // orphanShard returns what the rule needs to know of the shard. It needs the lock.
 func (r *Reconciler) orphanShard() orphans.Shard {
 	r.updateClock()
-	s := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.distrust, Frozen: r.thawed}
+	s := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.Distrust(), Frozen: r.thawed}
 	for _, m := range r.members {
 		switch {
 		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
@@ -256,7 +256,7 @@ func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine
 	now := r.opts.Now()
 	g := r.groupOf(nstance.GroupKey{Tenant: written.Tenant, Group: written.Group})
 	m := r.addRecovered(g, written, now)
-	m.machine, m.machineKnown, m.machineSince = mach, true, now
+	m.machine, m.machineSince = mach, now
 	r.queue.add(g.key, true)
 	return m, nil
 }

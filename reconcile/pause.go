@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -14,7 +16,7 @@ const (
 
 // heartbeat records regularly that this process runs, and checks the clock.
 func (r *Reconciler) heartbeat(ctx context.Context) {
-	for sleep(ctx, heartbeat) {
+	for sleep.For(ctx, heartbeat) {
 		r.mu.Lock()
 		r.detectPause(r.opts.Now())
 		r.updateClock()

@@ -163,7 +163,7 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	}
 	now := r.opts.Now()
 	mv := r.memberView(m.group, m, now)
-	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: r.clock.distrust}, now)
+	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: r.clock.Distrust()}, now)
 	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), c.Drifted(&mv), c.Expired(&mv), mv.Preserved
 	v.Silent = mv.Silent && m.state == nstance.Booting && !m.gone
 	v.Unhealthy = mv.Unhealthy || m.drain != nil && plan.IncludesCause(m.drain.Causes, nstance.CauseUnhealthy)

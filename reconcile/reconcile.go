@@ -24,6 +24,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/balance"
 	"github.com/nstance-go/nstance/reconcile/orphans"
 	"github.com/nstance-go/nstance/reconcile/plan"
+	"github.com/nstance-go/nstance/reconcile/wallclock"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -136,7 +137,7 @@ type Reconciler struct {
 	began             time.Time
 	foundNoRecord     bool         // storage held no live record then
 	silenceCache      silenceCount // for the breaker
-	clock             wallClock
+	clock             *wallclock.Clock
 	heartbeatAt       time.Time // when this process last showed that it runs
 	doubtPublished    bool      // orphans are spared for lack of certainty, and that was said
 }
@@ -165,7 +166,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		ledger: newLedger(), absentGroups: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		addressWake: make(chan struct{}, 1), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newWallClock(&o, store),
+		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newClock(&o, store),
 	}
 	r.orphans = orphans.New(r.orphanRule())
 	r.questions = newAsker(r)

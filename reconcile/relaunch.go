@@ -31,7 +31,7 @@ func (r *Reconciler) retryLostLaunch(m *member, cause nstance.LossCause, now tim
 	r.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: "the provider accepted the machine and could not start it: " + string(cause), Reason: "it is tried again"})
 	m.loss = loss{cause: cause}
 	r.rememberLoss(m, now)
-	m.loss, m.machine, m.machineKnown, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, false, time.Time{}, time.Time{}
+	m.loss, m.machine, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, time.Time{}, time.Time{}
 	m.state, m.step, m.attempts = nstance.Provisioning, stepCreate, 0
 	m.planRevision++
 	m.needsNewToken = true

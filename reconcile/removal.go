@@ -29,13 +29,6 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	return nil
 }
 
-// A removalState is what became of a group, and what was published of that.
-type removalState struct {
-	removed    bool       // it has vanished, and that was published if it had members
-	hadMembers bool       // it had a member in this term
-	published  *GroupView // last published to watchers of groups
-}
-
 // setRemoving begins or ends the removal of a group. One that is configured again
 // after it was gone has no history. It needs the lock.
 func (r *Reconciler) setRemoving(g *group, removing bool) {
@@ -44,7 +37,7 @@ func (r *Reconciler) setRemoving(g *group, removing bool) {
 			g.history, g.rollbackSpec = groupState{}, nil
 			r.saveSoon()
 		}
-		g.removed = false
+		g.published.removal = false
 	}
 	g.configured.spec.Removing, g.spec.Removing = removing, removing
 }
@@ -66,8 +59,8 @@ func (g *group) isGone() bool {
 // publishView ends the removal of a group without members, and notifies watchers of
 // groups of what has changed. It needs the lock.
 func (r *Reconciler) publishView(g *group) {
-	if g.isGone() && !g.removed {
-		g.removed = true
+	if g.isGone() && !g.published.removal {
+		g.published.removal = true
 		if g.hadMembers {
 			r.publishGroup(g, nstance.Event{Type: nstance.EventGroupRemoved})
 		}
@@ -86,8 +79,8 @@ func (r *Reconciler) notifyChanged(g *group) {
 		return
 	}
 	v := r.groupView(g)
-	if g.published == nil || !reflect.DeepEqual(*g.published, v) {
-		g.published = &v
+	if g.published.view == nil || !reflect.DeepEqual(*g.published.view, v) {
+		g.published.view = &v
 		r.opts.Changed(v, g.isGone())
 	}
 }

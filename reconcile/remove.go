@@ -126,7 +126,7 @@ func (b basis) holds(rec *storage.Instance) bool {
 // machineOf returns the machine to delete, which must carry m's marks.
 func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine, error) {
 	r.mu.Lock()
-	mach, known := m.machine, m.machineKnown
+	mach, known := m.machine, m.machineKnown()
 	r.mu.Unlock()
 	if known {
 		return mach, nil
@@ -140,7 +140,7 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	if err := r.checkMarks(m, mach); err != nil {
 		return mach, err
 	}
-	m.machine, m.machineKnown = mach, true
+	m.machine, m.machineSince = mach, r.opts.Now()
 	return mach, nil
 }
 

@@ -18,45 +18,56 @@ import (
 type group struct {
 	key nstance.GroupKey
 	desiredSpec
-	configured          desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
-	pendingSince        time.Time    // since when a definition is pending
-	rollbackSpec        *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
-	members             []*member
-	ownBalancers        map[string]int // by name: members that name a load balancer in place of the group
-	history             groupState
-	recorded            bool // history stands in storage, or will
-	pace                pace
-	unreadable          int
-	readyPublished      bool      // group_ready was said and still holds
-	belowSizeSince      time.Time // since when it has had fewer ready members than its size; zero: it has not
-	massNoticePublished bool      // most of it is under notice, and that was said
-	breakerTripped      bool
-	breakerHoldUntil    time.Time     // zero while what tripped it goes on
-	creates             []plan.Action // of the last plan, which the admission queue refers to
-	createsHash         string        // the desired hash then
-	holds               []HoldView
-	publishedHolds      []publishedHold // what the journal knows of them
-	buffer              []plan.Member   // reused for every census
-	removalState
+	configured       desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
+	pendingSince     time.Time    // since when a definition is pending
+	rollbackSpec     *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
+	members          []*member
+	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
+	history          groupState
+	recorded         bool // history stands in storage, or will
+	pace             pace
+	unreadable       int
+	belowSizeSince   time.Time // since when it has had fewer ready members than its size; zero: it has not
+	breakerTripped   bool
+	breakerHoldUntil time.Time     // zero while what tripped it goes on
+	creates          []plan.Action // of the last plan, which the admission queue refers to
+	createsHash      string        // the desired hash then
+	holds            []HoldView
+	buffer           []plan.Member // reused for every census
+	hadMembers       bool          // in this term
+	published        groupPublications
+}
+
+// groupPublications is what the journal and the watchers of groups were told of a group.
+type groupPublications struct {
+	ready      bool // group_ready, which still holds
+	massNotice bool // that most of it is under notice, which still holds
+	removal    bool // that it is gone
+	holds      []publishedHold
+	view       *GroupView
+}
+
+// memberPublications is what the journal was told of a member.
+type memberPublications struct {
+	market    bool // that its market is another than was asked for
+	contested bool // that its machine carries other marks
 }
 
 // A member is one instance's state in memory.
 type member struct {
-	id              nstance.InstanceID
-	rec             storage.Instance // as last known to be durable
-	durable         bool             // rec exists in storage, or may
-	group           *group
-	state           nstance.State      // pending, provisioning, booting, draining, deleting, failed
-	lastGood        bool               // made from the last good definition
-	requiredMarket  nstance.MarketType // that it may be made in; empty: as its definition says
-	returningToSpot bool               // made on spot in place of an on-demand member, and not ready yet
-	marketPublished bool               // that its market is another than was asked for was said
-	replaces        nstance.InstanceID
+	id             nstance.InstanceID
+	rec            storage.Instance // as last known to be durable
+	durable        bool             // rec exists in storage, or may
+	group          *group
+	state          nstance.State      // pending, provisioning, booting, draining, deleting, failed
+	lastGood       bool               // made from the last good definition
+	requiredMarket nstance.MarketType // that it must be made in; empty: as its definition says. Spot: it returns from on-demand, until it is ready
+	replaces       nstance.InstanceID
 
 	machine      nstance.Machine
-	machineKnown bool
-	machineSince time.Time // when this term first knew of the machine
+	machineSince time.Time // when this term first knew of the machine; zero: it knows of none
 	missingSince time.Time // first NotFound of a registered machine
+	published    memberPublications
 	loss
 	answeredAt time.Time // when the latest question was asked that the provider has answered
 
@@ -73,21 +84,20 @@ type member struct {
 	wasReady          bool // in this term
 	graceUntil        time.Time
 
-	notices            []nstance.Notice
-	noticeEnds         map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
-	droppedNotices     []string                 // event IDs of notices that the cloud did not follow up
-	pendingAcks        map[string][]func()      // by event ID: owed once the consequence is durable
-	removalCause       *nstance.Cause
-	preserve           *storage.Preserve // as asked for; durable unless that is under way
-	preserveExpired    bool              // it was preserved for as long as was asked for
-	skipDrain          bool
-	contestedPublished bool           // its machine carries other marks, and that was said
-	drain              *nstance.Drain // as planned; durable once step is done
-	drainDeadline      time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
-	drainEnded         bool
-	formerExecutor     nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
-	operatorGoneAt     time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
-	deleteCauses       []nstance.Cause  // of the delete
+	notices         []nstance.Notice
+	noticeEnds      map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	droppedNotices  []string                 // event IDs of notices that the cloud did not follow up
+	pendingAcks     map[string][]func()      // by event ID: owed once the consequence is durable
+	removalCause    *nstance.Cause
+	preserve        *storage.Preserve // as asked for; durable unless that is under way
+	preserveExpired bool              // it was preserved for as long as was asked for
+	skipDrain       bool
+	drain           *nstance.Drain // as planned; durable once step is done
+	drainDeadline   time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
+	drainEnded      bool
+	formerExecutor  nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
+	operatorGoneAt  time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
+	deleteCauses    []nstance.Cause  // of the delete
 
 	requestState // of what was made by request
 
@@ -138,6 +148,9 @@ func (g *group) nextStep() (next time.Time) {
 	}
 	return next
 }
+
+// machineKnown reports whether this term knows the machine of m.
+func (m *member) machineKnown() bool { return !m.machineSince.IsZero() }
 
 func (m *member) registered() bool { return !m.rec.RegisteredAt.IsZero() }
 
@@ -277,7 +290,7 @@ func (r *Reconciler) publishGroup(g *group, e nstance.Event) {
 // subnetWithoutMachine returns the subnet in which an address is counted for m that
 // no machine has taken; empty: none.
 func (m *member) subnetWithoutMachine() string {
-	if m.machineKnown {
+	if m.machineKnown() {
 		return ""
 	}
 	return m.subnet

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // saveSnapshots stores the shard's snapshot now and then, if anything has
@@ -14,7 +15,7 @@ import (
 // then the lease has been given back, so that the successor is reading already,
 // and what it has to read by itself are the few records of the last minutes.
 func (r *Reconciler) saveSnapshots(ctx context.Context) {
-	for wait := r.opts.Snapshots / 10; sleep(ctx, wait+rand.N(wait/5+1)); wait = r.opts.Snapshots * 9 / 10 {
+	for wait := r.opts.Snapshots / 10; sleep.For(ctx, wait+rand.N(wait/5+1)); wait = r.opts.Snapshots * 9 / 10 {
 		began := time.Now()
 		saved, err := r.records.SaveSnapshot(ctx)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -36,7 +37,7 @@ func (r *Reconciler) countWhenOld(ctx context.Context) {
 		}
 		if subnets := r.usedSubnets(nil); len(subnets) > 0 {
 			r.countAddresses(ctx, subnets)
-			if !sleep(ctx, countPause) {
+			if !sleep.For(ctx, countPause) {
 				return
 			}
 		}
@@ -60,7 +61,7 @@ func (r *Reconciler) countAddresses(ctx context.Context, subnets []string) {
 	defer r.mu.Unlock()
 	r.admission.SetAddresses(free, began)
 	for _, m := range r.members { // those that the provider may not have counted
-		if m.subnet != "" && (!m.machineKnown || !m.machineSince.Before(began)) {
+		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(began)) {
 			r.admission.TakeAddress(m.subnet)
 		}
 	}

@@ -17,7 +17,7 @@ func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.V
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
 		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.spec.Removing,
-		Frozen: r.freezeOf(g) != nil, Clock: r.clock.distrust,
+		Frozen: r.freezeOf(g) != nil, Clock: r.clock.Distrust(),
 	}
 	if g.spec.Key == (nstance.GroupKey{}) { // it was never configured in this term
 		v.Removing, v.Group.DrainTimeout = false, r.opts.DrainTimeout
@@ -45,7 +45,7 @@ func (g *group) hashOrUnknown() string {
 func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member {
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
-		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown, RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
+		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.healthTrack, now) > 0,
 		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
@@ -101,7 +101,7 @@ func (r *Reconciler) registerBy(m *member) time.Time {
 		return time.Time{}
 	}
 	last := after(m.rec.CreatedAt.Add(m.rec.RegistrationTimeout), m.rec.LaunchTimeout)
-	if !m.machineKnown {
+	if !m.machineKnown() {
 		return last
 	}
 	return earliest(last, m.machineSince.Add(m.rec.RegistrationTimeout))
@@ -184,13 +184,13 @@ func (r *Reconciler) checkMassNotice(g *group) {
 		}
 	}
 	if g.spec.Size < 3 || noticed*2 <= g.spec.Size {
-		g.massNoticePublished = false
+		g.published.massNotice = false
 		return
 	}
-	if g.massNoticePublished {
+	if g.published.massNotice {
 		return
 	}
-	g.massNoticePublished = true
+	g.published.massNotice = true
 	r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
 	for _, m := range g.members {
 		if len(m.notices) > 0 {
@@ -204,7 +204,7 @@ func (r *Reconciler) checkMassNotice(g *group) {
 // fresh.
 func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 	if !g.defined() || g.spec.Removing {
-		g.readyPublished = false
+		g.published.ready = false
 		return
 	}
 	full := ready >= g.spec.Size
@@ -216,10 +216,10 @@ func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 		g.history.FullAt = fullAt
 		r.saveSoon()
 	}
-	if full && !g.readyPublished {
+	if full && !g.published.ready {
 		r.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
-	g.readyPublished = full
+	g.published.ready = full
 	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !c.Fresh() {
 		return
 	}

@@ -56,7 +56,7 @@ const whileBooting = 30 * time.Second
 // askWhileBooting asks about a machine that boots when that is due, and returns
 // when it is due next.
 func (r *Reconciler) askWhileBooting(m *member, now time.Time) time.Time {
-	if m.registered() || !m.machineKnown || m.gone || m.state != nstance.Booting {
+	if m.registered() || !m.machineKnown() || m.gone || m.state != nstance.Booting {
 		return time.Time{}
 	}
 	if due := latest(m.machineSince, m.answeredAt).Add(whileBooting); now.Before(due) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const (
@@ -303,7 +304,7 @@ func (k *Keeper) Run(ctx context.Context, p nstance.Balancer) {
 		select {
 		case <-ctx.Done():
 		case <-k.wake:
-			sleep(ctx, gatherWindow)
+			sleep.For(ctx, gatherWindow)
 		case <-time.After(next):
 		}
 		var due []*balancer
@@ -403,7 +404,7 @@ func (k *Keeper) recordFailure(b *balancer, err error) {
 		k.o.Log.Warn("load balancer not up to date, will be tried again", "load_balancer", b.Name, "code", nstance.CodeOf(err), "err", err)
 	}
 	b.lastError, b.dirty, b.compareAll = err, true, true
-	b.retryAt = now.Add(min(firstRetry<<min(b.attempts, 6), lastRetry))
+	b.retryAt = now.Add(sleep.Backoff(b.attempts+1, firstRetry, lastRetry))
 	b.attempts++
 }
 

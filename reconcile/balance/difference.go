@@ -2,10 +2,8 @@ package balance
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -122,14 +120,4 @@ func (k *Keeper) oneByOne(machines []nstance.Machine, call func([]nstance.Machin
 		}
 	}
 	return first
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

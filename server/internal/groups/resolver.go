@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -89,7 +90,7 @@ func (r *resolver) run(ctx context.Context) {
 		if failed++; ok {
 			failed = 0
 		} else {
-			wait = min(wait, firstRetry<<min(failed-1, 10), lastRetry)
+			wait = min(wait, sleep.Backoff(failed, firstRetry, lastRetry))
 		}
 		select {
 		case <-ctx.Done():
