@@ -59,7 +59,7 @@ var floors = []struct {
 	{"./storage/secret", []string{"storage"}, heavy, "sealing needs no cloud"},
 	{"./internal/manager", []string{"storage", "storage/secret"}, heavy, "what secret managers share knows none of them"},
 	{"./provider", []string{"internal/duration", "internal/nearest"}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
-	{"./provider/simcloud", []string{"provider", "internal/duration", "internal/nearest"}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for everybody's tests"},
+	{"./provider/simcloud", []string{"provider", "internal/duration", "internal/nearest"}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for tests of other modules too"},
 	{"./provider/aws", []string{"provider", "internal/duration", "internal/nearest"}, otherClouds("github.com/aws/"), "a program that embeds a provider links only its cloud"},
 	{"./provider/local", []string{"provider", "internal/duration", "internal/imds", "internal/nearest"}, heavy, "local machines need no cloud"},
 	{"./provider/azure", []string{"provider", "internal/duration", "internal/nearest"}, []string{"github.com/aws/", "cloud.google.com/", "github.com/luthermonson/", "k8s.io/", "sigs.k8s.io/", "modernc.org/", "gocloud.dev", "google.golang.org/"}, "a program with machines on Azure links no other cloud's SDK"},

@@ -72,7 +72,7 @@ func runtimeHash(t testing.TB, d nstance.Definition) confighash.Hash {
 }
 
 // Each golden file is the very input of the hash. None may ever change: a
-// changed one replaces every machine of everybody who upgrades.
+// changed one replaces every machine at an upgrade.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		file string
@@ -109,7 +109,7 @@ var covered = map[string]string{
 	"LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
 }
 
-func TestEachFieldIsCoveredOnPurpose(t *testing.T) {
+func TestEachFieldIsClassified(t *testing.T) {
 	other := nstance.Definition{
 		Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", Image: "ami-2",
 		InstanceTypes: []string{"m7g.xlarge", "t4g.xlarge"}, SubnetPool: "edge", Subnets: []string{"subnet-2"},

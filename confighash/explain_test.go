@@ -89,9 +89,9 @@ func TestChanges(t *testing.T) {
 	))
 }
 
-// TestRuntimeChangesSpeakTheConfiguration: whoever reads a plan looks for what
-// it names in the file that he wrote.
-func TestRuntimeChangesSpeakTheConfiguration(t *testing.T) {
+// TestRuntimeChangesUseConfigurationNames: a plan names fields as the
+// configuration file does.
+func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 	before := nstance.Definition{
 		Files: map[string]nstance.File{
 			"motd":   {Kind: nstance.FileString, Content: "hello"},

@@ -47,7 +47,7 @@ func TestTracked(t *testing.T) {
 	}
 }
 
-func TestNothingIsTrackedUnasked(t *testing.T) {
+func TestTrackIsOptIn(t *testing.T) {
 	d := tracking()
 	d.Track = nil
 	before := infraHash(t, d)

@@ -302,7 +302,7 @@ func TestOnlyTheExecutorAcknowledges(t *testing.T) {
 	}
 }
 
-func TestWhichAcknowledgementsCount(t *testing.T) {
+func TestValidAcknowledgements(t *testing.T) {
 	drained := anAck(1)
 	failed := anAck(1)
 	failed.Outcome = nstance.OutcomeFailed

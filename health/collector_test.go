@@ -188,7 +188,7 @@ func TestClocksThatStandStillOrRunBackwards(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
+func TestUnreadableValuesAreOmitted(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, content string
 		want          nstance.Usage

@@ -315,7 +315,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, at(60), next)
 }
 
-func TestAWrongClockMissesNoReport(t *testing.T) {
+func TestWrongClockMissesNoReport(t *testing.T) {
 	v, next := policy.Evaluate(alive(), noon.AddDate(-1000, 0, 0))
 	require.Equal(t, health.Healthy, v)
 	require.Equal(t, at(66), next)

@@ -130,7 +130,7 @@ func TestIssue(t *testing.T) {
 		require.Len(t, cert.IPAddresses, 1)
 		require.True(t, cert.IPAddresses[0].Equal(net.IPv4(10, 0, 0, 1)))
 		_, err := pki.IdentityOf(cert)
-		require.ErrorIs(t, err, nstance.Denied, "it is nobody to the cluster")
+		require.ErrorIs(t, err, nstance.Denied, "the cluster does not know it")
 	})
 	t.Run("never outlives the authority", func(t *testing.T) {
 		tmpl := agentTemplate()

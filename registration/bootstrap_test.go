@@ -89,7 +89,7 @@ func (v *vault) Catalogue(context.Context) (registration.Catalogue, error) {
 	return v.keys, nil
 }
 
-// UpdateCatalogue is the promise of a conditional write: nobody comes between.
+// UpdateCatalogue is a conditional write: no other write comes between.
 func (v *vault) UpdateCatalogue(_ context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
 	died := v.begin()
 	defer v.mu.Unlock()

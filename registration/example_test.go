@@ -50,7 +50,7 @@ func Example() {
 	again, err := registrar.Register(ctx, nstance.RegistrationRequest{Nonce: nonce, CSR: csr})
 	fmt.Println(err, first.Serial == again.Serial)
 
-	// Somebody else has seen the nonce.
+	// Another party has seen the nonce.
 	csr, err = pki.NewCSR(pki.NewKey(), string(id))
 	if err != nil {
 		fmt.Println(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-func TestTheExpiryOfAUsedNonceIsNoted(t *testing.T) {
+func TestUsedNonceKeepsItsExpiry(t *testing.T) {
 	w := newWorld(t, nil)
 	const jti = "0123456789abcdef"
 	claims := operatorClaims(nstance.RoleOperator, jti, epoch)

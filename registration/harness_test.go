@@ -38,7 +38,7 @@ type store struct {
 	fail      map[string]error                                       // by method; afterwards it has happened if landed
 	landed    bool                                                   // a failing write is durable all the same
 	meanwhile func(map[nstance.InstanceID]registration.Registration) // once, before the next UpdateRegistration
-	revoke    bool                                                   // by somebody else, before the next UpdateOperator
+	revoke    bool                                                   // by another process, before the next UpdateOperator
 }
 
 func newStore() *store {

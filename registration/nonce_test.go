@@ -42,7 +42,7 @@ func load(t testing.TB, key ed25519.PrivateKey) *registration.NonceKey {
 
 var here = registration.Expect{Cluster: cluster, Shard: shard}
 
-func TestNonceSaysWhatWasMinted(t *testing.T) {
+func TestNonceClaims(t *testing.T) {
 	_, key := fixedKey(t)
 	agent := agentClaims(fixedID, epoch)
 	agent.OnDemand = true

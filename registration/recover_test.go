@@ -58,7 +58,7 @@ func (s *sleeper) mustRecover(next ed25519.PrivateKey) nstance.Identity {
 	return s.identity(cred)
 }
 
-// change changes the record, as somebody else would.
+// change changes the record, as another process would.
 func (s *sleeper) change(fn func(*registration.Registration)) {
 	reg := s.store.truth[s.id]
 	fn(&reg)

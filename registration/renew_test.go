@@ -186,7 +186,7 @@ func TestRenewRefuses(t *testing.T) {
 }
 
 // A deposed leader's write may land on a record that its successor holds in
-// memory: nobody is refused on the strength of that memory.
+// memory: a refusal needs a fresh read.
 func TestStorageIsReadBeforeARefusal(t *testing.T) {
 	w := newWorld(t, nil)
 	id, first := w.agent()

@@ -242,7 +242,7 @@ func TestNoncesOfOperatorsHoldTheirKey(t *testing.T) {
 }
 
 // A server may die at any point of a step, with or without its last write having
-// landed. Whoever takes the step again completes it, and nobody ever sees a key
+// landed. Repeating the step completes it, and no process ever sees a key
 // that is not whole.
 func TestRotationSurvivesACrashAtEveryCall(t *testing.T) {
 	steps := []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish}

@@ -99,7 +99,7 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		require.Equal(t, w.configStatus(api).GetHeldDigest(), now.GetHeldDigest())
 		require.Equal(t, "an administrator can see why", now.GetHeldReason())
 	})
-	t.Run("what is held survives, and so does what is in force", func(t *testing.T) {
+	t.Run("the next leader has the same one in force and held", func(t *testing.T) {
 		held := w.configStatus(api).GetHeldDigest()
 		w.successor(server.Options{})
 		api = w.admin()
@@ -127,7 +127,7 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		w.conf.set(replace(t, limited(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
 		require.ErrorIs(t, w.refresh(api), nstance.Conflict)
 	})
-	t.Run("confirmed, it is in force, durably", func(t *testing.T) {
+	t.Run("confirmed, it is in force and durable", func(t *testing.T) {
 		digest := w.configStatus(api).GetHeldDigest()
 		require.NoError(t, w.confirm(api, digest, false))
 		now := w.configStatus(api)
@@ -136,7 +136,7 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		require.Equal(t, digest, w.accepted().Digest)
 		require.NoError(t, w.refresh(api), "the same again is no change")
 	})
-	t.Run("what is within the limit is in force at once", func(t *testing.T) {
+	t.Run("a small change is in force at once", func(t *testing.T) {
 		w.conf.set(replace(t, limited(t, "2", 3), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
 		require.NoError(t, w.refresh(api))
 		require.EqualValues(t, 3, w.group(api, "web").GetSize())

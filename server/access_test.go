@@ -199,7 +199,7 @@ type role struct {
 
 // published is the table of docs/security.md: who may call what, by the names
 // that rows has. It is written by hand, apart from the server's own, so that
-// whoever changes who may do what says so twice.
+// a change of access must be made twice.
 func published(t *testing.T) map[string][]nstance.Role {
 	text, err := os.ReadFile("../docs/security.md")
 	require.NoError(t, err)
@@ -305,7 +305,7 @@ func TestAccess(t *testing.T) {
 	for _, m := range methods() {
 		t.Run(m.short(), func(t *testing.T) {
 			may := table[m.short()]
-			require.NotEmpty(t, may, "say in docs/security.md who may call it; a method that nobody may call should not exist")
+			require.NotEmpty(t, may, "document in docs/security.md which role may call it; a method without a role should not exist")
 			about, ok := rows[m.short()]
 			require.True(t, ok, "add a row for it above")
 			for name, p := range parties {
@@ -343,7 +343,7 @@ func TestAccess(t *testing.T) {
 		}
 		require.NoError(t, server.Admit(w.server, admin.cert.Certificate[0], apiv1.OperatorService_ListGroups_FullMethodName))
 	})
-	t.Run("who is denied reads which role it takes", func(t *testing.T) {
+	t.Run("the error names the required role", func(t *testing.T) {
 		_, err := w.client(nstance.RoleOperator, "default").api().Freeze(t.Context(), &apiv1.FreezeRequest{})
 		require.EqualError(t, wire.ErrorOf(err), "role operator may not call Freeze (it takes an identity of role admin)")
 		admin := w.client(nstance.RoleAdmin, "default")

@@ -54,7 +54,7 @@ func (m *machine) fileError(api apiv1.OperatorServiceClient, path, says string) 
 	}, eventually, eventually/1000)
 }
 
-func TestNamesThatMachinesClaim(t *testing.T) {
+func TestClaimedNames(t *testing.T) {
 	const file = `"web.crt": {"kind": "certificate", "certificate": "web"}`
 	t.Run("are refused by the configuration", func(t *testing.T) {
 		w := newWorld(t, setup{size: 1})

@@ -26,8 +26,8 @@ func (w *world) conditions(api apiv1.OperatorServiceClient, id nstance.InstanceI
 	return got
 }
 
-// TestASilentMemberIsShown first as silent, then as unhealthy.
-func TestASilentMemberIsShown(t *testing.T) {
+// TestSilentMemberIsShown first as silent, then as unhealthy.
+func TestSilentMemberIsShown(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 1, shard: `"health_interval": "500ms",`})
 	api := w.admin()

@@ -71,7 +71,7 @@ func TestConfigurationIsJournalled(t *testing.T) {
 	only(nstance.EventConfigRefused, by, "shard.jsonc")
 	shown := w.status().Events
 	i := slices.IndexFunc(shown, func(e nstance.Event) bool { return e.Type == nstance.EventConfigRefused })
-	require.Equal(t, "an administrator can see why", shown[i].Error, "to whoever comes")
+	require.Equal(t, "an administrator can see why", shown[i].Error, "for readers without a login")
 	for _, code := range []nstance.Code{nstance.Unavailable, nstance.Throttled} {
 		w.conf.set("", nstance.Errorf(code, "storage is away"))
 		require.ErrorIs(t, w.refresh(api), code, "which is no decision")
@@ -153,11 +153,11 @@ func TestGroupChangesAreJournalled(t *testing.T) {
 	}
 	resp, err := w.client(nstance.RoleOperator, "blue").api().ListEvents(t.Context(), ofType(nstance.EventGroupChanged))
 	require.NoError(t, err)
-	require.Empty(t, resp.GetEvents(), "nobody else's")
+	require.Empty(t, resp.GetEvents(), "not those of others")
 }
 
-// TestOrdersAreJournalled: who gave them stands beside his reason.
-func TestOrdersAreJournalled(t *testing.T) {
+// TestRequestsAreJournalled: with the requester and the reason.
+func TestRequestsAreJournalled(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{size: 4, shard: `"gc": {"interval": "1s"},`})
 	eve := w.client(nstance.RoleAdmin, nstance.DefaultTenant)

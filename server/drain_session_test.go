@@ -83,8 +83,8 @@ func TestInterruptEndsWhenWithdrawn(t *testing.T) {
 	require.NoError(t, receive(t, ended))
 }
 
-// TestDrainOfWhatDrains: the answer means that the request is on record.
-func TestDrainOfWhatDrains(t *testing.T) {
+// TestDrainOfADrainingInstance: the answer means that the request is on record.
+func TestDrainOfADrainingInstance(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	id := w.machine(nstance.DefaultTenant)
 	k := w.ready(id)

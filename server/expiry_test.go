@@ -109,7 +109,7 @@ func untilError[M any](next func() (M, error)) error {
 	}
 }
 
-func TestExpiredServerHearsNoMore(t *testing.T) {
+func TestExpiredServerLosesItsStream(t *testing.T) {
 	p := newPast(0)
 	w := newWorld(t, setup{opts: server.Options{
 		Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}, Now: p.now, KeyInterval: 5 * time.Millisecond,

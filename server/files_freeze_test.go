@@ -41,7 +41,7 @@ func TestFilesDuringAFreeze(t *testing.T) {
 
 			w.reload(text("green"))
 			k.quiet()
-			k.have[1].Digest = files.Digest([]byte("spoilt")) // by somebody on the machine
+			k.have[1].Digest = files.Digest([]byte("spoilt")) // changed on the machine
 			k.quiet()
 			k.have[1].Digest = files.Digest([]byte("red"))
 
@@ -50,7 +50,7 @@ func TestFilesDuringAFreeze(t *testing.T) {
 			begin, lacked := k.takes()
 			require.Len(t, lacked, 1, "a certificate is renewed")
 			require.NotEqual(t, first.SerialNumber, k.leaf(begin).SerialNumber)
-			require.Equal(t, `["red"]`, begin.GetPostApply(), "and whoever serves with it hears of it as before")
+			require.Equal(t, `["red"]`, begin.GetPostApply(), "and its service is notified as before")
 			k.cert = k.leaf(begin).Raw
 			k.quiet()
 
@@ -117,9 +117,9 @@ func TestSecretThatChangesDuringAFreeze(t *testing.T) {
 	require.Equal(t, []string{files.Digest([]byte("new"))}, lacked)
 }
 
-// TestTheNextLeaderDuringAFreeze keeps files as they are, too, whoever led when
+// TestNextLeaderDuringAFreeze keeps files as they are, too, whichever server led when
 // they were changed, and sends them after the thaw.
-func TestTheNextLeaderDuringAFreeze(t *testing.T) {
+func TestNextLeaderDuringAFreeze(t *testing.T) {
 	for name, group := range map[string]string{"shard": "", "group": "web"} {
 		t.Run(name, func(t *testing.T) {
 			shard := `"health_interval": "24h",`

@@ -486,7 +486,7 @@ func TestCertificatesOfMachines(t *testing.T) {
 		_ = asked
 		k = next
 	})
-	t.Run("a certificate that somebody else has signed is not", func(t *testing.T) {
+	t.Run("a certificate of another authority is not", func(t *testing.T) {
 		next := k.holder.connect().taker()
 		next.hash, next.have, next.key = k.hash, k.have, k.key
 		next.cert = k.holder.cert.Certificate[0]

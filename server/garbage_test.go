@@ -56,7 +56,7 @@ func (w *world) expired(name string, ago time.Duration) (nonce, record string) {
 	return nonce, record
 }
 
-func TestALeaderCollectsGarbage(t *testing.T) {
+func TestLeaderCollectsGarbage(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	w := newWorld(t, setup{text: retained(1, "2d")})
 	w.ready(w.machine(nstance.DefaultTenant))
@@ -87,7 +87,7 @@ func TestALeaderCollectsGarbage(t *testing.T) {
 	w.group(api, "web")
 }
 
-func TestAWrongClockExpiresNothing(t *testing.T) {
+func TestWrongClockExpiresNothing(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	p := newPast(0)
 	store := storagetest.NewFaulty(storage.NewMemory())

@@ -197,7 +197,7 @@ func TestHalfOpenCalls(t *testing.T) {
 	})
 }
 
-func TestStrangersKeepNoClientOut(t *testing.T) {
+func TestAnonymousConnectionsDisplaceNoClient(t *testing.T) {
 	const limit = 20
 	serve := func(t *testing.T, settings string) (w *world, first *talk) {
 		w = newWorld(t, setup{

@@ -32,7 +32,7 @@ func (w *world) ask(host, path string) (code int, body string) {
 }
 
 // A page of another site may have its own name point to the server.
-func TestHTTPPortKnowsItsNames(t *testing.T) {
+func TestHTTPPortAcceptsItsNames(t *testing.T) {
 	text := strings.Replace(ordinary(1), `"status_page": {"detail": "full"}`,
 		`"status_page": {"detail": "full", "hosts": ["ops.example"]}, "advertise": {"operator": "nstance.example:8993"}`, 1)
 	w := newWorld(t, setup{text: text, opts: server.Options{

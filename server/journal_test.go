@@ -26,8 +26,8 @@ func (w *world) journalled(api apiv1.OperatorServiceClient, typ nstance.EventTyp
 	}, eventually, 5*time.Millisecond)
 }
 
-// TestEventsShowWhatWasJustDone: without waiting for the journal's writer.
-func TestEventsShowWhatWasJustDone(t *testing.T) {
+// TestEventsShowTheLatestChange: without waiting for the journal's writer.
+func TestEventsShowTheLatestChange(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	api := w.admin()
 	for range 5 {
@@ -154,9 +154,9 @@ func TestListInterruptions(t *testing.T) {
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 }
 
-// TestInterruptionsBehindMuchElse: however much happened since, a notice and what
+// TestInterruptionsAmongManyEvents: however much happened since, a notice and what
 // became of it are found, page by page.
-func TestInterruptionsBehindMuchElse(t *testing.T) {
+func TestInterruptionsAmongManyEvents(t *testing.T) {
 	ids := make([]nstance.InstanceID, 4)
 	for i := range ids {
 		var err error

@@ -153,15 +153,15 @@ func TestWatchersAreAskedToRenew(t *testing.T) {
 	w.mustRotate("activate")
 	require.Equal(t, 5*time.Second, watch.asked())
 	require.Equal(t, 5*time.Second, groups.asked())
-	t.Run("whoever begins later, with a snapshot", func(t *testing.T) {
+	t.Run("a later watcher, with its snapshot", func(t *testing.T) {
 		w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{}).asked()
 		w.watchGroups(operator.api(), &apiv1.WatchGroupsRequest{}).asked()
 	})
-	t.Run("or where he stopped", func(t *testing.T) {
+	t.Run("a watcher that resumes", func(t *testing.T) {
 		w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{AfterSeq: watch.seq}).asked()
 		w.watchGroups(operator.api(), &apiv1.WatchGroupsRequest{AfterSeq: groups.seq}).asked()
 	})
-	t.Run("but not who has done so", func(t *testing.T) {
+	t.Run("not a watcher that has renewed", func(t *testing.T) {
 		operator.renewed()
 		late := w.watch(operator.api(), &apiv1.WatchInstanceEventsRequest{})
 		late.snapshot()
@@ -199,7 +199,7 @@ func TestIdentityRotatesUnderRunningServers(t *testing.T) {
 	next := w.keys.Identity.Issuer()
 	require.NotEqual(t, old, next)
 
-	t.Run("who has a certificate of the old key is served, and asked to renew", func(t *testing.T) {
+	t.Run("a client with a certificate of the old key is served, and asked to renew", func(t *testing.T) {
 		for session.hear().GetRenewal() == nil {
 			continue
 		}
@@ -261,7 +261,7 @@ func TestIdentityRotatesUnderRunningServers(t *testing.T) {
 	})
 }
 
-func TestFinishByForceEndsWhatRestsOnTheOldKey(t *testing.T) {
+func TestFinishByForceCutsOffTheOldKey(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	w := newTurn(t)
 	agent := w.agent(w.machine("default"))

@@ -70,7 +70,7 @@ func (s *stubborn) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 	return s.Provider.Create(ctx, spec)
 }
 
-func TestLeaseIsReleasedBeforeAnythingIsWaitedFor(t *testing.T) {
+func TestLeaseIsReleasedBeforeShutdownWaits(t *testing.T) {
 	store := storage.NewMemory()
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
@@ -84,7 +84,7 @@ func TestLeaseIsReleasedBeforeAnythingIsWaitedFor(t *testing.T) {
 	require.Eventually(t, func() bool { return released(t, store) }, eventually, time.Millisecond)
 	require.Empty(t, stopped, "the call is still under way")
 	_, err := k.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
-	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable, "nobody is served any more")
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable, "no request is served any more")
 	close(p.leave)
 	require.NoError(t, receive(t, stopped))
 }
@@ -114,8 +114,8 @@ func TestCallsEndWithTheTerm(t *testing.T) {
 	require.NoError(t, receive(t, stopped))
 }
 
-// TestReading: whoever asks while the shard is being read is not told that he
-// does not exist.
+// TestReading: while the shard is being read, an agent is refused with Unavailable and
+// not as unknown.
 func TestReading(t *testing.T) {
 	inner := storage.NewMemory()
 	first := newWorld(t, setup{size: 1, store: inner})

@@ -179,7 +179,7 @@ func TestAlertsAskForValuesThatExist(t *testing.T) {
 	}
 }
 
-// TestDashboardShowsWhatMatters: what is measured is no use where nobody looks.
+// TestDashboardShowsWhatMatters checks the metrics in the dashboard.
 func TestDashboardShowsWhatMatters(t *testing.T) {
 	shown := strings.Join(expressions(t, "grafana-dashboard.json"), "\n")
 	for what, expr := range map[string]string{

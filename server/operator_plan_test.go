@@ -100,7 +100,7 @@ func TestPlan(t *testing.T) {
 		w := newWorld(t, setup{size: 2, store: store})
 		w.machine("blue") // what the other group makes is no act of the plan
 		p := planned(t, w.plan(w.admin(), ordinary(3)), "web")
-		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "it is none that anybody knows")
+		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "the server has no such group")
 		require.Empty(t, p.GetInstances())
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
@@ -147,7 +147,7 @@ func TestPlan(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, planned(t, resp, "db").GetCreates())
 	})
-	t.Run("an operator is told of his own groups", func(t *testing.T) {
+	t.Run("an operator sees its own groups", func(t *testing.T) {
 		blue := w.client(nstance.RoleOperator, "blue").api()
 		text := replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "new {{.Nonce}}"`)
 		_, err := blue.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(text)})
@@ -196,7 +196,7 @@ func (w *world) unmoved(text string) {
 	require.Empty(w, p.GetHolds())
 }
 
-func TestPlanOfWhatIsLookedUp(t *testing.T) {
+func TestPlanResolvesNewNames(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	t.Run("images", func(t *testing.T) {
 		slowly := simcloud.Options{Latency: simcloud.Constant(50 * time.Millisecond)} // the plan does not come before the image
@@ -207,7 +207,7 @@ func TestPlanOfWhatIsLookedUp(t *testing.T) {
 		w.unmoved(text)
 		resp := w.plan(w.admin(), replace(t, text, `"base-*"`, `"other-*"`))
 		p := planned(t, resp, "web")
-		require.Empty(t, p.GetInstances(), "nobody knows yet whether it is another image")
+		require.Empty(t, p.GetInstances(), "it is not known yet whether it is another image")
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
 		require.Len(t, p.GetHolds(), 1)
@@ -232,7 +232,7 @@ func TestPlanOfWhatIsLookedUp(t *testing.T) {
 	})
 }
 
-func TestPlanOfWhatTheProviderCannotDo(t *testing.T) {
+func TestPlanChecksAbilities(t *testing.T) {
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	api := newWorld(t, setup{over: struct{ nstance.Provider }{cloud}}).admin()

@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func TestRehearsedRefresh(t *testing.T) {
+func TestRefreshDryRunAtTheServer(t *testing.T) {
 	w := newWorld(t, setup{size: 4})
 	api := w.admin()
 	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 5 }, eventually, time.Millisecond)

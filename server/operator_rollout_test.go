@@ -122,7 +122,7 @@ func TestGroupMessage(t *testing.T) {
 }
 
 // TestBadImage: a bad image stops after halt_after with the group still
-// serving, and what a person then says holds, whoever leads.
+// serving, and an operator's command then holds under every leader.
 // remembers returns what is durable of a group's state.
 func (w *world) remembers(group string) (state struct {
 	HaltedHash string `json:"halted_hash"`

@@ -107,7 +107,7 @@ func TestRevokeOperator(t *testing.T) {
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{})
 		require.ErrorIs(t, watch.ends(), nstance.NotFound)
 	})
-	t.Run("whatever the epoch of the shard that has written the record", func(t *testing.T) {
+	t.Run("a record of a shard with a lower epoch", func(t *testing.T) {
 		w := newWorld(t, setup{size: 1})
 		bob := w.client(nstance.RoleOperator, "default")
 		key := storage.OperatorKey("default", bob.who().Subject)

@@ -90,7 +90,7 @@ func TestOrphans(t *testing.T) {
 		another := w.certified(id).open(t.Context())
 		require.ErrorIs(t, another.ends(), nstance.Denied, "by the first certificate only")
 	})
-	t.Run("are deleted when somebody says so", func(t *testing.T) {
+	t.Run("are deleted on request", func(t *testing.T) {
 		id := w.stray()
 		_, err := api.DeleteOrphan(t.Context(), &apiv1.DeleteOrphanRequest{Id: string(id)})
 		require.NoError(t, err)

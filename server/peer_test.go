@@ -162,7 +162,7 @@ func TestStandby(t *testing.T) {
 	t.Run("reads the lease while the stream is broken, takes nothing, and listens again", func(t *testing.T) {
 		t.Parallel()
 		way := newRelay(t)
-		way.to.Store(new("127.0.0.1:1")) // nobody
+		way.to.Store(new("127.0.0.1:1")) // no server listens there
 		c := newCouple(t, `"election": {"ttl": "4s"},`, way.addr)
 		way.to.Store(new(c.first.server.Addresses().Peer))
 		c.hears()
@@ -222,7 +222,7 @@ func (w *world) serverCert(shard nstance.ShardID, cluster nstance.ClusterID) *tl
 	return cert
 }
 
-// peer returns the peers' service as whoever has the certificate sees it.
+// peer returns the peers' service for a client with the certificate.
 func (w *world) peer(cert *tls.Certificate) apiv1.PeerServiceClient {
 	h := &holder{w: w, cert: cert}
 	return apiv1.NewPeerServiceClient(h.dial(w.server.Addresses().Peer))
@@ -275,7 +275,7 @@ func TestPeerPort(t *testing.T) {
 		}
 		require.Equal(t, codes.Unavailable, status.Code(err), "nor there: %v", err)
 	})
-	t.Run("wants to know who asks", func(t *testing.T) {
+	t.Run("requires a client certificate", func(t *testing.T) {
 		for _, name := range []string{"", string(make([]byte, 65))} {
 			stream, err := w.peer(w.serverCert(zone, cluster)).Watch(t.Context(), &apiv1.WatchRequest{Server: name})
 			require.NoError(t, err)

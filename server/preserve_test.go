@@ -47,7 +47,7 @@ func TestPreserveInstance(t *testing.T) {
 		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond)
 		require.EqualValues(t, 1, w.group(api, "web").GetPreserved())
 	})
-	t.Run("nobody deletes or drains it, not even to see what would be", func(t *testing.T) {
+	t.Run("it is neither deleted nor drained, also with a dry run", func(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			_, deleted := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), DryRun: dry})
 			_, drained := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), DryRun: dry})

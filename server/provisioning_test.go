@@ -23,7 +23,7 @@ func TestShapesAsConfigured(t *testing.T) {
 		text = replace(t, text, `"instance_type": "small"`, `"instance_types": ["small", "medium"], "subnet_pool": "main"`)
 		return strings.Replace(text, `"blue": {"db": {"template": "vm", "size": 1, "vars": {"shape": "round"}}}`, "", 1)
 	}
-	cloud := simcloud.Options{Latency: simcloud.Constant(100 * time.Millisecond), Subnets: map[string]int{"s-1": 4, "s-2": 9}} // counted before anybody chooses
+	cloud := simcloud.Options{Latency: simcloud.Constant(100 * time.Millisecond), Subnets: map[string]int{"s-1": 4, "s-2": 9}} // counted before any is chosen
 	w := newWorld(t, setup{cloud: cloud, text: conf(2)})
 	shape := func(typ, subnet string) func(nstance.MachineSpec) bool {
 		return func(s nstance.MachineSpec) bool { return s.InstanceType == typ && s.Subnet == subnet }

@@ -73,7 +73,7 @@ func TestRegistration(t *testing.T) {
 		_, err := w.holder().register("")
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
-	t.Run("an instance that nobody made", func(t *testing.T) {
+	t.Run("an instance that was never created", func(t *testing.T) {
 		c := claims
 		unknown, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)

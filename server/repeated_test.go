@@ -13,9 +13,9 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// TestOrdersMayBeRepeated: an answer may be lost, and then nobody knows whether
+// TestRequestsMayBeRepeated: an answer may be lost, and then it is unknown whether
 // the order was heard. Given again it succeeds, and what it did is done once.
-func TestOrdersMayBeRepeated(t *testing.T) {
+func TestRequestsMayBeRepeated(t *testing.T) {
 	w := newWorld(t, setup{size: 4})
 	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
 	w.watch(operator, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()

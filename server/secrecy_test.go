@@ -51,10 +51,10 @@ func (m method) answers(t *testing.T, conn *grpc.ClientConn, req proto.Message, 
 	return text
 }
 
-// TestTenantsHearNothingOfOthers asks everything that an operator may ask
+// TestTenantsReceiveNoEventsOfOthers asks everything that an operator may ask
 // without naming an object, while another tenant has a group, machines, a drain,
 // a problem, a hold and a configuration that is refused for it.
-func TestTenantsHearNothingOfOthers(t *testing.T) {
+func TestTenantsReceiveNoEventsOfOthers(t *testing.T) {
 	const theirs, group = "crimson", "vermilion"
 	text := replace(t, ordinary(0), `"blue": {`, `"crimson": {"vermilion": {"template": "vm", "size": 2}, "scarlet": {"template": "vm", "size": 1}}, "blue": {`)
 	store := storage.NewMemory()

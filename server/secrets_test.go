@@ -23,9 +23,9 @@ import (
 
 const password = `"password": {"kind": "secret", "secret": "db"}`
 
-// TestSecretsFromElsewhere sends a secret of a directory to a machine, and what
+// TestSecretsFromOtherSources sends a secret of a directory to a machine, and what
 // has become of it. What storage holds under that name is not looked at.
-func TestSecretsFromElsewhere(t *testing.T) {
+func TestSecretsFromOtherSources(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	dir := t.TempDir()
 	put := func(value string) {
@@ -52,7 +52,7 @@ func TestSecretsFromElsewhere(t *testing.T) {
 	require.ErrorContains(t, err, "shard.secrets.source: cannot change from file://"+dir+" to store: while the server runs (restart the server")
 }
 
-func TestSecretsFromNowhere(t *testing.T) {
+func TestMissingSourceOfSecrets(t *testing.T) {
 	var conf source
 	conf.set(fmt.Sprintf(configuration, `"secrets": {"source": "env://APP_"},`, 0), nil)
 	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), conf.read, nil)

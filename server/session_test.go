@@ -256,9 +256,9 @@ func (s silentStream) Recv() (*apiv1.ConnectRequest, error) {
 	return nil, s.ctx.Err()
 }
 
-// TestSessionOfAnInstanceMarkedMeanwhile: the deletion found no session to end,
+// TestSessionOfAnInstanceBeingDeleted: the deletion found no session to end,
 // and the certificate was good when it was checked.
-func TestSessionOfAnInstanceMarkedMeanwhile(t *testing.T) {
+func TestSessionOfAnInstanceBeingDeleted(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	id := w.machine(nstance.DefaultTenant)
 	h := w.agent(id)

@@ -12,8 +12,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestConfigurationInStorage changes the object config/{shard}.jsonc, and tells
-// nobody.
+// TestConfigurationInStorage changes the object config/{shard}.jsonc without a refresh.
 func TestConfigurationInStorage(t *testing.T) {
 	store := storage.NewMemory()
 	key := storage.ConfigKey(zone)

@@ -176,7 +176,7 @@ func (s *spoiltShard) leader() *site {
 			}
 		}
 	}
-	require.FailNow(s, "nobody leads")
+	require.FailNow(s, "no server leads")
 	return nil
 }
 
@@ -263,7 +263,7 @@ func (s *spoiltShard) spoil(ctx context.Context, seed uint64) {
 	}
 }
 
-// call calls whoever leads as an administrator. What fails, fails.
+// call calls the leader as an administrator. Errors are ignored.
 func (s *spoiltShard) call(do func(context.Context, apiv1.OperatorServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
 	defer cancel()
@@ -308,7 +308,7 @@ func (s *spoiltShard) trouble() {
 // settle ends the trouble and waits until the shard is as it should be.
 func (s *spoiltShard) settle(size int) {
 	for _, st := range s.sites {
-		s.restart(st) // whoever leads now has read what is
+		s.restart(st) // the present leader has read what is
 	}
 	require.Eventually(s, func() bool { return s.scale(size) == nil }, eventually, 50*time.Millisecond)
 	var why string
@@ -376,7 +376,7 @@ func liveThrough(t *testing.T, seed uint64, bucket, endpoint string, d time.Dura
 	require.Greater(t, faults, 10)
 }
 
-func TestSpoiltStorage(t *testing.T) {
+func TestDamagedStorage(t *testing.T) {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,

@@ -9,9 +9,9 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// TestOrdersSayWhenNothingChanges: to pause what is paused, to resume what goes
+// TestUnchangedIsReported: to pause what is paused, to resume what goes
 // on, to say what was said before.
-func TestOrdersSayWhenNothingChanges(t *testing.T) {
+func TestUnchangedIsReported(t *testing.T) {
 	w := newWorld(t, setup{size: 1})
 	api := w.admin()
 	type answer interface{ GetUnchanged() bool }

@@ -11,9 +11,9 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// TestVariablesMeanNothingInScripts: a variable that is set through the API runs
+// TestVariablesAreNotInterpretedInScripts: a variable that is set through the API runs
 // nothing on a machine, whatever it holds.
-func TestVariablesMeanNothingInScripts(t *testing.T) {
+func TestVariablesAreNotInterpretedInScripts(t *testing.T) {
 	const raw, safe = `"content": "#!/bin/sh\necho {{.Vars.colour}}"`, `"content": "#!/bin/sh\necho {{quote .Vars.colour}}"`
 	with := func(content string) string { return replace(t, ordinary(1), `"content": "{{.Nonce}}"`, content) }
 	w := newWorld(t, setup{text: with(raw)})

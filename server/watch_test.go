@@ -141,7 +141,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-func TestWhoDrains(t *testing.T) {
+func TestChoiceOfExecutor(t *testing.T) {
 	w := newWorld(t, setup{size: 6})
 	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
 	drain := func(id nstance.InstanceID) *apiv1.Drain {

@@ -242,7 +242,7 @@ func TestWatchWaitsForItsPollers(t *testing.T) {
 	})
 }
 
-func TestErrorsAreNewsOnce(t *testing.T) {
+func TestErrorsAreReportedOnce(t *testing.T) {
 	bubble(t, "the same error is yielded once, and again after a recovery", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
@@ -305,7 +305,7 @@ func TestOversizedAnswer(t *testing.T) {
 	})
 }
 
-func TestUnansweredErrorsHideNothingAndCarryNoPorts(t *testing.T) {
+func TestNetworkErrorsWithoutPorts(t *testing.T) {
 	here := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40001}
 	cause := &net.OpError{Op: "read", Net: "tcp", Source: here, Addr: here, Err: errors.New("connection reset")}
 	o := options(nil)

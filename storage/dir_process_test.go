@@ -149,7 +149,7 @@ func TestDirCrash(t *testing.T) {
 }
 
 // As root nothing is forbidden, so the child becomes nobody.
-func TestDirThatMayNotBeWritten(t *testing.T) {
+func TestReadOnlyDir(t *testing.T) {
 	base := openToAll(t)
 	bin := filepath.Join(base, "child")
 	raw, err := os.ReadFile(os.Args[0])

@@ -79,7 +79,7 @@ func replaceWriteID(t *testing.T, obj storage.Object) []byte {
 }
 
 // A field that is missing in fullInstance is missing in the golden file.
-func TestFullInstanceIsFull(t *testing.T) {
+func TestFullInstanceHasEveryField(t *testing.T) {
 	v := reflect.ValueOf(fullInstance())
 	for i := range v.NumField() {
 		require.False(t, v.Field(i).IsZero(), v.Type().Field(i).Name)

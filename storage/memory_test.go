@@ -14,7 +14,7 @@ func TestMemory(t *testing.T) {
 	storagetest.Run(t, func(*testing.T) storage.Store { return storage.NewMemory() })
 }
 
-func TestEqualBytesGetAVersionOfTheirOwn(t *testing.T) {
+func TestEqualBytesGetNewVersions(t *testing.T) {
 	for name, s := range map[string]storage.Store{"memory": storage.NewMemory(), "dir": openDir(t, t.TempDir())} {
 		t.Run(name, func(t *testing.T) {
 			v1, err := s.PutIfAbsent(t.Context(), "a", []byte("same"))

@@ -61,7 +61,7 @@ func newPair(ctx context.Context, ttl time.Duration) (_ *pair, err error) {
 
 // find finds out who leads.
 func (p *pair) find(ctx context.Context) error {
-	return wait(ctx, "nobody leads", func() bool {
+	return wait(ctx, "no server leads", func() bool {
 		for i, s := range p.servers {
 			if s.says(ctx, "/readyz") {
 				p.leader = i

@@ -25,7 +25,7 @@ type parrot struct {
 	size  int // of a piece
 
 	mu    sync.Mutex
-	again chan struct{} // closed and replaced when everybody is to be told
+	again chan struct{} // closed and replaced to wake all waiters
 }
 
 func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
@@ -46,7 +46,7 @@ func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
 	return p, ln.Addr().String(), g.Stop, nil
 }
 
-// tell tells everybody.
+// tell wakes all waiters.
 func (p *parrot) tell() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -165,7 +165,7 @@ func (f *fleet) signal() {
 	f.changed = make(chan struct{})
 }
 
-// rounds begins a change, waits until everybody has it, and goes on with the
+// rounds begins a change, waits until every agent has it, and continues with the
 // next. The first one warms up: it brings everything.
 func (f *fleet) rounds(ctx context.Context, rounds int, begin func(n int) error) (took []time.Duration, err error) {
 	for n := 1; n <= rounds; n++ {

@@ -80,7 +80,7 @@ func (d *FileDetector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, erro
 
 const maxFile = 64 << 10 // bytes
 
-// read classifies its errors here, at the edge: nobody above knows about files.
+// read classifies its errors here, at the edge: its callers do not know about files.
 func (d *FileDetector) read() (document, error) {
 	var doc document
 	f, err := os.Open(d.Path)
@@ -173,7 +173,7 @@ func (m *memory) isNews(err error) bool {
 }
 
 // notice has the controller's own ID in its identity, and nothing of when it
-// was read: the same eviction is the same event to everybody.
+// was read: the same eviction is the same event for every reader.
 func notice(e eviction) nstance.Notice {
 	return nstance.Notice{
 		Kind:     nstance.Reclaim,

@@ -44,8 +44,8 @@ func OpenRack(dir string) (*Rack, error) {
 }
 
 // Create implements [nstance.Provider]. All marks are in the file before it has
-// its name, and the name can be given only once: whoever comes second finds the
-// machine of whoever came first.
+// its name, and the name can be given only once: the second of two creates
+// finds the machine of the first.
 func (r *Rack) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	doc, err := newDocument(ctx, spec)
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *Rack) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.
 			}
 			m, err := r.Get(ctx, nstance.InstanceID(name))
 			if errors.Is(err, nstance.NotFound) || err == nil && !owner.Owns(m.Owner) {
-				continue // deleted since, or somebody else's
+				continue // deleted since, or of another owner
 			}
 			if !yield(m, err) || err != nil {
 				return

@@ -85,9 +85,9 @@ func empty(ctx context.Context, drains *drain.Coordinator) {
 	}
 }
 
-// handOver says when the work has moved. It has until d.Deadline: then the
-// machine goes, empty or not. If the drain was withdrawn meanwhile, nobody is
-// waiting for an answer any more and the error says so.
+// handOver acknowledges when the work has moved. It has until d.Deadline: then the
+// machine is deleted, empty or not. If the drain was withdrawn meanwhile, the error
+// reports that.
 func handOver(ctx context.Context, drains *drain.Coordinator, d nstance.Drain) {
 	select {
 	case <-ctx.Done():

@@ -27,7 +27,7 @@ func newStory(out io.Writer) *story {
 func (s *story) journal(e nstance.Event) {
 	select {
 	case s.events <- e:
-	default: // nobody reads any more
+	default: // there is no reader any more
 	}
 }
 

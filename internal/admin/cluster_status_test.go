@@ -148,7 +148,7 @@ func TestClusterStatus(t *testing.T) {
 	d.env = nil // no key is needed
 	began := time.Now()
 	s := decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json"))
-	t.Run("who leads", func(t *testing.T) {
+	t.Run("a led shard", func(t *testing.T) {
 		led := shardOf(t, s, "eu1a")
 		require.Equal(t, "led", led.State)
 		require.Equal(t, operatorAddress, led.Address)
@@ -157,7 +157,7 @@ func TestClusterStatus(t *testing.T) {
 		require.Equal(t, cluster, led.Cluster)
 		require.True(t, led.Until.After(began.Add(leadTTL-time.Second)) && led.Until.Before(time.Now().Add(leadTTL)), "%s", led.Until)
 	})
-	t.Run("and who does not", func(t *testing.T) {
+	t.Run("a shard without a leader", func(t *testing.T) {
 		for id, state := range map[nstance.ShardID]string{
 			"released": "released", "silent": "silent", "broken": "unreadable", "restored": "missing", "records": "missing", "new": "new",
 		} {
@@ -221,7 +221,7 @@ func TestClusterStatusWritesNothing(t *testing.T) {
 	require.Equal(t, before, d.files())
 }
 
-func TestClusterStatusOfLittle(t *testing.T) {
+func TestClusterStatusOfIncompleteClusters(t *testing.T) {
 	t.Run("a storage that is none", func(t *testing.T) {
 		d := newDepot(t)
 		d.dir += "/nowhere"

@@ -242,7 +242,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 				require.True(t, strings.HasPrefix(r.out, "{") || strings.HasPrefix(r.out, "["), r.out)
 			}
 			require.Empty(t, s.changes())
-			if c.trait == changes { // else TestWhatDestroysAsks does it
+			if c.trait == changes { // else TestDestructiveCommandsAsk does it
 				r := s.try(path)
 				require.Zero(t, r.code, r.errors)
 				require.NotEmpty(t, s.changes(), "without --dry-run it does, or this test sees nothing")
@@ -251,7 +251,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 	}
 }
 
-func TestWhatDestroysAsks(t *testing.T) {
+func TestDestructiveCommandsAsk(t *testing.T) {
 	for path, c := range commands {
 		if c.trait != destroys || c.free != "" {
 			continue

@@ -111,7 +111,7 @@ func TestTop(t *testing.T) {
 	require.Equal(t, 2, newWorld(t).run("top", "--interval", "1ms").code)
 }
 
-func TestWhatIsPrinted(t *testing.T) {
+func TestOutput(t *testing.T) {
 	w := newWorld(t).populate()
 	for name, args := range map[string][]string{
 		"group-list":          {"group", "list"},
@@ -174,7 +174,7 @@ func TestFormsAgree(t *testing.T) {
 	}
 }
 
-func TestNothingToShow(t *testing.T) {
+func TestEmptyLists(t *testing.T) {
 	w := newWorld(t)
 	for _, args := range [][]string{{"group", "list"}, {"instance", "list"}, {"events"}, {"orphan", "list"}} {
 		r := w.run(args...)
@@ -274,7 +274,7 @@ func TestRemovals(t *testing.T) {
 }
 
 // A long story comes with its beginning, though an answer has only its end.
-func TestLongStory(t *testing.T) {
+func TestInstanceWithManyEvents(t *testing.T) {
 	w := newWorld(t).populate()
 	for range 1500 {
 		w.event(nstance.Event{Time: time.Now(), Type: nstance.EventCertificateRenewed, Tenant: "default", Group: "web", Instance: webA})

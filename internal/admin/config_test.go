@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestConfirmNamesWhatIsHeld(t *testing.T) {
+func TestConfirmNamesTheHeldConfiguration(t *testing.T) {
 	w := newWorld(t).populate()
 	for name, digest := range map[string]string{
 		"another one":          "fedcba9876543210",
@@ -28,7 +28,7 @@ func TestConfirmNamesWhatIsHeld(t *testing.T) {
 	require.NotContains(t, w.done(), "confirm", "nothing was asked for")
 }
 
-func TestRefreshMayBeRehearsed(t *testing.T) {
+func TestRefreshDryRun(t *testing.T) {
 	w := newWorld(t).populate()
 	r := w.run("config", "refresh", "--dry-run")
 	require.Zero(t, r.code, r.errors)
@@ -36,7 +36,7 @@ func TestRefreshMayBeRehearsed(t *testing.T) {
 	require.Equal(t, []string{"refresh dry=true"}, w.done())
 }
 
-func TestValidateSaysWhatIsWrong(t *testing.T) {
+func TestValidateNamesTheError(t *testing.T) {
 	r := newWorld(t).run("config", "validate", "testdata")
 	require.NotZero(t, r.code)
 	r = newWorld(t).run("config", "validate", "config_test.go")

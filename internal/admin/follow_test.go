@@ -170,7 +170,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-func TestFollowComesBack(t *testing.T) {
+func TestFollowReconnects(t *testing.T) {
 	w := newWorld(t).populate()
 	r := w.start(t, "events", "-f", "-o", "json")
 	w.watching(t)
@@ -262,7 +262,7 @@ func TestFollowRenewsWhenAsked(t *testing.T) {
 	require.NotEqual(t, old.Key, w.saved().Key)
 }
 
-func TestFollowGoesOnWhenItCannotRenew(t *testing.T) {
+func TestFollowContinuesAfterAFailedRenewal(t *testing.T) {
 	w := newWorld(t)
 	old := w.saved()
 	w.set(func() {

@@ -25,7 +25,7 @@ func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (sto
 }
 
 // No key is made in a store in which another could take its place.
-func TestNothingIsMadeInACarelessStore(t *testing.T) {
+func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
 	p, m := &program{stderr: &console{w: io.Discard}}, storage.NewMemory()
 	_, err := p.makeKeys(t.Context(), careless{m}, nil, true)
 	require.ErrorIs(t, err, nstance.Invalid)
@@ -37,7 +37,7 @@ func TestNothingIsMadeInACarelessStore(t *testing.T) {
 }
 
 // A lost answer leaves open which process made an object: it is read back.
-func TestWhatWasMadeIsKnownThoughTheAnswerIsLost(t *testing.T) {
+func TestLostAnswerToACreatedKey(t *testing.T) {
 	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
 	d, err := p.makeKeys(t.Context(), faulty, nil, false)

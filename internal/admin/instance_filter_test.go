@@ -50,7 +50,7 @@ func TestInstancesAreChosen(t *testing.T) {
 	}
 }
 
-func TestTheBeginningOfAnID(t *testing.T) {
+func TestPrefixOfAnID(t *testing.T) {
 	w := newWorld(t).populate()
 	r := w.run("instance", "get", string(dbA)[:6])
 	require.Zero(t, r.code, r.errors)

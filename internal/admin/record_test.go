@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-func TestRepairAsksForExactlyThat(t *testing.T) {
+func TestRecordRepairRequests(t *testing.T) {
 	w := newWorld(t)
 	require.Zero(t, w.run("record", "repair", "k", "--remove", "--yes").code)
 	require.Equal(t, []string{`repair k@7 "" remove=true dry=true`, `repair k@7 "" remove=true dry=false`}, w.done())

@@ -116,7 +116,7 @@ func TestSecretIsSealedWithTheFirstKey(t *testing.T) {
 }
 
 // Listing makes nothing, least of all a store.
-func TestSecretListOfNothing(t *testing.T) {
+func TestEmptySecretList(t *testing.T) {
 	d := newDepot(t)
 	d.dir += "/nowhere"
 	r := d.secret("", "list")

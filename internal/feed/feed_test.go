@@ -177,7 +177,7 @@ func TestWaitingSubscribersAreWoken(t *testing.T) {
 	})
 }
 
-func TestEndOfContextEndsQuietly(t *testing.T) {
+func TestEndOfContextIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTable(8)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -223,7 +223,7 @@ func TestSlowSubscriberIsDroppedAndNeverBlocks(t *testing.T) {
 	require.Equal(t, feed.Snapshot, take(t, o, seen, 1)[0].Kind, "it may come back")
 }
 
-func TestAsFarBehindAsTheBacklogIsStillInTime(t *testing.T) {
+func TestSubscriberAtTheEndOfTheBacklog(t *testing.T) {
 	o := newTable(4)
 	got := 0
 	for item, err := range o.feed.Subscribe(t.Context(), 0, o.view()) {
@@ -254,7 +254,7 @@ func TestWithoutSnapshotOnlyNewEvents(t *testing.T) {
 	}
 }
 
-func TestWhatTheSnapshotShowsIsNotRepeated(t *testing.T) {
+func TestSnapshotEventsAreNotRepeated(t *testing.T) {
 	o := newTable(8)
 	view := feed.View[change]{Snapshot: func() (iter.Seq[change], nstance.Seq) {
 		o.set("a", 1) // an event while the subscriber is on its way in
@@ -275,9 +275,9 @@ func TestWhatTheSnapshotShowsIsNotRepeated(t *testing.T) {
 	require.Equal(t, []change{{"a", 1}, {"a", 2}}, got)
 }
 
-// TestNoGapAndNothingTwice lets subscribers join, fall away and resume while the
+// TestNoEventIsLostOrRepeated lets subscribers join, fall away and resume while the
 // owner publishes, and compares what they rebuilt with what the owner holds.
-func TestNoGapAndNothingTwice(t *testing.T) {
+func TestNoEventIsLostOrRepeated(t *testing.T) {
 	o := newTable(256)
 	var wg sync.WaitGroup
 	final := make([]map[string]int, 4)
@@ -331,7 +331,7 @@ type turns struct{ taken int }
 func (l *turns) Take(context.Context) error { l.taken++; return nil }
 func (l *turns) Give()                      { l.taken-- }
 
-func TestTurnIsGivenBackWhereverASubscriberLeaves(t *testing.T) {
+func TestTurnIsReleasedWhenASubscriberLeaves(t *testing.T) {
 	o := newTable(10)
 	o.set("a", 1)
 	o.set("b", 2)

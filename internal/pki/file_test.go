@@ -100,7 +100,7 @@ func TestParseCertificatesRefuses(t *testing.T) {
 	}
 }
 
-func TestLoadTellsAbsentFromBroken(t *testing.T) {
+func TestLoadDistinguishesAbsentFromBroken(t *testing.T) {
 	dir := t.TempDir()
 	absent, broken, huge := filepath.Join(dir, "absent"), filepath.Join(dir, "broken"), filepath.Join(dir, "huge")
 	require.NoError(t, os.WriteFile(broken, []byte("x"), 0o600))

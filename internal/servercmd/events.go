@@ -72,8 +72,8 @@ func (e *events) close() {
 	}
 }
 
-// tether returns a context that ends when in does, or ctx. Whoever holds the
-// other end of in need do nothing for that but end, in whatever way.
+// tether returns a context that ends when in does, or ctx. The
+// process at the other end of in only has to end, in any way.
 func tether(ctx context.Context, in io.Reader) context.Context {
 	tied, cut := context.WithCancelCause(ctx)
 	go func() { // reads until the process ends: nothing can interrupt it

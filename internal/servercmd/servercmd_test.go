@@ -39,7 +39,7 @@ func TestMain_help(t *testing.T) {
 	}
 }
 
-func TestWhereThingsAre(t *testing.T) {
+func TestPaths(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("too short"), 0o600))
 	for _, tt := range []struct {
@@ -92,7 +92,7 @@ func TestAddresses(t *testing.T) {
 		{[]string{"--bind", "peers=:1"}, `--bind: there is no port "peers" (use agent, http, operator, peer, registration)`},
 		{[]string{"--advertise", "http=a:1"}, `--advertise: there is no port "http" (use agent, operator, peer, registration)`},
 		{[]string{"--bind", "http=127.0.0.1:0,peer=8991"}, `--bind peer: "8991" is not an address`},
-		{[]string{"--advertise", "peer=:8991"}, `--advertise peer: nobody can connect to ":8991"`},
+		{[]string{"--advertise", "peer=:8991"}, `--advertise peer: no peer can connect to ":8991"`},
 		{[]string{"--host", "a b"}, `--host: "a b" is neither`},
 	} {
 		args := append([]string{"run", "--config", conf, "--data", t.TempDir(), "--key-provider", "none"}, tt.flags...)

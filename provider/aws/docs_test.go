@@ -161,8 +161,8 @@ func TestPolicySuffices(t *testing.T) {
 	})
 }
 
-// TestPolicyIsLeast checks that each action is needed for what the document says.
-func TestPolicyIsLeast(t *testing.T) {
+// TestPolicyIsMinimal checks that each action is needed for what the document says.
+func TestPolicyIsMinimal(t *testing.T) {
 	all := policy(t)
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(needs)))
 	for _, action := range all {

@@ -139,8 +139,8 @@ func TestSpecs(t *testing.T) {
 	require.Empty(t, w.faults.Calls())
 }
 
-// TestArgsArrive checks that each argument is sent, and in EC2's form.
-func TestArgsArrive(t *testing.T) {
+// TestArgumentsAreUsed checks that each argument is sent, and in EC2's form.
+func TestArgumentsAreUsed(t *testing.T) {
 	w := newWorld(t, nil)
 	p, calls := w.recorded()
 	send := func(args string) {

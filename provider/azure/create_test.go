@@ -100,8 +100,8 @@ func TestNeverMadeAgain(t *testing.T) {
 	require.Equal(t, 1, cloud.Faults.Calls()[putVM])
 }
 
-// TestWhatIsSent looks at the machine through the API.
-func TestWhatIsSent(t *testing.T) {
+// TestRequestBody looks at the machine through the API.
+func TestRequestBody(t *testing.T) {
 	_, server := serve(t, nil)
 	p, err := azure.New(options(t, server))
 	require.NoError(t, err)

@@ -204,9 +204,9 @@ func TestRoleSuffices(t *testing.T) {
 	conform(t, func() *gce.Options { return permitted(permissions) })
 }
 
-// TestRoleIsLeast checks that each permission is needed for what the document
+// TestRoleIsMinimal checks that each permission is needed for what the document
 // says.
-func TestRoleIsLeast(t *testing.T) {
+func TestRoleIsMinimal(t *testing.T) {
 	all := role(t)
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(needs)))
 	for _, permission := range all {

@@ -97,7 +97,7 @@ func (p *Provider) list(ctx context.Context, owner nstance.Owner, yield func(nst
 	}, func(page []*computepb.Instance) bool {
 		for _, i := range page {
 			if i.GetLabels()[labelID] != i.GetName() {
-				continue // a copy of one of our machines that someone made: its labels were copied, its name was not
+				continue // a manual copy of one of our machines: its labels were copied, its name was not
 			}
 			m := p.machine(i)
 			if m.Status.Dead() && m.Market == nstance.Spot {

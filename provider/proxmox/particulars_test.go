@@ -152,9 +152,9 @@ func TestReusedVMID(t *testing.T) {
 	require.Equal(t, "database", b.cloud.Config(vmidOf(t, m))["name"])
 }
 
-// TestCopyIsNotOurs: one of our machines is cloned by hand. The copy has
+// TestForeignCopy: one of our machines is cloned by hand. The copy has
 // its notes and tags.
-func TestCopyIsNotOurs(t *testing.T) {
+func TestForeignCopy(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.spec()
 	m := b.create(s)
@@ -227,7 +227,7 @@ func TestLostVisibility(t *testing.T) {
 	}
 }
 
-func TestOutageIsNoAbsence(t *testing.T) {
+func TestOutageIsNotAbsence(t *testing.T) {
 	for _, status := range []int{404, 429, 502, 503, 595, 596} {
 		b := newBench(t, nil)
 		m := b.create(b.spec())

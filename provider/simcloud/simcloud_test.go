@@ -65,9 +65,9 @@ func spec(t testing.TB, market nstance.MarketType) nstance.MachineSpec {
 	return nstance.MachineSpec{ID: id, Owner: owner, CreatedAt: now, Market: market, InstanceType: "m1", Token: string(id)}
 }
 
-// TestLateBesideItsCaller: an effect that comes after the answer is none of the
+// TestLateEffectAfterTheAnswer: an effect that comes after the answer is none of the
 // caller's business. The race detector looks on.
-func TestLateBesideItsCaller(t *testing.T) {
+func TestLateEffectAfterTheAnswer(t *testing.T) {
 	started := make(chan struct{})
 	c := simcloud.New(&simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { close(started) }})
 	defer c.Close()

@@ -160,7 +160,7 @@ func TestBadInput(t *testing.T) {
 		{"an address that cannot move", shard(`"leader_address": "10.0.0.100"`),
 			`shard.leader_address: c:4:19: provider local has no addresses that move (leave it out, and give clients the addresses of all servers)`},
 		{"nothing to connect to", shard(`"advertise": {"agent": ":8994"}`),
-			`shard.advertise.agent: c:4:24: nobody can connect to ":8994" (name a host and a port)`},
+			`shard.advertise.agent: c:4:24: no peer can connect to ":8994" (name a host and a port)`},
 		{"a price in words", group(`"market": {"type": "spot", "max_price": "cheap"}`),
 			`groups.default.web.market.max_price: c:6:102: "cheap" is not a price (write a positive decimal such as "0.05")`},
 		{"a surge in words", group(`"rollout": {"max_surge": "all"}`),

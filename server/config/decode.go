@@ -309,7 +309,7 @@ func (d *decoder) count(path string, v *hujson.Value) nstance.Count {
 	return c
 }
 
-// object keeps an object for whoever understands it, in its canonical spelling.
+// object keeps an object for the provider, in its canonical spelling.
 func (d *decoder) object(path string, v *hujson.Value, tag reflect.StructTag) json.RawMessage {
 	if !d.wants(path, v, "an object", '{') {
 		return nil

@@ -102,7 +102,7 @@ const StoreSecrets SecretSource = "store:"
 // secretSchemes are those of the sources that there are.
 var secretSchemes = []string{"store", "env", "file", "awssecretsmanager", "awsparamstore", "gcpsecretmanager", "azurekeyvault"}
 
-// SecretSource is the URL of a source of secrets. Whoever opens it checks the
+// SecretSource is the URL of a source of secrets. Opening it checks the
 // rest of it.
 type SecretSource string
 

@@ -25,7 +25,7 @@ func files(certificates, files, more string) string {
 }`, certificates, files, more)
 }
 
-func TestFilesArrive(t *testing.T) {
+func TestFilesAreDelivered(t *testing.T) {
 	c, err := config.Parse("c", []byte(files(`"web": {"dns_names": ["{{.Vars.a}}"], "usages": ["client"], "addresses": false, "validity": "1h", "key": "tls"}`, `
 		"app/app.env": {"kind": "env", "env": {"A": "{{.Vars.a}}", "EMPTY": ""}, "mode": "0600"},
 		"app/app.json": {"kind": "json", "json": {"b": 1.0, "a": ["{{.Instance.ID}}"]}},
@@ -105,16 +105,16 @@ func TestBadFiles(t *testing.T) {
 		"an unknown part":          {certificates: `"web": {}`, files: `"a": {"kind": "certificate", "certificate": "web", "part": "key"}`, want: `unknown word "key"`},
 		"two certificates, one key": {certificates: `"web": {"key": "k"}, "k": {}`, files: `"a": {"kind": "certificate", "certificate": "web"}, "b": {"kind": "certificate", "certificate": "k"}`,
 			want: `certificates "k" and "web" have the same key (give each certificate a key of its own)`},
-		"a short life":        {certificates: `"web": {"validity": "1m"}`, want: `certificates.web.validity: c:3:38: "1m" is too short (use at least 10m)`},
-		"an unknown usage":    {certificates: `"web": {"usages": ["servr"]}`, want: `certificates.web.usages[0]: c:3:37: unknown word "servr" (did you mean "server"?)`},
-		"a claimed name":      {certificates: `"web": {"dns_names": ["a", "{{.Instance.FQDN}}"]}`, want: `certificates.web.dns_names[1]: c:3:45: uses .Instance.FQDN, which the machine claims: it could have a certificate for any name (use .Instance.ID, or set dns_suffix`},
-		"a claimed holder":    {certificates: `"web": {"common_name": "{{with .Instance}}{{.Hostname}}{{end}}"}`, want: `certificates.web.common_name: c:3:41: uses .Instance.Hostname`},
-		"no domain":           {certificates: `"web": {"dns_suffix": ".example.com"}`, want: `certificates.web.dns_suffix: c:3:40: ".example.com" is not a domain`},
-		"a broken name":       {certificates: `"web": {"common_name": "{{"}`, want: `certificates.web.common_name: c:3:41: template line 1:`},
-		"a broken DNS name":   {certificates: `"web": {"dns_names": ["a", "{{"]}`, want: `certificates.web.dns_names[1]: c:3:45: template line 1:`},
-		"a command of nobody": {more: `, "post_apply": ["x"]`, want: `templates.web.post_apply: c:6:18: means nothing without files (remove it, or add files)`},
-		"an empty command":    {files: `"a": {"kind": "string", "content": ""}`, more: `, "post_apply": [""]`, want: `post_apply[0]: c:6:19: is empty`},
-		"too many":            {files: many.String(), want: `has 257 files, more than 256`},
+		"a short life":            {certificates: `"web": {"validity": "1m"}`, want: `certificates.web.validity: c:3:38: "1m" is too short (use at least 10m)`},
+		"an unknown usage":        {certificates: `"web": {"usages": ["servr"]}`, want: `certificates.web.usages[0]: c:3:37: unknown word "servr" (did you mean "server"?)`},
+		"a claimed name":          {certificates: `"web": {"dns_names": ["a", "{{.Instance.FQDN}}"]}`, want: `certificates.web.dns_names[1]: c:3:45: uses .Instance.FQDN, which the machine claims: it could have a certificate for any name (use .Instance.ID, or set dns_suffix`},
+		"a claimed holder":        {certificates: `"web": {"common_name": "{{with .Instance}}{{.Hostname}}{{end}}"}`, want: `certificates.web.common_name: c:3:41: uses .Instance.Hostname`},
+		"no domain":               {certificates: `"web": {"dns_suffix": ".example.com"}`, want: `certificates.web.dns_suffix: c:3:40: ".example.com" is not a domain`},
+		"a broken name":           {certificates: `"web": {"common_name": "{{"}`, want: `certificates.web.common_name: c:3:41: template line 1:`},
+		"a broken DNS name":       {certificates: `"web": {"dns_names": ["a", "{{"]}`, want: `certificates.web.dns_names[1]: c:3:45: template line 1:`},
+		"a command without files": {more: `, "post_apply": ["x"]`, want: `templates.web.post_apply: c:6:18: means nothing without files (remove it, or add files)`},
+		"an empty command":        {files: `"a": {"kind": "string", "content": ""}`, more: `, "post_apply": [""]`, want: `post_apply[0]: c:6:19: is empty`},
+		"too many":                {files: many.String(), want: `has 257 files, more than 256`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse("c", []byte(files(c.certificates, c.files, c.more)), kinds...)

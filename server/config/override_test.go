@@ -25,7 +25,7 @@ func everything() config.Override {
 	}
 }
 
-func TestEverythingIsEverything(t *testing.T) {
+func TestOverrideHasEveryField(t *testing.T) {
 	all := reflect.ValueOf(everything())
 	for i := range all.NumField() {
 		if name := all.Type().Field(i).Name; name != "InstanceType" { // InstanceTypes says the same, and more

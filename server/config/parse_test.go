@@ -90,7 +90,7 @@ func TestDefaults(t *testing.T) {
 	}}, c.Groups())
 }
 
-func TestEverySettingArrives(t *testing.T) {
+func TestEverySettingIsUsed(t *testing.T) {
 	c := full(t)
 	require.Equal(t, nstance.ClusterID("prod"), c.Cluster.ID)
 	require.Equal(t, config.Shard{

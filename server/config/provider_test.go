@@ -126,7 +126,7 @@ func TestProviderDefaults(t *testing.T) {
 }
 
 // A template without members may be completed by requests.
-func TestProviderPassesOverWhatRequestsComplete(t *testing.T) {
+func TestIncompleteTemplatesWithoutMembers(t *testing.T) {
 	const incomplete = `, "args": {"serial": "{{.Vars.serial}}"}`
 	_, err := config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}},
 		"templates": {"web": {"kind": "web", "arch": "amd64"`+incomplete+`}}}`), rack)

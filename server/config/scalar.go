@@ -34,7 +34,7 @@ type DialAddr string
 func (a DialAddr) Validate(field string) error {
 	host, port, err := split(field, string(a))
 	if err == nil && (host == "" || port == 0) {
-		return nstance.FieldError(field, "name a host and a port", "nobody can connect to %q", clip.Quote(string(a)))
+		return nstance.FieldError(field, "name a host and a port", "no peer can connect to %q", clip.Quote(string(a)))
 	}
 	return err
 }

@@ -117,7 +117,7 @@ func (c *Config) balancerNames() []BalancerName { return slices.Sorted(maps.Keys
 
 func sortedKeys(m map[string]any) []string { return slices.Sorted(maps.Keys(m)) }
 
-// An Allowance is what somebody may name through the API. The zero Allowance is
+// An Allowance is what a tenant may name through the API. The zero Allowance is
 // everything.
 type Allowance struct {
 	tenant *Tenant // nil: everything

@@ -47,7 +47,7 @@ type site struct {
 	shared              bool     // the servers are processes of their own
 }
 
-// anyPort is where nobody but the servers themselves need know the port.
+// anyPort is for ports that only the servers themselves need to know.
 const anyPort = "127.0.0.1:0"
 
 // alone is the site of the only server, which finds free ports by itself.

@@ -29,7 +29,7 @@ type depot struct {
 const keyVariable = "NSTANCE_SECRET_KEY"
 
 // openDepot opens what Options.Storage names, or the home's own directory.
-// Elsewhere it takes a folder that nobody has used before, and private keys are
+// Elsewhere it takes a folder that was never used before, and private keys are
 // sealed.
 func openDepot(ctx context.Context, o *Options, h *home) (*depot, error) {
 	d, err := openStore(ctx, o, h)
@@ -80,7 +80,7 @@ func within(rawURL, folder string) (string, error) {
 // sweepLimit is how long emptying a store may take.
 const sweepLimit = time.Minute
 
-// close removes what was stored elsewhere. Nobody may write any more.
+// close removes what was stored elsewhere. All writers must have ended.
 func (d *depot) close() error {
 	if !d.foreign {
 		return nil

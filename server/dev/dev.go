@@ -98,7 +98,7 @@ func (w *shard) perform(ctx context.Context, out *output) error {
 	var unread error
 	wg.Go(func() {
 		if unread = w.story.print(reading, w.printer(out)); unread != nil {
-			cancel(unread) // nobody reads: no reason to go on
+			cancel(unread) // there is no reader: no reason to continue
 		}
 	})
 	if w.o.Scenario == "" {

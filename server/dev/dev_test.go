@@ -152,7 +152,7 @@ type blocked struct{}
 
 func (blocked) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-func TestNobodyReads(t *testing.T) {
+func TestBrokenOutput(t *testing.T) {
 	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Interrupt, Instances: 1, JSON: true, Out: blocked{}, HTTP: "127.0.0.1:0"})
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "broken pipe")

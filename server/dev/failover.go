@@ -148,7 +148,7 @@ func (p *play) takeOver(ctx context.Context) error {
 	const often = 5 * time.Millisecond
 	err := p.every(ctx, often, "takeover", func(ctx context.Context) error {
 		if !reaches(ctx, p.http, "/readyz") {
-			return nstance.Errorf(nstance.Unavailable, "nobody leads")
+			return nstance.Errorf(nstance.Unavailable, "no server leads")
 		}
 		return nil
 	})

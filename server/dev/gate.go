@@ -52,7 +52,7 @@ func (g gated) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Ma
 	g.hold(work, +1)
 	defer g.hold(work, -1)
 	<-ctx.Done()
-	return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "nobody has answered: %w", ctx.Err())
+	return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "no answer: %w", ctx.Err())
 }
 
 // maxRequest is the longest request of a cloud's API that is looked into, in

@@ -21,7 +21,7 @@ type home struct {
 	machines  *os.File // what machines print
 }
 
-// openHome opens dir, or makes a temporary one. Nobody else can open it until
+// openHome opens dir, or makes a temporary one. No other process can open it until
 // it is closed, or its process has ended.
 func openHome(dir string) (*home, error) {
 	h := &home{dir: dir, temporary: dir == ""}
@@ -157,7 +157,7 @@ func (h *home) close() error {
 // ports is how many ports are tried from the one asked for.
 const ports = 100
 
-// free returns addr, or the same with the next port that nobody listens on.
+// free returns addr, or the same with the next free port.
 func free(ctx context.Context, addr string) (string, error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {

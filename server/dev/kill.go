@@ -147,7 +147,7 @@ func (p *play) anyMachine(ctx context.Context, rng *rand.Rand) (nstance.Instance
 }
 
 // bustle keeps the group busy until ctx ends: its size changes, members are
-// taken back, the template changes. What nobody does because nobody leads is
+// taken back, the template changes. What fails because no server leads is
 // left undone.
 func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
 	for sleep.For(ctx, 100*time.Millisecond+time.Duration(rng.Int64N(int64(time.Second)))) {

@@ -153,7 +153,7 @@ func (s *process) stop() {
 	}
 }
 
-// watch waits until the process has ended, and calls end if nobody wanted that.
+// watch waits until the process has ended, and calls end if that was not requested.
 func (l *life) watch(name string, end context.CancelCauseFunc) {
 	l.err = l.cmd.Wait()
 	close(l.ended)

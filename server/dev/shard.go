@@ -171,7 +171,7 @@ func (w *shard) close() error {
 	return errors.Join(w.cloud.close(), w.depot.close())
 }
 
-// status fetches what the status page shows, as anybody would.
+// status fetches the status page over HTTP.
 func (w *shard) status(ctx context.Context) (web.Status, error) {
 	var s web.Status
 	body, err := ask(ctx, w.http, "/status.json")

@@ -19,7 +19,7 @@ type story struct {
 
 	mu      sync.Mutex
 	events  history
-	forget  bool          // nobody waits for anything: what is printed may go
+	forget  bool          // there is no stage to wait for: printed events may be dropped
 	lost    int           // events that there was no room for
 	changed chan struct{} // closed, and replaced, when something above changes
 }

@@ -100,7 +100,7 @@ func TestRendering(t *testing.T) {
 		"without anything":         {file: nstance.File{Kind: "string"}, want: ""},
 		"a missing variable":       {file: nstance.File{Kind: "string", Content: "{{.Vars.b}}"}, error: `no entry for key "b"`},
 		"a nonce":                  {file: nstance.File{Kind: "string", Content: "{{.Nonce}}"}, error: "Nonce"},
-		"a function of nobody":     {file: nstance.File{Kind: "string", Content: "{{nope}}"}, error: "cannot be parsed"},
+		"an unknown function":      {file: nstance.File{Kind: "string", Content: "{{nope}}"}, error: "cannot be parsed"},
 		"a string without end":     {file: nstance.File{Kind: "string", Content: `{{range 2000}}{{printf "%200d%200d%200d" 1 2 3}}{{end}}`}, error: "more than 1 MiB"},
 		"json":                     {file: nstance.File{Kind: "json", JSON: json.RawMessage(`{"b":1.50,"a":["{{.Vars.q}}",{"c":null}],"html":"<&>"}`)}, want: "{\n  \"a\": [\n    \"it's \\\"$5\\\"\",\n    {\n      \"c\": null\n    }\n  ],\n  \"b\": 1.50,\n  \"html\": \"<&>\"\n}\n"},
 		"no json":                  {file: nstance.File{Kind: "json"}, want: "{}\n"},
@@ -291,7 +291,7 @@ func TestCertificates(t *testing.T) {
 		"it is no certificate": func(_ *nstance.Definition, _ *files.Machine, held map[string]files.Key, _ *time.Time) {
 			held["k"] = files.Key{Public: public, Certificate: []byte("x")}
 		},
-		"somebody else signed it": func(_ *nstance.Definition, _ *files.Machine, held map[string]files.Key, _ *time.Time) {
+		"another authority signed it": func(_ *nstance.Definition, _ *files.Machine, held map[string]files.Key, _ *time.Time) {
 			set := kit.Set(t.Context(), machine("web1"), map[string]files.Key{"k": {Public: public}}, newCA(t), now)
 			held["k"] = files.Key{Public: public, Certificate: set.Held()["k"]}
 		},

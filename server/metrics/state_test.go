@@ -29,7 +29,7 @@ func page(m *metrics.Metrics, names ...string) (out []string) {
 	return out
 }
 
-func TestStateIsShownWhole(t *testing.T) {
+func TestAllStateIsExported(t *testing.T) {
 	hold := func(kind string) reconcile.HoldView { return reconcile.HoldView{Hold: plan.Hold{Kind: kind}} }
 	s := metrics.State{
 		Cluster: "c1", Shard: "s1", Version: "v", Leading: true, Epoch: 7, LeaseAge: 1500 * time.Millisecond, Agents: 3,

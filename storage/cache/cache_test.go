@@ -173,7 +173,7 @@ func TestRun(t *testing.T) {
 		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{After: 100})))
 		require.Zero(t, c.Dropped())
 	})
-	t.Run("who reads sees what was queued before", func(t *testing.T) {
+	t.Run("a read returns all events queued before it", func(t *testing.T) {
 		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

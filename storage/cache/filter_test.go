@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
-func TestFilterByWhoIsConcerned(t *testing.T) {
+func TestFilterByTenantGroupAndInstance(t *testing.T) {
 	c := open(t, newPath(t), nil)
 	say := func(reason string, id, replaces nstance.InstanceID, notice string) {
 		e := event(reason)

@@ -100,7 +100,7 @@ func TestFullAndRunning(t *testing.T) {
 	require.Len(t, events(t, c, cache.Filter{Limit: 1000}), 31, "nothing is lost")
 }
 
-func TestSpoiltWhileOpen(t *testing.T) {
+func TestDamagedWhileOpen(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		spoil func(t *testing.T, path string)

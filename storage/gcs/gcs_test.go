@@ -131,7 +131,7 @@ func TestConditionsGoOut(t *testing.T) {
 	require.Equal(t, "p/instance/b", list.Get("startOffset"))
 }
 
-func TestVersionsThatAreNone(t *testing.T) {
+func TestInvalidVersions(t *testing.T) {
 	srv, s := open(t, accept)
 	for _, v := range []storage.Version{"", "0", "-1", "1x", "01", "*", "\n"} {
 		_, err := s.PutIfMatch(t.Context(), "a", []byte("2"), v)

@@ -282,7 +282,7 @@ func TestMissingLease(t *testing.T) {
 	})
 }
 
-func TestStandbyGoesFirst(t *testing.T) {
+func TestStandbyTakesTheLeaseFirst(t *testing.T) {
 	again := func(standby func() bool) func(*testing.T) time.Duration {
 		return func(t *testing.T) time.Duration {
 			l := candidate(t, prepared(t), lease.Options{Standby: standby})

@@ -155,9 +155,9 @@ func TestRecordsThrottled(t *testing.T) {
 	require.Empty(t, s.stands(t))
 }
 
-// Whoever writes through a proxy that loses answers meets another who writes
+// A writer behind a proxy that loses answers competes with another that writes
 // in between.
-func TestRecordsMeetAnother(t *testing.T) {
+func TestRecordsOfAnotherWriter(t *testing.T) {
 	s := newStage(t)
 	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
 	rec, err := mine.Create(t.Context(), instance(t))

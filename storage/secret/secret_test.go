@@ -122,7 +122,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-func TestPlainIsOnlyForPlain(t *testing.T) {
+func TestPlainOpensOnlyPlain(t *testing.T) {
 	plain := secret.Plain()
 	require.False(t, plain.Encrypts())
 	data, err := plain.Seal("a", []byte("open"))

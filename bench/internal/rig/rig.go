@@ -78,7 +78,7 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 	r.Cloud = simcloud.New(&simcloud.Options{OnStart: func(_ nstance.Machine, spec nstance.MachineSpec) {
 		select {
 		case started <- spec:
-		default: // nobody reads any more
+		default: // there is no reader any more
 		}
 	}})
 	var p nstance.Provider = r.Cloud

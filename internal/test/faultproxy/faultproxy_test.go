@@ -99,7 +99,7 @@ func TestStaleRepeatsItsFirstAnswer(t *testing.T) {
 	require.EqualValues(t, 2, back.n.Load())
 }
 
-func TestWhichRequests(t *testing.T) {
+func TestMatchingRequests(t *testing.T) {
 	_, p, do := setUp(t)
 	p.Inject(faultproxy.Fault{
 		Mode: faultproxy.Refuse, Status: 503, Skip: 1, Times: 2,

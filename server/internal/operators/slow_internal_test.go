@@ -64,7 +64,7 @@ type closing struct {
 func (c closing) Close() error { close(c.closed); return nil }
 
 func TestWatcherThatDoesNotRead(t *testing.T) {
-	t.Run("is dropped, and holds nobody up", func(t *testing.T) {
+	t.Run("is dropped, and delays no other", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tm, d, elector := quietTerm(t)
 			ended := make(chan error, 1)

@@ -342,7 +342,7 @@ func TestNewMachineIsNotVisible(t *testing.T) {
 	require.Len(t, r.Machines(), 1)
 }
 
-func TestTagsOnlyWhenAskedFor(t *testing.T) {
+func TestTagsOnRequest(t *testing.T) {
 	r := newRig(t, &cloud.Options{NoTagsUnasked: true})
 	token := func(in *ec2.RunInstancesInput) { in.ClientToken = aws.String("t") }
 	id := *r.mustLaunch(token).InstanceId

@@ -88,7 +88,7 @@ func TestMachinesInZones(t *testing.T) {
 		"without a zone, where there is capacity")
 }
 
-func TestMachinesByTheDozen(t *testing.T) {
+func TestManyMachines(t *testing.T) {
 	capacity := &testcloud.Capacity{}
 	capacity.Set(testcloud.Shape{Type: "m5.large", Zone: "us-east-1a"}, 5)
 	r := newRig(t, &cloud.Options{Capacity: capacity})

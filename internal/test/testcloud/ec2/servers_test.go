@@ -133,7 +133,7 @@ func TestServersCommandLine(t *testing.T) {
 	require.Len(t, c.Machines(), 12)
 }
 
-func TestServersModelComplains(t *testing.T) {
+func TestModelRefusesInvalidRequests(t *testing.T) {
 	const answer = `<RunInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><colour>red</colour></RunInstancesResponse>`
 	for request, complaint := range map[string]string{
 		"MaxCount=1&MinCount=1":            "RunInstances: the model has no member colour",
