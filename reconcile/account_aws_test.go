@@ -18,7 +18,7 @@ import (
 
 var otherCredential = ec2.Credential{AccessKeyID: "AKIAI44QH8DHBEXAMPLE", SecretAccessKey: "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"}
 
-// twoAccounts is an AWS endpoint that serves two accounts. Stories see the first.
+// twoAccounts is an AWS endpoint that serves two accounts. Tests read the first.
 type twoAccounts struct {
 	*ec2.Cloud
 	other *ec2.Cloud
@@ -40,7 +40,7 @@ func TestServersOtherAccount(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		other := ec2.New(&ec2.Options{Account: "210987654321", Credentials: []ec2.Credential{otherCredential}})
 		var reopen func(ec2.Credential) nstance.Provider
-		onTheWire(func(h testcloud.Hypervisor) *site {
+		overHTTP(func(h testcloud.Hypervisor) *site {
 			s := ec2Site(h)
 			s.cloud = twoAccounts{s.cloud.(*ec2.Cloud), other}
 			s.provider = func(url string, client *http.Client) nstance.Provider {
@@ -49,30 +49,30 @@ func TestServersOtherAccount(t *testing.T) {
 			}
 			return s
 		})(w)
-		o := w.outside.(*wired)
-		w.wrap = func(to *office) { to.provider = o }
+		o := w.outside.(*wireCloud)
+		w.wrap = func(to *leaderEnv) { to.provider = o }
 		defer w.close()
-		w.lead(wanted(3))
-		w.passes(5 * time.Minute)
-		w.agrees(3)
+		w.startLeader(webGroup(3))
+		w.advance(5 * time.Minute)
+		w.requireMembers(3)
 		before := w.outside.Machines()
 
-		w.depose()
+		w.stopLeader()
 		o.provider = reopen(otherCredential)
-		w.lead(wanted(3))
-		w.passes(time.Hour)
+		w.startLeader(webGroup(3))
+		w.advance(time.Hour)
 		require.Empty(t, other.Machines(), "nothing is created in the other account")
 		require.ElementsMatch(t, before, w.outside.Machines())
 		require.Zero(t, w.count(nstance.EventMachineGone, ""))
 
-		w.depose()
-		require.ErrorContains(t, w.ended, "shard.provider: ")
-		require.ErrorContains(t, w.ended, "210987654321/us-east-1")
-		require.ErrorContains(t, w.ended, "123456789012/us-east-1")
+		w.stopLeader()
+		require.ErrorContains(t, w.runError, "shard.provider: ")
+		require.ErrorContains(t, w.runError, "210987654321/us-east-1")
+		require.ErrorContains(t, w.runError, "123456789012/us-east-1")
 		o.provider = reopen(ec2.DefaultCredential)
-		w.lead(wanted(3))
-		w.passes(time.Hour)
-		w.agrees(3)
-		require.ElementsMatch(t, before, w.outside.Machines(), "with the former credentials it goes on as before")
+		w.startLeader(webGroup(3))
+		w.advance(time.Hour)
+		w.requireMembers(3)
+		require.ElementsMatch(t, before, w.outside.Machines(), "with the original credentials it continues")
 	})
 }

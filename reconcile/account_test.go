@@ -22,62 +22,62 @@ type account struct {
 
 func (a *account) Account(context.Context) (string, error) { return a.name, a.err }
 
-func inAccounts(t *testing.T, test func(w *world, a *account)) {
+func withAccount(t *testing.T, test func(w *world, a *account)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		a := &account{Provider: w.cloud, name: "one"}
-		w.wrap = func(o *office) { o.provider = a }
+		w.wrap = func(o *leaderEnv) { o.provider = a }
 		test(w, a)
 	})
 }
 
-// TestUnknownAccount: while the account cannot be read, nothing is done, and that
-// is shown.
+// TestUnknownAccount: while the account cannot be read, nothing is created and the
+// reason is shown.
 func TestUnknownAccount(t *testing.T) {
-	inAccounts(t, func(w *world, a *account) {
+	withAccount(t, func(w *world, a *account) {
 		a.err = nstance.Errorf(nstance.Denied, "no credentials")
-		w.lead(wanted(2))
-		w.passes(time.Hour)
+		w.startLeader(webGroup(2))
+		w.advance(time.Hour)
 		require.Empty(w.t, w.cloud.Machines())
-		require.Contains(w.t, w.attention(reconcile.AttentionLoading)[0].Why, "no credentials")
-		w.depose()
-		require.NoError(w.t, w.ended)
+		require.Contains(w.t, w.attentionFor(reconcile.AttentionLoading)[0].Why, "no credentials")
+		w.stopLeader()
+		require.NoError(w.t, w.runError)
 
 		a.err = nil
-		w.lead(wanted(2))
-		w.passes(5 * time.Minute)
-		w.agrees(2)
+		w.startLeader(webGroup(2))
+		w.advance(5 * time.Minute)
+		w.requireMembers(2)
 	})
 }
 
-// TestEmptyShardChangesAccount: what has no machines loses none.
+// TestEmptyShardChangesAccount: a shard without machines may move to another account.
 func TestEmptyShardChangesAccount(t *testing.T) {
-	inAccounts(t, func(w *world, a *account) {
-		w.lead(wanted(1))
-		w.passes(5 * time.Minute)
-		w.agrees(1)
-		w.depose()
+	withAccount(t, func(w *world, a *account) {
+		w.startLeader(webGroup(1))
+		w.advance(5 * time.Minute)
+		w.requireMembers(1)
+		w.stopLeader()
 		a.name = "two"
-		w.lead(wanted(0))
-		w.passes(time.Minute)
-		w.depose()
-		require.ErrorIs(w.t, w.ended, nstance.Invalid)
+		w.startLeader(webGroup(0))
+		w.advance(time.Minute)
+		w.stopLeader()
+		require.ErrorIs(w.t, w.runError, nstance.Invalid)
 
 		a.name = "one"
-		w.lead(wanted(0))
-		w.passes(30 * time.Minute)
-		w.agrees(0)
-		w.depose()
+		w.startLeader(webGroup(0))
+		w.advance(30 * time.Minute)
+		w.requireMembers(0)
+		w.stopLeader()
 		a.name = "two"
-		w.lead(wanted(1))
-		w.passes(5 * time.Minute)
-		w.agrees(1)
-		w.depose()
+		w.startLeader(webGroup(1))
+		w.advance(5 * time.Minute)
+		w.requireMembers(1)
+		w.stopLeader()
 		a.name = "one"
-		w.lead(wanted(1))
-		w.passes(time.Minute)
-		w.depose()
-		require.ErrorContains(w.t, w.ended, "are in account two")
+		w.startLeader(webGroup(1))
+		w.advance(time.Minute)
+		w.stopLeader()
+		require.ErrorContains(w.t, w.runError, "are in account two")
 	})
 }

@@ -28,7 +28,7 @@ func (c *counting) take() calls {
 	return n
 }
 
-func (c *counting) note(key string, change func(*calls)) {
+func (c *counting) count(key string, change func(*calls)) {
 	if strings.HasPrefix(key, "instance/") {
 		c.mu.Lock()
 		change(&c.n)
@@ -37,21 +37,21 @@ func (c *counting) note(key string, change func(*calls)) {
 }
 
 func (c *counting) Get(ctx context.Context, key string) (storage.Object, error) {
-	c.note(key, func(n *calls) { n.gets++ })
+	c.count(key, func(n *calls) { n.gets++ })
 	return c.Store.Get(ctx, key)
 }
 
 func (c *counting) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
-	c.note(key, func(n *calls) { n.puts++ })
+	c.count(key, func(n *calls) { n.puts++ })
 	return c.Store.PutIfAbsent(ctx, key, data)
 }
 
 func (c *counting) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
-	c.note(key, func(n *calls) { n.puts++ })
+	c.count(key, func(n *calls) { n.puts++ })
 	return c.Store.PutIfMatch(ctx, key, data, v)
 }
 
 func (c *counting) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
-	c.note(key, func(n *calls) { n.deletes++ })
+	c.count(key, func(n *calls) { n.deletes++ })
 	return c.Store.DeleteIfMatch(ctx, key, v)
 }

@@ -19,9 +19,8 @@ import (
 	"github.com/nstance-go/nstance/provider/aws"
 )
 
-// ec2Site is AWS, in one of its moods: new machines are not visible at once,
-// answers lack tags that were not asked for, a listing begins with an empty
-// page.
+// ec2Site is AWS at its least convenient: new machines are invisible for a while,
+// answers lack tags that were not requested, a listing begins with an empty page.
 func ec2Site(h testcloud.Hypervisor) *site {
 	catalog := ec2.DefaultCatalog("us-east-1")
 	catalog.Subnets = []ec2.Subnet{{ID: "subnet-0123456789abcdef0", Zone: "us-east-1a", Prefix: netip.MustParsePrefix("10.0.0.0/20")}}
@@ -64,4 +63,4 @@ func openEC2(url string, client *http.Client, k ec2.Credential) nstance.Provider
 	return p
 }
 
-func TestServersCrashOnEC2(t *testing.T) { crashOnTheWire(t, ec2Site) }
+func TestServersCrashOnEC2(t *testing.T) { crashOverHTTP(t, ec2Site) }

@@ -26,8 +26,8 @@ const (
 	azurePool         = azureNetwork + "loadBalancers/front/backendAddressPools/front"
 )
 
-// armSite is Azure: a machine is an interface and a virtual machine, each an
-// operation that takes its time.
+// armSite is Azure: a machine is an interface and a virtual machine, each created by a
+// long-running operation.
 func armSite(h testcloud.Hypervisor) *site {
 	cloud := arm.New(&arm.Options{
 		Hypervisor: h, Subnets: map[string]int{azureSubnet: 251}, Pools: []string{azurePool}, PageSize: 2,
@@ -73,4 +73,4 @@ func (azureToken) GetToken(context.Context, policy.TokenRequestOptions) (azcore.
 	return azcore.AccessToken{Token: "any", ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-func TestServersCrashOnAzure(t *testing.T) { crashOnTheWire(t, armSite) }
+func TestServersCrashOnAzure(t *testing.T) { crashOverHTTP(t, armSite) }

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/provider/gcp"
 )
 
-// gceSite is Google Cloud: creates are accepted and fail later, deletes take
-// their time, pages of filtered lists may be empty.
+// gceSite is Google Cloud: creates are accepted and fail later, deletes are slow, pages
+// of filtered lists may be empty.
 func gceSite(h testcloud.Hypervisor) *site {
 	capacity := &testcloud.Capacity{}
 	cloud := gce.New(&gce.Options{
@@ -78,4 +78,4 @@ func (c gceCloud) Fail(handle string) error {
 	return c.Cloud.Fail(strings.Replace(handle, gceHandle, gcePath, 1))
 }
 
-func TestServersCrashOnGCE(t *testing.T) { crashOnTheWire(t, gceSite) }
+func TestServersCrashOnGCE(t *testing.T) { crashOverHTTP(t, gceSite) }

@@ -20,11 +20,11 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
 
-// numbers in paths: VMIDs, and what names tasks and images.
+// VMIDs, task names and image names in paths.
 var numbers = regexp.MustCompile(`/(\d+|UPID:[^/]*|[^/]*\.iso)(/|$)`)
 
-// proxmoxSite is Proxmox VE with clones that take longer than a create waits,
-// names that show only after the first disk, and late listings.
+// proxmoxSite is Proxmox VE with clones that take longer than a create waits, names that
+// appear only after the first disk, and stale listings.
 func proxmoxSite(token string) func(h testcloud.Hypervisor) *site {
 	return func(h testcloud.Hypervisor) *site {
 		const perMachine = 2 << 30
@@ -47,7 +47,7 @@ func proxmoxSite(token string) func(h testcloud.Hypervisor) *site {
 				s.Image, s.InstanceType, s.Market = "9000", "small", nstance.OnDemand
 			},
 			setCapacity: func(n int) { cloud.SetMemory("pve1", uint64(n)*perMachine) },
-			lacks:       []string{"reclaimed", "a drain", "load balancer"}, // no spot capacity, no load balancers
+			unsupported: []string{"reclaimed", "drain", "load balancer"}, // no spot capacity, no load balancers
 			operation: func(r *http.Request, _ []byte) (string, bool) {
 				path := strings.TrimPrefix(r.URL.Path, "/api2/json")
 				for numbers.MatchString(path) {
@@ -62,5 +62,5 @@ func proxmoxSite(token string) func(h testcloud.Hypervisor) *site {
 func TestServersCrashOnProxmox(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("root@pam!test=secret"), 0o600))
-	crashOnTheWire(t, proxmoxSite(token))
+	crashOverHTTP(t, proxmoxSite(token))
 }

@@ -17,172 +17,171 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A story is a piece of a group's life. It begins with a group at size whose
-// members are all ready, and every call of it is struck in turn.
+// A story is a scenario. It begins with a group at size whose members are all ready, and
+// every call in it is struck in turn.
 type story struct {
-	name  string
-	size  int // at the beginning
-	slow  bool
-	tell  func(c *crash)
-	end   int  // the group's size afterwards
-	extra int  // instances on demand afterwards
-	moody bool // a change of mind: which machines are made depends on when it is heard of
+	name            string
+	size            int // initial
+	slow            bool
+	run             func(c *crash)
+	end             int  // final size of the group
+	extra           int  // final instances on demand
+	timingDependent bool // the machines that are created depend on when the change arrives
 
-	differ    bool          // no leader can make the bytes that another one has made
-	snapshots time.Duration // into a term when one is taken; 0: none is
-	behind    string        // name of the load balancer that the group is behind; empty: none
+	ownUserData bool          // no two leaders render the same user data
+	snapshots   time.Duration // start of the first snapshot into a term; 0: none
+	balancer    string        // load balancer of the group; empty: none
 }
 
 // group is the group of the story, at a size.
 func (y story) group(size int) nstance.Group {
-	if y.behind == "" {
-		return wanted(size)
+	if y.balancer == "" {
+		return webGroup(size)
 	}
-	return balanced(size, y.behind)
+	return balancedGroup(size, y.balancer)
 }
 
 var stories = []story{
-	{name: "a group grows", size: 1, end: 2, tell: func(c *crash) { c.want(wanted(2)) }},
-	{name: "a group shrinks", size: 2, end: 1, tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
-		c.want(wanted(1))
+	{name: "group grows", size: 1, end: 2, run: func(c *crash) { c.setDesired(webGroup(2)) }},
+	{name: "group shrinks", size: 2, end: 1, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
+		c.setDesired(webGroup(1))
 	}},
-	{name: "a member is reclaimed", size: 2, end: 2, tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
+	{name: "member is reclaimed", size: 2, end: 2, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
 		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 2*time.Minute))
 	}},
-	{name: "a drain lasts until its deadline", size: 2, slow: true, end: 2, tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
+	{name: "drain lasts until its deadline", size: 2, slow: true, end: 2, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
 		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
 	}},
-	{name: "a rollout", size: 1, end: 1, tell: func(c *crash) {
-		next := wanted(1)
+	{name: "rollout", size: 1, end: 1, run: func(c *crash) {
+		next := webGroup(1)
 		next.Definition.UserData.Content = "v2"
-		c.want(next)
+		c.setDesired(next)
 	}},
-	{name: "a hand-over during a drain", size: 2, slow: true, snapshots: 5 * time.Second, end: 2, tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
+	{name: "handover during a drain", size: 2, slow: true, snapshots: 5 * time.Second, end: 2, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
 		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
-		c.w.passes(10 * time.Second)
+		c.w.advance(10 * time.Second)
 		c.handOver()
 	}},
-	{name: "a hand-over during a launch", size: 1, end: 2, tell: func(c *crash) {
-		c.want(wanted(2))
-		c.w.passes(10 * time.Millisecond) // the call is on its way
+	{name: "handover during a launch", size: 1, end: 2, run: func(c *crash) {
+		c.setDesired(webGroup(2))
+		c.w.advance(10 * time.Millisecond) // the call is in flight
 		c.handOver()
 	}},
-	{name: "a hand-over during a deletion", size: 2, end: 1, tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
-		c.want(wanted(1))
+	{name: "handover during a delete", size: 2, end: 1, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
+		c.setDesired(webGroup(1))
 		for c.w.count(nstance.EventDeleteRequested, "") == 0 && c.w.count(nstance.EventDeleted, "") == 0 {
-			c.w.passes(10 * time.Millisecond)
+			c.w.advance(10 * time.Millisecond)
 		}
 		c.handOver()
 	}},
-	{name: "a machine vanishes", size: 2, end: 2, tell: func(c *crash) {
+	{name: "machine vanishes", size: 2, end: 2, run: func(c *crash) {
 		lost := c.w.ready()[0]
-		c.keep(c.w.ready()[1])
+		c.protect(c.w.ready()[1])
 		require.NoError(c.w.t, c.w.outside.Kill(lost))
 		r, _ := c.w.leader()
 		r.Observe(nstance.Disconnected{ID: lost})
 	}},
-	{name: "a reclaim is withdrawn", size: 2, slow: true, end: 2, moody: true, tell: func(c *crash) {
+	{name: "reclaim is withdrawn", size: 2, slow: true, end: 2, timingDependent: true, run: func(c *crash) {
 		spared := c.w.ready()[0]
 		require.NoError(c.w.t, c.w.outside.Reclaim(spared, 10*time.Minute))
-		c.w.passes(10 * time.Second)
+		c.w.advance(10 * time.Second)
 		require.NoError(c.w.t, c.w.outside.Withdraw(spared))
 	}},
-	{name: "a size is taken back", size: 1, end: 1, moody: true, tell: func(c *crash) {
-		c.keep(c.w.ready()[0])
-		c.want(wanted(2))
-		c.w.passes(2 * time.Second)
-		c.want(wanted(1))
+	{name: "size change is reverted", size: 1, end: 1, timingDependent: true, run: func(c *crash) {
+		c.protect(c.w.ready()[0])
+		c.setDesired(webGroup(2))
+		c.w.advance(2 * time.Second)
+		c.setDesired(webGroup(1))
 	}},
-	{name: "a group grows behind a load balancer", size: 1, end: 2, behind: "front", tell: func(c *crash) { c.want(balanced(2, "front")) }},
-	{name: "a group shrinks behind a load balancer", size: 2, end: 1, behind: "front", tell: func(c *crash) {
-		c.keep(c.w.ready()[1])
-		c.want(balanced(1, "front"))
+	{name: "group grows behind a load balancer", size: 1, end: 2, balancer: "front", run: func(c *crash) { c.setDesired(balancedGroup(2, "front")) }},
+	{name: "group shrinks behind a load balancer", size: 2, end: 1, balancer: "front", run: func(c *crash) {
+		c.protect(c.w.ready()[1])
+		c.setDesired(balancedGroup(1, "front"))
 	}},
-	{name: "a hand-over while a load balancer is left", size: 2, slow: true, end: 2, behind: "front", tell: func(c *crash) {
+	{name: "handover while leaving a load balancer", size: 2, slow: true, end: 2, balancer: "front", run: func(c *crash) {
 		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 3*time.Minute))
-		c.w.passes(120 * time.Millisecond) // the call is on its way
+		c.w.advance(120 * time.Millisecond) // the call is in flight
 		c.handOver()
 	}},
-	{name: "the cloud is sold out for a while", size: 1, end: 2, tell: func(c *crash) {
+	{name: "sold out for a while", size: 1, end: 2, run: func(c *crash) {
 		c.w.outside.SetCapacity(1)
-		c.want(wanted(2))
-		c.w.passes(20 * time.Second)
+		c.setDesired(webGroup(2))
+		c.w.advance(20 * time.Second)
 		c.w.outside.SetCapacity(10)
 	}},
-	{name: "an instance is made on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
-		c.keep(c.w.ready()[0])
-		c.order()
+	{name: "instance on demand", size: 1, end: 1, extra: 1, run: func(c *crash) {
+		c.protect(c.w.ready()[0])
+		c.requestOnDemand()
 	}},
-	{name: "the cloud is sold out for an instance on demand", size: 1, end: 1, extra: 1, tell: func(c *crash) {
+	{name: "instance on demand, sold out for a while", size: 1, end: 1, extra: 1, run: func(c *crash) {
 		c.w.outside.SetCapacity(1)
-		c.order()
-		c.w.passes(20 * time.Second)
+		c.requestOnDemand()
+		c.w.advance(20 * time.Second)
 		c.w.outside.SetCapacity(10)
 	}},
-	{name: "a group is removed", size: 2, end: 0, tell: func(c *crash) {
-		g := wanted(2)
+	{name: "group is removed", size: 2, end: 0, run: func(c *crash) {
+		g := webGroup(2)
 		g.Removing = true
-		c.want(g)
+		c.setDesired(g)
 	}},
 }
 
-// A crash is one telling of a story, with one call struck.
+// crash is one run of a story, with one call struck.
 type crash struct {
-	w       *world
-	s       *seam
-	desired atomic.Pointer[nstance.Group]
-	kept    []nstance.InstanceID
-	ordered nstance.InstanceID // on demand; empty: nothing was
-	over    chan struct{}
-	ended   chan struct{}
-	leaders []<-chan struct{} // closed when their Run has returned
+	w          *world
+	s          *seam
+	desired    atomic.Pointer[nstance.Group]
+	protected  []nstance.InstanceID
+	onDemandID nstance.InstanceID // empty: no instance on demand
+	over       chan struct{}
+	ended      chan struct{}
+	leaders    []<-chan struct{} // closed when their Run has returned
 }
 
-// told tells a story in a bubble of its own and returns what the seam saw.
-func told(t *testing.T, y story, aim label, with strike) *seam {
-	return toldOn(t, y, aim, with, func(*world) {})
+// runStory runs a story in a bubble of its own and returns its seam.
+func runStory(t *testing.T, y story, aim label, with strike) *seam {
+	return runStoryOn(t, y, aim, with, func(*world) {})
 }
 
-// toldOn tells a story on another cloud, which replace puts in place of that in
-// memory.
-func toldOn(t *testing.T, y story, aim label, with strike, replace func(*world)) (s *seam) {
+// runStoryOn runs a story on the cloud that replace installs.
+func runStoryOn(t *testing.T, y story, aim label, with strike, replace func(*world)) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
-		w.differ = y.differ
+		w.ownUserData = y.ownUserData
 		replace(w)
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
 		if y.snapshots > 0 {
 			s.snapshots = y.snapshots
 		}
-		if y.behind != "" {
+		if y.balancer != "" {
 			s.balancers = []nstance.LoadBalancer{front}
 		}
 		c.begin(y.group(y.size))
 		defer c.end()
-		w.passes(time.Minute)
-		w.agrees(y.size)
+		w.advance(time.Minute)
+		w.requireMembers(y.size)
 		w.mu.Lock()
 		w.slowDrain = y.slow
 		w.mu.Unlock()
-		s.arm()
-		y.tell(c)
+		s.startNumbering()
+		y.run(c)
 		c.settle(y, with)
-		c.judge(y, with)
+		c.requireOutcome(y, with)
 		if o, ok := w.outside.(interface{ leftovers() []string }); ok {
-			require.Empty(t, o.leftovers(), "what belongs to a machine goes with it")
+			require.Empty(t, o.leftovers(), "interfaces and disks are deleted with their machine")
 		}
 	})
 	return s
 }
 
-// begin puts up the first leader, and whoever sees to it that there is another
-// one a moment after one has fallen.
+// begin starts the first leader, and a goroutine that starts the next one a moment after
+// a leader ends.
 func (c *crash) begin(g nstance.Group) {
 	c.desired.Store(&g)
 	c.lead()
@@ -192,46 +191,46 @@ func (c *crash) begin(g nstance.Group) {
 			select {
 			case <-c.over:
 				return
-			case o := <-c.s.fall:
+			case o := <-c.s.ended:
 				if o != c.office() {
-					continue // it was told twice
+					continue // reported twice
 				}
 			}
-			<-time.After(moment)
+			<-time.After(electionDelay)
 			c.lead()
 		}
 	}()
 }
 
 func (c *crash) lead() {
-	c.w.lead(*c.desired.Load())
+	c.w.startLeader(*c.desired.Load())
 	c.leaders = append(c.leaders, c.w.done)
 	r, _ := c.w.leader()
-	r.Observe(nstance.Desired{Groups: []nstance.Group{*c.desired.Load()}}) // it may have changed meanwhile
+	r.Observe(nstance.Desired{Groups: []nstance.Group{*c.desired.Load()}}) // changed meanwhile
 }
 
-// want changes the group's desired values.
-func (c *crash) want(g nstance.Group) {
+// setDesired changes the group's desired values.
+func (c *crash) setDesired(g nstance.Group) {
 	c.desired.Store(&g)
 	r, _ := c.w.leader()
 	r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
 }
 
-// keep names a member that no leader may delete.
-func (c *crash) keep(id nstance.InstanceID) { c.kept = append(c.kept, id) }
+// protect names a member that must not be deleted.
+func (c *crash) protect(id nstance.InstanceID) { c.protected = append(c.protected, id) }
 
 // handOver ends the present term in an orderly way.
 func (c *crash) handOver() {
 	o := c.office()
 	o.cancel()
 	select {
-	case c.s.fall <- o:
-	default: // it has just fallen
+	case c.s.ended <- o:
+	default: // it has just ended
 	}
-	c.w.passes(2 * moment)
+	c.w.advance(2 * electionDelay)
 }
 
-func (c *crash) office() *office {
+func (c *crash) office() *leaderEnv {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	return c.w.office
@@ -249,30 +248,30 @@ func (c *crash) end() {
 	c.w.agents.Wait()
 }
 
-// settle lets time go by until everything is as it should be, and a while
-// longer, then hands over to a leader who should find nothing to do.
+// settle advances the clock until the outcome is reached and a while longer, then hands
+// over to a leader that should have nothing to do.
 func (c *crash) settle(y story, with strike) {
-	c.w.passes(20 * time.Second) // it has been heard of
+	c.w.advance(20 * time.Second) // the change has arrived
 	if with == late || with == belated {
-		c.w.passes(time.Minute) // and has landed
+		c.w.advance(time.Minute) // a late call has landed
 	}
 	for range 60 {
-		if c.settled(y) {
+		if c.outcomeReached(y) {
 			break
 		}
-		if c.w.abandoned(c.ordered) {
-			c.order() // as its caller would, who was told that it failed
+		if c.w.abandoned(c.onDemandID) {
+			c.requestOnDemand() // the caller repeats a failed request
 		}
-		c.w.passes(10 * time.Second)
+		c.w.advance(10 * time.Second)
 	}
 	if with != none {
 		c.handOver()
 	}
-	c.w.passes(2 * time.Minute)
+	c.w.advance(2 * time.Minute)
 }
 
-// abandoned reports whether the caller of an instance on demand was told to ask
-// for another one.
+// abandoned reports whether the caller was told to make a new ID for an instance on
+// demand.
 func (w *world) abandoned(id nstance.InstanceID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -281,17 +280,17 @@ func (w *world) abandoned(id nstance.InstanceID) bool {
 	})
 }
 
-func (c *crash) settled(y story) bool {
+func (c *crash) outcomeReached(y story) bool {
 	g := c.w.group()
 	return g.Ready == y.end && g.OnDemand == y.extra && g.Leaving == 0 && g.Booting == 0 && g.Stale == 0 &&
 		len(c.w.outside.Machines()) == y.end+y.extra && len(c.w.ready()) == y.end+y.extra
 }
 
-// order asks for an instance on demand, again and again until it is promised.
-func (c *crash) order() {
+// requestOnDemand requests an instance on demand until it is accepted.
+func (c *crash) requestOnDemand() {
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(c.w.t, err)
-	c.ordered = id
+	c.onDemandID = id
 	for {
 		ctx, cancel := context.WithTimeout(c.w.ctx, 3*time.Second)
 		r, _ := c.w.leader()
@@ -305,32 +304,32 @@ func (c *crash) order() {
 	}
 }
 
-// judge checks that the story ended as it should have.
-func (c *crash) judge(y story, with strike) {
+// requireOutcome checks the outcome of the story.
+func (c *crash) requireOutcome(y story, with strike) {
 	t := c.w.t
-	for _, id := range c.kept {
-		require.False(t, c.s.deleted[id], "a member that nothing spoke against was deleted")
+	for _, id := range c.protected {
+		require.False(t, c.s.deleted[id], "deleted a healthy member")
 	}
-	require.Empty(t, c.s.wrongs)
-	c.w.agrees(y.end + y.extra)
+	require.Empty(t, c.s.violations)
+	c.w.requireMembers(y.end + y.extra)
 	g := c.w.group()
 	require.Equal(t, y.extra, g.OnDemand)
 	require.Zero(t, g.Stale+g.Leaving+g.Booting)
-	require.Empty(t, g.Holds, "nothing is counted against the group")
+	require.Empty(t, g.Holds, "the group has no holds")
 	r, drains := c.w.leader()
 	require.Empty(t, r.Problems())
 	require.Empty(t, drains.Active())
-	if y.behind != "" {
-		c.w.fronts("lb-1")
+	if y.balancer != "" {
+		c.w.requireBalanced("lb-1")
 	}
 }
 
-// storiesThatDiffer are the same, told by leaders that render differently.
-func storiesThatDiffer() []story {
+// storiesWithOwnUserData are the same stories with leaders that render different user data.
+func storiesWithOwnUserData() []story {
 	out := slices.Clone(stories)
 	for i := range out {
-		out[i].name += ", and servers render differently"
-		out[i].differ = true
+		out[i].name += ", different user data per leader"
+		out[i].ownUserData = true
 	}
 	return out
 }
@@ -338,16 +337,16 @@ func storiesThatDiffer() []story {
 func TestCrashAtEveryCall(t *testing.T) {
 	var aimed, struck atomic.Int64
 	t.Run("calls", func(t *testing.T) {
-		for _, y := range slices.Concat(stories, storiesThatDiffer()) {
+		for _, y := range slices.Concat(stories, storiesWithOwnUserData()) {
 			t.Run(y.name, func(t *testing.T) {
 				t.Parallel()
-				plain := told(t, y, label{}, none)
+				plain := runStory(t, y, label{}, none)
 				for _, aim := range plain.calls {
 					for _, with := range strikes(aim) {
 						t.Run(fmt.Sprintf("%s, %s", aim, with), func(t *testing.T) {
 							t.Parallel()
 							aimed.Add(1)
-							s := told(t, y, aim, with)
+							s := runStory(t, y, aim, with)
 							if s.struck {
 								struck.Add(1)
 							}
@@ -362,22 +361,21 @@ func TestCrashAtEveryCall(t *testing.T) {
 	require.GreaterOrEqual(t, float64(struck.Load()), 0.95*float64(aimed.Load()), "most injections struck")
 }
 
-// compare checks that a story with a strike took no more machines than
-// without.
+// compare checks that a story with a strike created no more machines than without.
 func compare(t *testing.T, y story, plain, s *seam) {
 	most := len(plain.made)
 	if s.aim.what == "create machine" && (s.with == late || s.with == belated) {
-		most++ // nobody can stop what is on its way; it must be gone by now
+		most++ // a call in flight cannot be stopped; its machine must be gone by now
 	}
 	require.LessOrEqual(t, len(s.made), most, "no more machines than without the strike")
-	if !y.moody {
-		require.GreaterOrEqual(t, len(s.made), len(plain.made), "nor fewer")
+	if !y.timingDependent {
+		require.GreaterOrEqual(t, len(s.made), len(plain.made), "no fewer either")
 	}
 }
 
-// strikes are the ways to hit a call. A read has no effect that could be done,
-// and comes to nothing when it is late. What is written besides records and
-// machines waits for nobody and is only there to be read.
+// strikes are the ways to hit a call. A read has no effect, so a late read does nothing.
+// Writes of other objects than records and machines are awaited by no call and are only
+// read back.
 func strikes(l label) []strike {
 	switch _, object, _ := strings.Cut(l.what, " "); {
 	case !l.mutates():
@@ -388,9 +386,8 @@ func strikes(l label) []strike {
 	return []strike{before, after, lost, late}
 }
 
-// land writes to a record past every leader, as a former one's delayed call
-// does.
-func (w *world) land(id nstance.InstanceID, change func(*storage.Instance)) {
+// writeLate writes to a record behind the leader, as a delayed call of a former leader does.
+func (w *world) writeLate(id nstance.InstanceID, change func(*storage.Instance)) {
 	w.t.Helper()
 	former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: 1})
 	_, _, err := former.Load(w.ctx)
@@ -399,84 +396,84 @@ func (w *world) land(id nstance.InstanceID, change func(*storage.Instance)) {
 	require.NoError(w.t, err)
 }
 
-// mute silences the agent of an instance, or lets it speak again.
-func (w *world) mute(id nstance.InstanceID, silent bool) {
+// setAgentSilent stops or resumes the reports of an agent.
+func (w *world) setAgentSilent(id nstance.InstanceID, silent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken[id] = silent
 }
 
-// TestLateWriteOfAFormerLeader has records change under a leader that has read
-// them already, in the ways that only a second leader finds out in a crash.
-func TestLateWriteOfAFormerLeader(t *testing.T) {
+// TestLateWriteOfFormerLeader changes records behind a leader that has read them
+// already.
+func TestLateWriteOfFormerLeader(t *testing.T) {
 	draining := func(t *testing.T, test func(w *world, id nstance.InstanceID)) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.mu.Lock()
 			w.slowDrain = true
 			w.mu.Unlock()
 			id := w.ready()[0]
 			require.NoError(t, w.cloud.Reclaim(id, time.Hour))
-			w.passes(10 * time.Second)
-			w.depose()
-			w.lead(wanted(2))
-			w.passes(2 * time.Minute)
+			w.advance(10 * time.Second)
+			w.stopLeader()
+			w.startLeader(webGroup(2))
+			w.advance(2 * time.Minute)
 			require.Contains(t, w.in(nstance.Draining), id)
 			test(w, id)
 		})
 	}
-	t.Run("a mark: the instance is never wanted again", func(t *testing.T) {
+	t.Run("deletion mark: the instance is never desired again", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
-			w.land(id, func(rec *storage.Instance) { rec.Deleting = &storage.Deletion{At: time.Now()} })
+			w.writeLate(id, func(rec *storage.Instance) { rec.Deleting = &storage.Deletion{At: time.Now()} })
 			require.NoError(w.t, w.cloud.Withdraw(id))
-			w.passes(2 * time.Minute)
-			w.agrees(2)
+			w.advance(2 * time.Minute)
+			w.requireMembers(2)
 			require.NotContains(w.t, w.ready(), id)
 		})
 	})
-	t.Run("the end of a drain: nothing is deleted on the strength of it", func(t *testing.T) {
+	t.Run("drain removed: no delete because of it", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
-			w.land(id, func(rec *storage.Instance) { rec.Drain, rec.Generation = nil, rec.Generation+1 })
-			w.passes(5 * time.Minute) // past the first deadline
+			w.writeLate(id, func(rec *storage.Instance) { rec.Drain, rec.Generation = nil, rec.Generation+1 })
+			w.advance(5 * time.Minute) // past the first deadline
 			require.Contains(w.t, w.in(nstance.Draining), id)
 			w.mu.Lock()
 			w.slowDrain = false
 			w.mu.Unlock()
-			w.passes(2 * time.Minute)
-			w.agrees(2)
-			require.Equal(w.t, 2, w.count(nstance.EventDrainStarted, id), "it was drained anew")
+			w.advance(2 * time.Minute)
+			w.requireMembers(2)
+			require.Equal(w.t, 2, w.count(nstance.EventDrainStarted, id), "drained again")
 			require.Equal(w.t, 1, w.count(nstance.EventDrainAcknowledged, id))
 		})
 	})
-	t.Run("another drain: what the first has done does not count for it", func(t *testing.T) {
+	t.Run("another drain: the first acknowledgement does not count", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
 			later := time.Now().Add(30 * time.Minute).UTC()
-			w.land(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *storage.Instance) {
 				rec.Generation += 2
 				d := *rec.Drain
 				d.Generation, d.Deadline = rec.Generation, later
 				rec.Drain = &d
 			})
-			w.passes(5 * time.Minute) // past the first deadline
+			w.advance(5 * time.Minute) // past the first deadline
 			require.Contains(w.t, w.in(nstance.Draining), id)
 			require.Zero(w.t, w.count(nstance.EventDeleteRequested, id))
 			w.slow(false)
-			w.passes(3 * time.Minute)
-			w.agrees(2)
+			w.advance(3 * time.Minute)
+			w.requireMembers(2)
 			require.Equal(w.t, 1, w.count(nstance.EventDrainAcknowledged, id))
 		})
 	})
-	t.Run("a registration: what registered in time is drained", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.r.Observe(nstance.Desired{Groups: []nstance.Group{wanted(3)}})
-			w.passes(time.Second)
+	t.Run("registration: registered in time, so drained", func(t *testing.T) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
+			w.advance(time.Second)
 			id := w.in(nstance.Booting)[0]
-			w.mute(id, true)
-			w.passes(time.Minute)
-			w.land(id, func(rec *storage.Instance) { rec.RegisteredAt = time.Now().UTC() })
-			w.passes(5 * time.Minute) // past the timeout of the registration
+			w.setAgentSilent(id, true)
+			w.advance(time.Minute)
+			w.writeLate(id, func(rec *storage.Instance) { rec.RegisteredAt = time.Now().UTC() })
+			w.advance(5 * time.Minute) // past the registration timeout
 			require.Contains(t, w.in(nstance.Booting), id)
-			w.passes(time.Hour) // but it says nothing
-			w.agrees(3)
+			w.advance(time.Hour) // without reports
+			w.requireMembers(3)
 			require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
 		})
 	})

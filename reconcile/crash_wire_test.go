@@ -23,38 +23,37 @@ import (
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 )
 
-// dropped is a request that never arrives, by a leader that lives on.
+// dropped is a request that never arrives; the leader continues.
 const dropped strike = "its request lost"
 
-// A site is a kind of cloud for which the crash enumeration is run on the wire:
-// its provider with the real SDK client, against its test cloud. A new one is a
-// function that returns this, and a call of crashOnTheWire.
+// A site is a cloud for which the crash enumeration runs over HTTP: its provider with
+// the real SDK client, against its test cloud.
 type site struct {
 	cloud interface {
 		testcloud.Cloud
 		http.Handler
 	}
 	provider    func(url string, client *http.Client) nstance.Provider
-	shape       func(*nstance.MachineSpec) // fills in what the stories leave empty
-	balancer    nstance.LoadBalancer       // in place of the stories' own
+	shape       func(*nstance.MachineSpec) // sets the fields that the stories leave empty
+	balancer    nstance.LoadBalancer       // replaces the load balancer of the stories
 	setCapacity func(n int)
-	lacks       []string // words in the names of stories about what this cloud does not do
+	unsupported []string // substrings of the names of stories that the cloud does not support
 
-	// operation names a request, and says whether it changes anything.
+	// operation names a request and reports whether it mutates.
 	operation func(r *http.Request, body []byte) (name string, changes bool)
 }
 
-// latency is how long a request is on its way.
+// latency is the duration of a request.
 const latency = 50 * time.Millisecond
 
-// A wired is a site in a bubble.
-type wired struct {
+// wireCloud is a site in a bubble.
+type wireCloud struct {
 	w        *world
 	site     *site
 	provider nstance.Provider
 	close    func()
 
-	pastFaults atomic.Bool // the enumeration itself asks
+	pastFaults atomic.Bool // requests of the test itself
 
 	mu      sync.Mutex
 	existed map[nstance.InstanceID]bool
@@ -62,14 +61,14 @@ type wired struct {
 	handles map[nstance.InstanceID]string
 }
 
-var _ outside = (*wired)(nil)
+var _ outside = (*wireCloud)(nil)
 
-// onTheWire puts a site in place of a world's cloud. newSite is given the
-// hypervisor that runs the world's agents.
-func onTheWire(newSite func(testcloud.Hypervisor) *site) func(*world) {
+// overHTTP replaces a world's cloud by a site. newSite is given the hypervisor that
+// runs the world's agents.
+func overHTTP(newSite func(testcloud.Hypervisor) *site) func(*world) {
 	return func(w *world) {
 		w.cloud.Close()
-		o := &wired{w: w, existed: map[nstance.InstanceID]bool{}, guests: map[nstance.InstanceID]*wiredGuest{}, handles: map[nstance.InstanceID]string{}}
+		o := &wireCloud{w: w, existed: map[nstance.InstanceID]bool{}, guests: map[nstance.InstanceID]*wiredGuest{}, handles: map[nstance.InstanceID]string{}}
 		o.site = newSite(o)
 		ln := bufconn.Listen(1 << 20)
 		server := &http.Server{Handler: o}
@@ -90,8 +89,8 @@ func onTheWire(newSite func(testcloud.Hypervisor) *site) func(*world) {
 	}
 }
 
-// ServeHTTP takes one request through the seam.
-func (o *wired) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP passes one request through the seam.
+func (o *wireCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -101,7 +100,7 @@ func (o *wired) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		request := r.Clone(context.WithoutCancel(r.Context()))
 		request.Body = io.NopCloser(bytes.NewReader(body))
 		o.site.cloud.ServeHTTP(w, request)
-		o.look()
+		o.recordMachines()
 	}
 	if v := o.w.outsideSeam(); v != nil && !o.pastFaults.Load() {
 		o.strike(v, r, body, effect)
@@ -109,16 +108,16 @@ func (o *wired) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	effect(w)
 }
 
-// strike does what the seam says about a request, and does not return if it is
-// not to be answered.
-func (o *wired) strike(v *view, r *http.Request, body []byte, effect func(http.ResponseWriter)) {
+// strike applies the seam's strike to a request. It does not return if the request must
+// not be answered.
+func (o *wireCloud) strike(v *view, r *http.Request, body []byte, effect func(http.ResponseWriter)) {
 	what, changes := o.site.operation(r, body)
 	if changes {
 		what = "send " + what
 	} else {
 		what = "ask " + what
 	}
-	_, with := v.meet(what)
+	_, with := v.number(what)
 	discard := func() { effect(discarded{}) }
 	switch with {
 	case none:
@@ -132,7 +131,7 @@ func (o *wired) strike(v *view, r *http.Request, body []byte, effect func(http.R
 		discard()
 	case late:
 		v.kill()
-		v.land(3*time.Second, func(context.Context) error { discard(); return nil })
+		v.executeLate(3*time.Second, func(context.Context) error { discard(); return nil })
 	}
 	panic(http.ErrAbortHandler)
 }
@@ -146,7 +145,7 @@ func (discarded) WriteHeader(int)             {}
 // outsideSeam returns the last leader's view, if a seam is in place.
 func (w *world) outsideSeam() *view {
 	w.mu.Lock()
-	s, _ := w.watched.(*seam)
+	s, _ := w.watch.(*seam)
 	w.mu.Unlock()
 	if s == nil {
 		return nil
@@ -156,9 +155,9 @@ func (w *world) outsideSeam() *view {
 	return s.current
 }
 
-// look remembers which machines there have been.
-func (o *wired) look() {
-	s, _ := o.w.watched.(*seam)
+// recordMachines records the machines that have existed.
+func (o *wireCloud) recordMachines() {
+	s, _ := o.w.watch.(*seam)
 	for _, m := range o.Machines() {
 		o.mu.Lock()
 		o.existed[m.ID], o.handles[m.ID] = true, m.ProviderID
@@ -171,7 +170,7 @@ func (o *wired) look() {
 	}
 }
 
-func (o *wired) Machines() []nstance.Machine {
+func (o *wireCloud) Machines() []nstance.Machine {
 	var out []nstance.Machine
 	for _, m := range o.site.cloud.Machines() {
 		out = append(out, nstance.Machine{ID: m.ID, ProviderID: m.Handle, Status: m.Status})
@@ -179,10 +178,9 @@ func (o *wired) Machines() []nstance.Machine {
 	return out
 }
 
-// leftovers returns what the cloud still keeps of machines that are gone, where
-// it can tell that: interfaces and disks, each as its kind and a name that begins
-// with the instance ID.
-func (o *wired) leftovers() (out []string) {
+// leftovers returns the interfaces and disks of machines that are gone, where the cloud
+// can list them: each as its kind and a name that begins with the instance ID.
+func (o *wireCloud) leftovers() (out []string) {
 	c, ok := o.site.cloud.(interface{ Left() []string })
 	if !ok {
 		return nil
@@ -197,29 +195,29 @@ func (o *wired) leftovers() (out []string) {
 	return out
 }
 
-func (o *wired) Existed(id nstance.InstanceID) bool {
+func (o *wireCloud) Existed(id nstance.InstanceID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.existed[id]
 }
 
-func (o *wired) handle(id nstance.InstanceID) string {
+func (o *wireCloud) handle(id nstance.InstanceID) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.handles[id]
 }
 
-func (o *wired) Reclaim(id nstance.InstanceID, notice time.Duration) error {
+func (o *wireCloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	return o.site.cloud.Reclaim(o.handle(id), notice)
 }
 
-func (o *wired) Withdraw(nstance.InstanceID) error { panic("clouds do not withdraw a reclaim") }
-func (o *wired) Kill(id nstance.InstanceID) error  { return o.site.cloud.Fail(o.handle(id)) }
-func (o *wired) SetCapacity(n int)                 { o.site.setCapacity(n) }
-func (o *wired) Severed() []nstance.InstanceID     { return nil }
-func (o *wired) Close()                            { o.close() }
+func (o *wireCloud) Withdraw(nstance.InstanceID) error { panic("clouds do not withdraw a reclaim") }
+func (o *wireCloud) Kill(id nstance.InstanceID) error  { return o.site.cloud.Fail(o.handle(id)) }
+func (o *wireCloud) SetCapacity(n int)                 { o.site.setCapacity(n) }
+func (o *wireCloud) Severed() []nstance.InstanceID     { return nil }
+func (o *wireCloud) Close()                            { o.close() }
 
-func (o *wired) Balanced(string) []string {
+func (o *wireCloud) Balanced(string) []string {
 	o.pastFaults.Store(true)
 	defer o.pastFaults.Store(false)
 	members, err := o.BalancerMembers(o.w.ctx, nstance.LoadBalancer{})
@@ -228,58 +226,57 @@ func (o *wired) Balanced(string) []string {
 }
 
 // Account is that of the provider, if it has one.
-func (o *wired) Account(ctx context.Context) (string, error) {
+func (o *wireCloud) Account(ctx context.Context) (string, error) {
 	if namer, ok := o.provider.(nstance.AccountNamer); ok {
 		return namer.Account(ctx)
 	}
 	return "nameless", nil
 }
 
-func (o *wired) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+func (o *wireCloud) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 	o.site.shape(&s)
 	m, err := o.provider.Create(ctx, s)
-	return asAsked(m), err
+	return withStoryMarket(m), err
 }
 
-// asAsked shows a machine in the market that the stories ask for, also where
-// shape has asked for another one.
-func asAsked(m nstance.Machine) nstance.Machine {
+// withStoryMarket shows a machine in the market of the story, also where shape has changed it.
+func withStoryMarket(m nstance.Machine) nstance.Machine {
 	m.Market = nstance.Spot
 	return m
 }
 
-func (o *wired) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+func (o *wireCloud) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	m, err := o.provider.Get(ctx, id)
-	return asAsked(m), err
+	return withStoryMarket(m), err
 }
 
-func (o *wired) Delete(ctx context.Context, m nstance.Machine) error {
+func (o *wireCloud) Delete(ctx context.Context, m nstance.Machine) error {
 	return o.provider.Delete(ctx, m)
 }
 
-func (o *wired) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
+func (o *wireCloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		for m, err := range o.provider.List(ctx, owner) {
-			if !yield(asAsked(m), err) {
+			if !yield(withStoryMarket(m), err) {
 				return
 			}
 		}
 	}
 }
 
-func (o *wired) BalancerMembers(ctx context.Context, _ nstance.LoadBalancer) ([]string, error) {
+func (o *wireCloud) BalancerMembers(ctx context.Context, _ nstance.LoadBalancer) ([]string, error) {
 	return o.provider.(nstance.Balancer).BalancerMembers(ctx, o.site.balancer)
 }
 
-func (o *wired) JoinBalancer(ctx context.Context, _ nstance.LoadBalancer, machines []nstance.Machine) error {
+func (o *wireCloud) JoinBalancer(ctx context.Context, _ nstance.LoadBalancer, machines []nstance.Machine) error {
 	return o.provider.(nstance.Balancer).JoinBalancer(ctx, o.site.balancer, machines)
 }
 
-func (o *wired) LeaveBalancer(ctx context.Context, _ nstance.LoadBalancer, machines []nstance.Machine) error {
+func (o *wireCloud) LeaveBalancer(ctx context.Context, _ nstance.LoadBalancer, machines []nstance.Machine) error {
 	return o.provider.(nstance.Balancer).LeaveBalancer(ctx, o.site.balancer, machines)
 }
 
-// A wiredGuest is an agent in a machine.
+// wiredGuest is an agent in a machine.
 type wiredGuest struct {
 	id     nstance.InstanceID
 	cancel context.CancelFunc
@@ -288,7 +285,7 @@ type wiredGuest struct {
 }
 
 // Start implements [testcloud.Hypervisor].
-func (o *wired) Start(b testcloud.Boot) (testcloud.Guest, error) {
+func (o *wireCloud) Start(b testcloud.Boot) (testcloud.Guest, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &wiredGuest{id: b.ID, cancel: cancel, notices: make(chan nstance.Notice, 8)}
 	o.mu.Lock()
@@ -307,7 +304,7 @@ func (g *wiredGuest) Announce(action string, at time.Time) {
 func (g *wiredGuest) Withdraw() { panic("clouds do not withdraw a reclaim") }
 func (g *wiredGuest) Kill()     { g.cancel() }
 
-func (o *wired) Notices(ctx context.Context, id nstance.InstanceID) iter.Seq2[nstance.Notice, error] {
+func (o *wireCloud) Notices(ctx context.Context, id nstance.InstanceID) iter.Seq2[nstance.Notice, error] {
 	o.mu.Lock()
 	g := o.guests[id]
 	o.mu.Unlock()
@@ -325,27 +322,26 @@ func (o *wired) Notices(ctx context.Context, id nstance.InstanceID) iter.Seq2[ns
 	}
 }
 
-// crashOnTheWire tells the stories with each request to the cloud struck in
-// turn.
-func crashOnTheWire(t *testing.T, newSite func(testcloud.Hypervisor) *site) {
-	lacks := append(newSite(nil).lacks, "withdrawn") // which no cloud does
+// crashOverHTTP runs the stories with each request to the cloud struck in turn.
+func crashOverHTTP(t *testing.T, newSite func(testcloud.Hypervisor) *site) {
+	lacks := append(newSite(nil).unsupported, "withdrawn") // on every cloud
 	for _, y := range stories {
 		if slices.ContainsFunc(lacks, func(word string) bool { return strings.Contains(y.name, word) }) {
 			continue
 		}
 		t.Run(y.name, func(t *testing.T) {
 			t.Parallel()
-			plain := toldOn(t, y, label{}, none, onTheWire(newSite))
+			plain := runStoryOn(t, y, label{}, none, overHTTP(newSite))
 			struck, aimed := 0, 0
 			for _, aim := range plain.calls {
 				for _, with := range wireStrikes(aim) {
 					t.Run(aim.String()+", "+string(with), func(t *testing.T) {
-						s := toldOn(t, y, aim, with, onTheWire(newSite))
+						s := runStoryOn(t, y, aim, with, overHTTP(newSite))
 						aimed++
 						if s.struck {
 							struck++
 						}
-						compareOnTheWire(t, y, plain, s)
+						compareOverHTTP(t, y, plain, s)
 					})
 				}
 			}
@@ -355,16 +351,16 @@ func crashOnTheWire(t *testing.T, newSite func(testcloud.Hypervisor) *site) {
 	}
 }
 
-// compareOnTheWire checks that a story with a strike took no more machines than
+// compareOverHTTP checks that a story with a strike created no more machines than
 // without.
-func compareOnTheWire(t *testing.T, y story, plain, s *seam) {
+func compareOverHTTP(t *testing.T, y story, plain, s *seam) {
 	most := len(plain.made)
 	if s.with == late {
-		most++ // what is on its way cannot be stopped; it is gone by now
+		most++ // a request in flight cannot be stopped; its machine is gone by now
 	}
 	require.LessOrEqual(t, len(s.made), most, "no more machines than without the strike")
-	if !y.moody {
-		require.GreaterOrEqual(t, len(s.made), len(plain.made), "nor fewer")
+	if !y.timingDependent {
+		require.GreaterOrEqual(t, len(s.made), len(plain.made), "no fewer either")
 	}
 }
 
@@ -376,5 +372,5 @@ func wireStrikes(l label) []strike {
 	case "ask":
 		return []strike{before, lost}
 	}
-	return nil // the store's, which the enumeration in memory strikes
+	return nil // store calls: struck by the enumeration in memory
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// A cancelled is what a reconciler has withdrawn.
+// cancelled is one call of Cancel.
 type cancelled struct {
 	id         nstance.InstanceID
 	generation uint64
 }
 
-// drainSpy is a coordinator that remembers what is withdrawn.
+// drainSpy is a coordinator that records calls of Cancel.
 type drainSpy struct {
 	*drain.Coordinator
 	mu        sync.Mutex
@@ -43,80 +43,78 @@ func (s *drainSpy) calls() []cancelled {
 	return s.cancelled
 }
 
-// operatorThere is a coordinator to which an operator is connected from the
-// beginning.
-type operatorThere struct{ *drain.Coordinator }
+// operatorConnected is a coordinator with an operator connected from the start.
+type operatorConnected struct{ *drain.Coordinator }
 
-func (operatorThere) HasExecutor(nstance.TenantID) bool { return true }
+func (operatorConnected) HasExecutor(nstance.TenantID) bool { return true }
 
 // instanceWrites are the writes of records that exist.
 func instanceWrites(mode storagetest.Mode) storagetest.Fault {
 	return storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1, Mode: mode}
 }
 
-// TestCancelIsDurableFirst: a drain is withdrawn once the record says so, and no
-// other drain with it.
+// TestCancelIsDurableFirst: a drain is cancelled after the record says so, and only the
+// recorded generation.
 func TestCancelIsDurableFirst(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		faulty, spy := storagetest.NewFaulty(w.store), &drainSpy{}
-		w.wrap = func(o *office) {
+		w.wrap = func(o *leaderEnv) {
 			o.store = faulty
 			o.options = func(opts *reconcile.Options) {
 				spy.Coordinator = opts.Drains.(*drain.Coordinator)
 				opts.Drains = spy
 			}
 		}
-		w.succeeds(wanted(2))
+		w.changeLeader(webGroup(2))
 		w.slow(true)
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		spared := w.ready()[0]
 		require.NoError(t, w.cloud.Reclaim(spared, 10*time.Minute))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		started := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == spared }).Drain
 
 		faulty.Inject(instanceWrites(storagetest.Refuse))
 		require.NoError(t, w.cloud.Withdraw(spared))
-		w.passes(30 * time.Second)
-		require.Empty(t, spy.calls(), "the record says that it is drained")
+		w.advance(30 * time.Second)
+		require.Empty(t, spy.calls(), "the record still has the drain")
 		require.Zero(t, w.count(nstance.EventDrainCancelled, spared))
 		d, ok := w.drains.Of(spared)
 		require.True(t, ok)
 		require.Equal(t, started.Generation, d.Generation)
 		faulty.Heal()
-		w.passes(15 * time.Second)
+		w.advance(15 * time.Second)
 		require.Equal(t, []cancelled{{spared, started.Generation}}, spy.calls())
 		require.Equal(t, 1, w.count(nstance.EventDrainCancelled, spared))
 	})
 }
 
-// TestLateDrainKeepsItsExecutor: a drain that a former leader has written, and
-// that lands when the next leader writes its own, is that drain, and its
-// executor's.
+// TestLateDrainKeepsItsExecutor: a drain written by a former leader that lands when the
+// next leader writes its own stays in force, with its executor.
 func TestLateDrainKeepsItsExecutor(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		faulty := storagetest.NewFaulty(w.store)
-		w.wrap = func(o *office) { o.store = faulty }
-		w.succeeds(wanted(3))
+		w.wrap = func(o *leaderEnv) { o.store = faulty }
+		w.changeLeader(webGroup(3))
 		w.slow(true)
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		id := w.ready()[0]
 		faulty.Inject(instanceWrites(storagetest.Late))
 		require.NoError(t, w.cloud.Reclaim(id, 30*time.Minute))
-		w.passes(5 * time.Second)
+		w.advance(5 * time.Second)
 		require.Contains(t, w.in(nstance.Draining), id)
-		w.depose()
+		w.stopLeader()
 		faulty.Heal()
 		rec, err := w.r.Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
-		require.Nil(t, rec.Drain, "nothing has landed so far")
+		require.Nil(t, rec.Drain, "not landed yet")
 
 		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: faulty.Land})
-		w.wrap = func(o *office) {
+		w.wrap = func(o *leaderEnv) {
 			o.store = faulty
-			o.options = func(opts *reconcile.Options) { opts.Drains = operatorThere{opts.Drains.(*drain.Coordinator)} }
+			o.options = func(opts *reconcile.Options) { opts.Drains = operatorConnected{opts.Drains.(*drain.Coordinator)} }
 		}
-		w.lead(wanted(3))
-		w.passes(2 * time.Minute)
+		w.startLeader(webGroup(3))
+		w.advance(2 * time.Minute)
 		require.Equal(t, nstance.ExecutorAgent, w.recordedExecutor(id), "the new leader would have chosen the operator")
 		rec, err = w.r.Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
@@ -128,103 +126,104 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 	})
 }
 
-// TestFailedDrainGoesOn: a failure is recorded, and ends the drain only if it
-// says so.
-func TestFailedDrainGoesOn(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		d := w.drainsFirst()
+// TestFailedDrainContinues: a failure is recorded and does not end the drain, unless it
+// is final.
+func TestFailedDrainContinues(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		d := w.drainFirst()
 		ack := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeFailed, Message: "a budget forbids it"}
 		require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
-		w.passes(time.Until(d.Deadline) - time.Second)
+		w.advance(time.Until(d.Deadline) - time.Second)
 		require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, d.Instance))
 		require.Zero(t, w.count(nstance.EventDeleteRequested, d.Instance))
-		w.passes(2 * time.Second)
-		require.Equal(t, 1, w.count(nstance.EventDrainCutShort, d.Instance), "the deadline has decided")
+		w.advance(2 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventDrainCutShort, d.Instance), "ended by the deadline")
 
-		w.passes(2 * time.Minute)
-		d = w.drainsFirst()
+		w.advance(2 * time.Minute)
+		d = w.drainFirst()
 		ack.Instance, ack.Generation, ack.Delete = d.Instance, d.Generation, true
 		require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
 		require.Zero(t, w.count(nstance.EventDrainCutShort, d.Instance))
 	})
 }
 
-// TestDrainWaitsForItsCause: an answer means that the request is on record.
-func TestDrainWaitsForItsCause(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+// TestDrainRequestIsRecordedBeforeAnswer: a successful answer means that the cause is in
+// the record.
+func TestDrainRequestIsRecordedBeforeAnswer(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		faulty := storagetest.NewFaulty(w.store)
-		w.wrap = func(o *office) { o.store = faulty }
-		w.succeeds(wanted(3))
+		w.wrap = func(o *leaderEnv) { o.store = faulty }
+		w.changeLeader(webGroup(3))
 		w.slow(true)
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		id := w.ready()[0]
 		require.NoError(t, w.cloud.Reclaim(id, time.Hour))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.Contains(t, w.in(nstance.Draining), id)
 
 		faulty.Inject(instanceWrites(storagetest.Refuse))
 		ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
 		defer cancel()
-		_, err := w.r.Drain(ctx, id, eve)
-		require.ErrorIs(t, err, nstance.Unavailable, "it drains for another cause, which may be withdrawn")
+		_, err := w.r.Drain(ctx, id, requester)
+		require.ErrorIs(t, err, nstance.Unavailable, "the drain has another cause, which may be withdrawn")
 		faulty.Heal()
-		d, err := w.r.Drain(w.ctx, id, eve)
+		d, err := w.r.Drain(w.ctx, id, requester)
 		require.NoError(t, err)
-		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: eve})
+		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: requester})
 		rec, err := w.r.Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Equal(t, d.Causes, rec.Drain.Causes)
 
 		require.NoError(t, w.cloud.Withdraw(id))
-		w.passes(time.Minute)
-		require.Contains(t, w.in(nstance.Draining), id, "it leaves on request")
+		w.advance(time.Minute)
+		require.Contains(t, w.in(nstance.Draining), id, "it drains for the request")
 	})
 }
 
-// TestNoticeIsAcknowledgedWhenWithdrawn: that the end of a notice is known ends
-// the wait for its consequence.
+// TestNoticeIsAcknowledgedWhenWithdrawn: a withdrawal acknowledges the notice whose
+// consequence was not recorded yet.
 func TestNoticeIsAcknowledgedWhenWithdrawn(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		faulty := storagetest.NewFaulty(w.store)
-		w.wrap = func(o *office) { o.store = faulty }
-		w.succeeds(wanted(2))
+		w.wrap = func(o *leaderEnv) { o.store = faulty }
+		w.changeLeader(webGroup(2))
 		id := w.ready()[0]
 		faulty.Inject(instanceWrites(storagetest.Refuse))
 		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(time.Hour), DetectedAt: time.Now()}
 		var acked, ended bool
 		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acked = true }})
-		w.passes(5 * time.Second)
-		require.False(t, acked, "nothing is on record")
+		w.advance(5 * time.Second)
+		require.False(t, acked, "not recorded yet")
 		n.Cancelled = true
 		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { ended = true }})
-		w.passes(time.Second)
+		w.advance(time.Second)
 		require.True(t, acked)
 		require.True(t, ended)
 		faulty.Heal()
-		w.passes(time.Minute)
+		w.advance(time.Minute)
 		require.Contains(t, w.ready(), id)
 	})
 }
 
-// TestNoticeAboutAPreservedMember: it is on record and acknowledged, and acted
-// on when the member is preserved no more.
-func TestNoticeAboutAPreservedMember(t *testing.T) {
-	for name, draining := range map[string]bool{"that serves": false, "that was draining": true} {
+// TestNoticeAboutPreservedMember: it is recorded and acknowledged, and handled when the
+// preservation ends.
+func TestNoticeAboutPreservedMember(t *testing.T) {
+	for name, draining := range map[string]bool{"ready": false, "that was draining": true} {
 		t.Run(name, func(t *testing.T) {
-			within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 				w.slow(true)
-				w.passes(10 * time.Second)
+				w.advance(10 * time.Second)
 				id := w.ready()[0]
 				if draining {
-					_, err := w.r.Drain(w.ctx, id, eve)
+					_, err := w.r.Drain(w.ctx, id, requester)
 					require.NoError(t, err)
 				}
-				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), eve))
-				w.passes(time.Minute)
+				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
+				w.advance(time.Minute)
 				require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
-				w.passes(10 * time.Second)
+				w.advance(10 * time.Second)
 				e := w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id })
 				require.Contains(t, e.Reason, "preserved")
 				require.Positive(t, w.acked[e.Notice.EventID])
@@ -235,27 +234,27 @@ func TestNoticeAboutAPreservedMember(t *testing.T) {
 				}
 				require.Len(t, recorded(), 1)
 
-				w.hush(id) // its agent never says it again
-				w.succeeds(wanted(3))
+				w.silenceAgents(id) // its agent does not repeat it
+				w.changeLeader(webGroup(3))
 				v, err := w.r.Instance(id)
 				require.NoError(t, err)
 				require.Len(t, v.Notices, 1)
 				require.Zero(t, w.count(nstance.EventDeleteRequested, id))
-				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now(), eve))
-				w.passes(10 * time.Minute)
+				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now(), requester))
+				w.advance(10 * time.Minute)
 				require.Equal(t, 1, w.count(nstance.EventDeleted, id))
 			})
 		})
 	}
-	t.Run("that is withdrawn", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+	t.Run("withdrawn", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			id := w.ready()[0]
-			require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), eve))
-			w.passes(time.Minute)
+			require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
+			w.advance(time.Minute)
 			require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 			rec, err := w.r.Records().Refresh(w.ctx, id)
 			require.NoError(t, err)
 			require.Empty(t, rec.Notices)
@@ -263,13 +262,13 @@ func TestNoticeAboutAPreservedMember(t *testing.T) {
 	})
 }
 
-// TestLastGoodDefinitionThatCannotBeRead: the group says what it waits for.
-func TestLastGoodDefinitionThatCannotBeRead(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+// TestUnreadableLastGoodDefinition: the hold names the definition.
+func TestUnreadableLastGoodDefinition(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		require.NoError(t, w.r.Pause(t.Context(), web, ""))
-		w.want(redefined(3, "v2"))
-		w.passes(time.Minute)
-		w.depose()
+		w.setGroups(groupWithUserData(3, "v2"))
+		w.advance(time.Minute)
+		w.stopLeader()
 		var kept []storage.Object
 		for e, err := range w.store.List(t.Context(), "definition/", "") {
 			require.NoError(t, err)
@@ -279,40 +278,40 @@ func TestLastGoodDefinitionThatCannotBeRead(t *testing.T) {
 			require.NoError(t, w.store.DeleteIfMatch(t.Context(), e.Key, e.Version))
 		}
 		require.Len(t, kept, 1)
-		w.lead(redefined(3, "v2"))
-		w.passes(2 * time.Minute)
-		require.False(t, w.holds(plan.HoldDefinition), "nothing needs it")
+		w.startLeader(groupWithUserData(3, "v2"))
+		w.advance(2 * time.Minute)
+		require.False(t, w.hasHold(plan.HoldDefinition), "not needed yet")
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
-		w.passes(30 * time.Second)
+		w.advance(30 * time.Second)
 		h := w.hold(plan.HoldDefinition)
 		require.Contains(t, h.Reason, "the last good definition")
 		require.Contains(t, h.Reason, "resume the rollout")
-		require.Len(t, w.held(web, plan.HoldDefinition), 1)
+		require.Len(t, w.holdEvents(web, plan.HoldDefinition), 1)
 
 		_, err := w.store.PutIfAbsent(t.Context(), kept[0].Key, kept[0].Data)
 		require.NoError(t, err)
-		w.passes(3 * time.Minute)
-		require.False(t, w.holds(plan.HoldDefinition))
-		require.Equal(t, map[string]int{"v1": 3}, w.told())
+		w.advance(3 * time.Minute)
+		require.False(t, w.hasHold(plan.HoldDefinition))
+		require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions())
 	})
 }
 
-// TestRecordSaysThatADrainWasCutShort: what goes by its deadline is told apart
-// from what was emptied.
-func TestRecordSaysThatADrainWasCutShort(t *testing.T) {
-	for name, acknowledged := range map[string]bool{"by its deadline": false, "emptied": true} {
+// TestCutShortDrainIsRecorded: the record distinguishes a drain that hit its deadline
+// from an acknowledged one.
+func TestCutShortDrainIsRecorded(t *testing.T) {
+	for name, acknowledged := range map[string]bool{"deadline": false, "emptied": true} {
 		t.Run(name, func(t *testing.T) {
-			within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 				p := w.timing()
-				w.succeeds(wanted(2))
+				w.changeLeader(webGroup(2))
 				p.slow(false, true)
-				d := w.drainsFirst()
+				d := w.drainFirst()
 				if acknowledged {
 					ack := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained}
 					require.NoError(t, w.drains.Acknowledge(w.ctx, ack))
 				}
 				for w.count(nstance.EventDeleteRequested, d.Instance) == 0 {
-					w.passes(time.Second)
+					w.advance(time.Second)
 				}
 				rec, err := w.r.Records().Refresh(w.ctx, d.Instance)
 				require.NoError(t, err)
@@ -323,29 +322,29 @@ func TestRecordSaysThatADrainWasCutShort(t *testing.T) {
 	}
 }
 
-// TestDeleteWithoutDrainEndsADrain: at once, and it is no deadline that does.
-func TestDeleteWithoutDrainEndsADrain(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		d := w.drainsFirst()
-		require.NoError(t, w.r.Delete(w.ctx, d.Instance, eve, true))
-		w.passes(time.Minute)
+// TestDeleteWithoutDrainEndsDrain: at once, and not as cut short.
+func TestDeleteWithoutDrainEndsDrain(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		d := w.drainFirst()
+		require.NoError(t, w.r.Delete(w.ctx, d.Instance, requester, true))
+		w.advance(time.Minute)
 		require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
 		require.Zero(t, w.count(nstance.EventDrainCutShort, d.Instance))
 	})
 }
 
-// TestNoticesOnlyTighten: a notice that comes again with a later deadline gives
-// no more time.
+// TestNoticesOnlyTighten: a repeated notice with a later deadline does not extend the
+// deadline.
 func TestNoticesOnlyTighten(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.slow(true)
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		id := w.ready()[0]
 		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(3 * time.Minute), DetectedAt: time.Now()}
 		announce := func(in time.Duration) {
 			n.Deadline = time.Now().Add(in)
 			w.r.Observe(nstance.Noticed{ID: id, Notice: n})
-			w.passes(time.Second)
+			w.advance(time.Second)
 		}
 		drainEnd := func() time.Time {
 			d, ok := w.drains.Of(id)
@@ -367,16 +366,16 @@ func TestNoticesOnlyTighten(t *testing.T) {
 	})
 }
 
-// TestForgottenNoticeDoesNotComeBack: what the cloud did not follow up stays
-// forgotten, though the agent goes on seeing it.
-func TestForgottenNoticeDoesNotComeBack(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		require.NoError(t, w.r.Freeze(w.ctx, web, "so that it stays"))
+// TestDroppedNoticeStaysDropped: a notice that the cloud did not execute stays dropped,
+// though the agent still reports it.
+func TestDroppedNoticeStaysDropped(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		require.NoError(t, w.r.Freeze(w.ctx, web, "keep the member"))
 		id := w.ready()[0]
 		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(2 * time.Minute), DetectedAt: time.Now()}
 		acks := 0
 		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acks++ }})
-		w.passes(30 * time.Minute) // the provider was asked meanwhile
+		w.advance(30 * time.Minute) // the provider was asked meanwhile
 		require.Equal(t, 1, acks)
 		notices := func() []nstance.Notice {
 			v, err := w.r.Instance(id)
@@ -386,11 +385,11 @@ func TestForgottenNoticeDoesNotComeBack(t *testing.T) {
 		require.Empty(t, notices())
 		w.r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: []nstance.Notice{n}}})
 		w.r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acks++ }})
-		w.passes(time.Second)
+		w.advance(time.Second)
 		require.Empty(t, notices())
-		require.Equal(t, 2, acks, "nothing follows from it")
-		require.NoError(t, w.r.Thaw(w.ctx, web, eve))
-		w.passes(10 * time.Minute)
+		require.Equal(t, 2, acks, "no consequence")
+		require.NoError(t, w.r.Thaw(w.ctx, web, requester))
+		w.advance(10 * time.Minute)
 		require.Zero(t, w.count(nstance.EventDrainStarted, id))
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// ends returns when each instance's drain for a cause began, as its age then.
-func (w *world) ends(kind nstance.CauseKind) map[nstance.InstanceID]time.Duration {
+// drainAges returns each instance's age when its drain for a cause began.
+func (w *world) drainAges(kind nstance.CauseKind) map[nstance.InstanceID]time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := map[nstance.InstanceID]time.Duration{}
@@ -24,9 +24,9 @@ func (w *world) ends(kind nstance.CauseKind) map[nstance.InstanceID]time.Duratio
 	return out
 }
 
-// spread checks that ages are within the last tenth before a limit, give or take
-// what one look more may cost, and that they are not all the same.
-func spread(t *testing.T, ages map[nstance.InstanceID]time.Duration, limit, slack time.Duration) {
+// requireSpread requires that ages are within the last tenth before a limit, with slack for the
+// planning interval, and not all equal.
+func requireSpread(t *testing.T, ages map[nstance.InstanceID]time.Duration, limit, slack time.Duration) {
 	t.Helper()
 	least, most := limit, time.Duration(0)
 	for id, age := range ages {
@@ -34,100 +34,100 @@ func spread(t *testing.T, ages map[nstance.InstanceID]time.Duration, limit, slac
 		require.LessOrEqual(t, age, limit+slack, id)
 		least, most = min(least, age), max(most, age)
 	}
-	require.Greater(t, most-least, limit/100, "born together, they do not die together")
+	require.Greater(t, most-least, limit/100, "jitter separates members of equal age")
 }
 
 func TestExpiry(t *testing.T) {
 	const age = 10 * time.Hour
 	t.Run("eligible: one at a time, the replacement first", func(t *testing.T) {
-		within(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(6)
+		withGroup(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(6)
 			g.Expiry.EligibleAge = age
-			w.want(g)
+			w.setGroups(g)
 			for range 12 * 6 {
-				w.passes(10 * time.Minute)
+				w.advance(10 * time.Minute)
 				require.GreaterOrEqual(t, len(w.ready()), 6)
 				require.LessOrEqual(t, len(w.cloud.Machines()), 8)
 			}
-			ages := w.ends(nstance.CauseRollout)
+			ages := w.drainAges(nstance.CauseRollout)
 			require.Len(t, ages, 6)
-			spread(t, ages, age, 30*time.Minute) // each waits for those before it
+			requireSpread(t, ages, age, 30*time.Minute) // each waits for those before it
 		})
 	})
-	t.Run("eligible, paused: nobody goes", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(3)
+	t.Run("eligible, paused: no drain", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(3)
 			g.Expiry.EligibleAge = age
-			w.want(g)
+			w.setGroups(g)
 			require.NoError(t, w.r.Pause(t.Context(), web, ""))
-			w.passes(3 * age)
-			require.Empty(t, w.ends(nstance.CauseRollout))
+			w.advance(3 * age)
+			require.Empty(t, w.drainAges(nstance.CauseRollout))
 		})
 	})
-	t.Run("forced: at once, each earlier by its own jitter", func(t *testing.T) {
-		within(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(6)
+	t.Run("forced: at once, each with its own jitter", func(t *testing.T) {
+		withGroup(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(6)
 			g.Expiry.ForcedAge = age
-			w.want(g)
-			require.NoError(t, w.r.Pause(t.Context(), web, "which holds nothing that is forced"))
-			w.passes(age + time.Hour)
-			ages := w.ends(nstance.CauseExpired)
+			w.setGroups(g)
+			require.NoError(t, w.r.Pause(t.Context(), web, "does not hold forced expiry"))
+			w.advance(age + time.Hour)
+			ages := w.drainAges(nstance.CauseExpired)
 			require.Len(t, ages, 6)
-			spread(t, ages, age, 0)
-			w.agrees(6)
+			requireSpread(t, ages, age, 0)
+			w.requireMembers(6)
 		})
 	})
-	t.Run("forced, after eligible: few ever reach it", func(t *testing.T) {
-		within(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(6)
+	t.Run("forced after eligible: rarely reached", func(t *testing.T) {
+		withGroup(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(6)
 			g.Expiry = nstance.Expiry{EligibleAge: age, ForcedAge: age * 3 / 2}
-			w.want(g)
-			w.passes(2 * age)
-			require.Empty(t, w.ends(nstance.CauseExpired))
-			require.NotEmpty(t, w.ends(nstance.CauseRollout))
+			w.setGroups(g)
+			w.advance(2 * age)
+			require.Empty(t, w.drainAges(nstance.CauseExpired))
+			require.NotEmpty(t, w.drainAges(nstance.CauseRollout))
 		})
 	})
 	t.Run("on demand: drained, not replaced", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(2)
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(2)
 			g.Expiry = nstance.Expiry{OnDemandAge: age}
 			ids := map[nstance.InstanceID]bool{}
-			w.depose()
+			w.stopLeader()
 			for range 4 {
 				ids[w.onDemand()] = true
 			}
-			w.lead(g)
-			w.passes(2 * age)
-			ages := w.ends(nstance.CauseExpired)
+			w.startLeader(g)
+			w.advance(2 * age)
+			ages := w.drainAges(nstance.CauseExpired)
 			require.Len(t, ages, 4)
 			for id := range ages {
 				require.True(t, ids[id], "members by size stay")
 			}
-			spread(t, ages, age, 0)
+			requireSpread(t, ages, age, 0)
 			require.Zero(t, w.count(nstance.EventReplacementRequested, ""))
-			w.agrees(2)
+			w.requireMembers(2)
 		})
 	})
-	t.Run("under the next leader the same", func(t *testing.T) {
-		within(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
-			g := wanted(6)
+	t.Run("same ages across a handover", func(t *testing.T) {
+		withGroup(t, 6, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(6)
 			g.Expiry.ForcedAge = age
-			w.want(g)
+			w.setGroups(g)
 			for range 11 {
-				w.passes(58 * time.Minute)
-				w.succeeds(g)
+				w.advance(58 * time.Minute)
+				w.changeLeader(g)
 			}
-			ages := w.ends(nstance.CauseExpired)
+			ages := w.drainAges(nstance.CauseExpired)
 			require.Len(t, ages, 6)
-			spread(t, ages, age, 3*time.Minute) // nobody is drained while nobody leads
+			requireSpread(t, ages, age, 3*time.Minute) // no drain without a leader
 		})
 	})
 }
 
-// onDemand makes an instance that somebody asked for, in storage and cloud.
+// onDemand creates a ready instance on demand.
 func (w *world) onDemand() nstance.InstanceID {
 	w.t.Helper()
-	id := w.stray(0, nil)
+	id := w.createOrphan(0, nil)
 	recs := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
 	_, err := recs.Create(w.ctx, storage.Instance{
 		ID: id, Tenant: web.Tenant, Group: web.Group, OnDemand: true, Reason: "on_demand", CreatedAt: id.Time(), CreatedEpoch: w.epoch,

@@ -63,26 +63,26 @@ func TestRecordFormats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.fails("bad")
+		w.failUserData("bad")
 		var first []nstance.Group
 		for _, g := range recordedGroups() {
 			g.Definition.UserData.Content = "v1"
 			first = append(first, g)
 		}
-		w.lead(first...)
-		w.passes(3 * time.Minute)
+		w.startLeader(first...)
+		w.advance(3 * time.Minute)
 		require.NoError(t, w.r.Pause(w.ctx, recordedKey("paused"), "the image is odd"))
 		require.NoError(t, w.r.Freeze(w.ctx, recordedKey("frozen"), "audit"))
 		w.r.Observe(nstance.Desired{Groups: recordedGroups()})
-		w.passes(time.Hour)
-		require.NoError(t, w.r.Rollback(w.ctx, recordedKey("back"), eve, false))
+		w.advance(time.Hour)
+		require.NoError(t, w.r.Rollback(w.ctx, recordedKey("back"), requester, false))
 		for _, v := range w.r.Instances() {
 			if v.Record.Group == "frozen" {
 				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
 				break
 			}
 		}
-		w.passes(time.Hour)
+		w.advance(time.Hour)
 		require.Len(t, w.cloud.Machines(), 11)
 		dump(t, w.store, recorded)
 	})
@@ -138,8 +138,8 @@ func upgraded(t *testing.T, change func(key string, data []byte) []byte, test fu
 		}
 		w.store = recordedStore(t, change)
 		defer w.close()
-		w.lead(recordedGroups()...)
-		w.passes(4 * time.Hour)
+		w.startLeader(recordedGroups()...)
+		w.advance(4 * time.Hour)
 		test(t, w)
 	})
 }
@@ -151,8 +151,8 @@ func (w *world) recordedRecords() []storage.Instance {
 	return recs
 }
 
-// named returns a group of the leader.
-func (w *world) named(name nstance.GroupID) reconcile.GroupView {
+// groupNamed returns a group of the leader.
+func (w *world) groupNamed(name nstance.GroupID) reconcile.GroupView {
 	w.t.Helper()
 	g, err := w.r.Group(recordedKey(name))
 	require.NoError(w.t, err)
@@ -179,16 +179,16 @@ func TestUpgradeReplacesNothing(t *testing.T) {
 			"back":   func(g reconcile.GroupView) bool { return g.RolledBack && g.Stale == 0 && g.Ready == 2 },
 			"frozen": func(g reconcile.GroupView) bool { return g.Frozen && g.Stale == 2 && g.Ready == 2 },
 		} {
-			require.True(t, check(w.named(name)), "%s: %+v", name, w.named(name))
+			require.True(t, check(w.groupNamed(name)), "%s: %+v", name, w.groupNamed(name))
 		}
-		require.NoError(t, w.r.Thaw(t.Context(), recordedKey("frozen"), eve))
-		w.passes(time.Minute)
+		require.NoError(t, w.r.Thaw(t.Context(), recordedKey("frozen"), requester))
+		w.advance(time.Minute)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a recorded notice takes effect")
-		w.passes(time.Hour)
+		w.advance(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
-		require.NoError(t, w.r.Resume(t.Context(), recordedKey("paused"), eve))
-		w.passes(30 * time.Minute)
-		require.Zero(t, w.named("paused").Stale, "what was held goes on")
+		require.NoError(t, w.r.Resume(t.Context(), recordedKey("paused"), requester))
+		w.advance(30 * time.Minute)
+		require.Zero(t, w.groupNamed("paused").Stale, "what was held goes on")
 	})
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// collects has the leader collect garbage every 20 minutes, until the returned
-// function is called.
-func (w *world) collects() (stop func()) {
+// startGarbageCollection has the leader collect garbage every 20 minutes, until the returned function
+// is called.
+func (w *world) startGarbageCollection() (stop func()) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -31,7 +31,7 @@ func (w *world) collects() (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// definitions returns the user data of the definitions that stand.
+// definitions returns the user data of the stored definitions.
 func (w *world) definitions() (out []string) {
 	w.t.Helper()
 	recs := storage.NewRecords(w.store, "s1", nil)
@@ -44,71 +44,71 @@ func (w *world) definitions() (out []string) {
 	return out
 }
 
-func TestDefinitionsAreCollectedUnderAGroup(t *testing.T) {
-	t.Run("but not what its members are made from, nor the last good one of a paused group", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			defer w.collects()()
+func TestDefinitionGarbageCollection(t *testing.T) {
+	t.Run("keeps definitions of members and the last good one of a paused group", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			defer w.startGarbageCollection()()
 			r, _ := w.leader()
-			w.passes(3 * time.Hour)
+			w.advance(3 * time.Hour)
 			require.Equal(t, []string{"v1"}, w.definitions())
-			w.want(redefined(3, "v2"))
-			w.passes(10 * time.Second) // a replacement is on its way
+			w.setGroups(groupWithUserData(3, "v2"))
+			w.advance(10 * time.Second) // a replacement is in flight
 			require.NoError(t, r.Pause(t.Context(), web, "the new image is odd"))
-			w.passes(5 * time.Hour)
-			require.Equal(t, []string{"v1"}, w.definitions(), "v2's machine was surplus")
+			w.advance(5 * time.Hour)
+			require.Equal(t, []string{"v1"}, w.definitions(), "the machine of v2 was surplus")
 			for _, id := range w.ready() {
 				require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
 			}
-			w.passes(10 * time.Minute)
-			require.Equal(t, map[string]int{"v1": 3}, w.told())
-			require.NoError(t, r.Resume(t.Context(), web, eve))
-			w.passes(3 * time.Hour)
-			require.Equal(t, map[string]int{"v2": 3}, w.told(), "it is put again")
+			w.advance(10 * time.Minute)
+			require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions())
+			require.NoError(t, r.Resume(t.Context(), web, requester))
+			w.advance(3 * time.Hour)
+			require.Equal(t, map[string]int{"v2": 3}, w.userDataVersions(), "v2 is written again")
 			require.Equal(t, []string{"v2"}, w.definitions())
 		})
 	})
-	t.Run("nor one that its leader goes back to, whenever that is", func(t *testing.T) {
-		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-			defer w.collects()()
+	t.Run("keeps a definition used again between collections", func(t *testing.T) {
+		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			defer w.startGarbageCollection()()
 			versions := []string{"v2", "v1"}
-			for i := range 24 { // each is named by nothing for a time that grows
-				w.want(redefined(1, versions[i%2]))
-				w.passes(10*time.Minute + time.Duration(i)*7*time.Minute)
-				require.Equal(t, map[string]int{versions[i%2]: 1}, w.told())
+			for i := range 24 { // each is unreferenced for a growing time
+				w.setGroups(groupWithUserData(1, versions[i%2]))
+				w.advance(10*time.Minute + time.Duration(i)*7*time.Minute)
+				require.Equal(t, map[string]int{versions[i%2]: 1}, w.userDataVersions())
 				require.Contains(t, w.definitions(), versions[i%2])
 			}
 		})
 	})
-	t.Run("nor the last good one, while that is not durable yet", func(t *testing.T) {
+	t.Run("keeps a last good definition that is not durable yet", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			f := storagetest.NewFaulty(w.store)
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.StateKey("s1"), Times: -1})
 			w.store = f
-			w.lead(wanted(1))
-			w.passes(5 * time.Minute)
-			w.agrees(1)
+			w.startLeader(webGroup(1))
+			w.advance(5 * time.Minute)
+			w.requireMembers(1)
 			r, _ := w.leader()
-			require.ErrorIs(t, r.FreezeShard(t.Context(), "it makes no other member"), nstance.Unavailable)
+			require.ErrorIs(t, r.FreezeShard(t.Context(), "hold further members"), nstance.Unavailable)
 			for range 30 {
 				_, err := r.Records().CollectGarbage(t.Context())
 				require.NoError(t, err)
 				for _, rec := range w.records() {
 					require.NoError(t, f.DeleteIfMatch(t.Context(), rec.Key, rec.Version))
 				}
-				w.passes(10 * time.Minute)
+				w.advance(10 * time.Minute)
 			}
 			require.NotEmpty(t, w.definitions())
 			f.Heal()
-			w.passes(2 * time.Second)
+			w.advance(2 * time.Second)
 			_, err := f.Get(t.Context(), storage.StateKey("s1"))
 			require.NoError(t, err)
 		})
 	})
 }
 
-// records lists the records that stand.
+// records lists the stored instance records.
 func (w *world) records() (out []storage.Entry) {
 	w.t.Helper()
 	for entry, err := range w.store.List(w.ctx, "instance/", "") {

@@ -11,59 +11,59 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// slowly has agents acknowledge no drain.
-func (w *world) slowly() {
+// withholdDrainAcks makes agents withhold drain acknowledgements.
+func (w *world) withholdDrainAcks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.slowDrain = true
 }
 
-// TestDrainMeetsALateWrite: what a former leader has written about drains since
-// this one has read the record holds.
-func TestDrainMeetsALateWrite(t *testing.T) {
+// TestDrainMeetsLateWrite: drains that a former leader writes after this one has read
+// the record are respected.
+func TestDrainMeetsLateWrite(t *testing.T) {
 	drained := func(w *world, id nstance.InstanceID) nstance.Drain {
 		require.NoError(w.t, w.cloud.Reclaim(id, time.Hour))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		rec, err := w.r.Records().Refresh(w.ctx, id)
 		require.NoError(w.t, err)
 		require.NotNil(w.t, rec.Drain)
 		require.Equal(w.t, rec.Drain.Generation, rec.Generation)
 		_, drains := w.leader()
-		require.Equal(w.t, *rec.Drain, drains.Active()[0], "what is announced is what is durable")
+		require.Equal(w.t, *rec.Drain, drains.Active()[0], "the announced drain is the recorded one")
 		return *rec.Drain
 	}
-	t.Run("a drain that was cancelled: its generation does not come again", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.slowly()
+	t.Run("cancelled drain: its generation is not reused", func(t *testing.T) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
 			id := w.ready()[0]
-			w.land(id, func(rec *storage.Instance) { rec.Generation = 7 })
+			w.writeLate(id, func(rec *storage.Instance) { rec.Generation = 7 })
 			require.EqualValues(t, 8, drained(w, id).Generation)
 		})
 	})
-	t.Run("another drain: its executor has its own time", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.slowly()
+	t.Run("another drain: its executor has its full timeout", func(t *testing.T) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
 			id := w.ready()[0]
 			first := drained(w, id)
 			later := first.Deadline.Add(10 * time.Minute)
-			w.land(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *storage.Instance) {
 				rec.Generation, rec.Drain.Generation, rec.Drain.Deadline = 9, 9, later
 			})
-			w.passes(time.Until(first.Deadline) + time.Minute)
+			w.advance(time.Until(first.Deadline) + time.Minute)
 			rec, err := w.r.Records().Refresh(w.ctx, id)
 			require.NoError(t, err)
-			require.Nil(t, rec.Deleting, "the drain that ended is not the one on record")
-			w.passes(15 * time.Minute)
+			require.Nil(t, rec.Deleting, "the ended drain is not the recorded one")
+			w.advance(15 * time.Minute)
 			require.NotContains(t, w.in(nstance.Draining), id)
 			require.Len(t, w.ready(), 2)
 		})
 	})
-	t.Run("a drain: it goes on, and its deadline is put off by nothing", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.slowly()
+	t.Run("same drain: it continues with its deadline", func(t *testing.T) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
 			id := w.ready()[0]
 			began, deadline := time.Now().UTC(), time.Now().Add(time.Minute).UTC()
-			w.land(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *storage.Instance) {
 				rec.Generation = 3
 				rec.Drain = &nstance.Drain{
 					Instance: id, Group: web, Generation: 3, StartedAt: began, Deadline: deadline, Executor: nstance.ExecutorAgent,
@@ -74,72 +74,72 @@ func TestDrainMeetsALateWrite(t *testing.T) {
 			require.EqualValues(t, 3, d.Generation)
 			require.True(t, deadline.Equal(d.Deadline), d.Deadline)
 			require.True(t, began.Equal(d.StartedAt))
-			w.passes(2 * time.Minute)
-			require.NotContains(t, w.in(nstance.Draining), id, "it ended at that deadline")
+			w.advance(2 * time.Minute)
+			require.NotContains(t, w.in(nstance.Draining), id, "ended at that deadline")
 		})
 	})
 }
 
-// TestTightenedReclaimIsOneReclaim: only the second reclaim of an instance cannot
-// be withdrawn, and an earlier deadline is none.
-func TestTightenedReclaimIsOneReclaim(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		w.slowly()
+// TestTightenedReclaimCountsOnce: only the second reclaim of an instance is final; an
+// earlier deadline is not a second one.
+func TestTightenedReclaimCountsOnce(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.withholdDrainAcks()
 		id := w.ready()[0]
 		require.NoError(t, w.cloud.Reclaim(id, 2*time.Hour))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.NoError(t, w.cloud.Reclaim(id, 4*time.Minute))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.Equal(t, 1, w.count(nstance.EventDrainTightened, id))
 		require.NoError(t, w.cloud.Withdraw(id))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.Equal(t, 1, w.count(nstance.EventDrainCancelled, id))
 	})
 }
 
-// TestSilentMemberUnderNotice: a new leader that hears nothing from an agent
-// knows from the record what stands against it, and what does not any more.
+// TestSilentMemberUnderNotice: a new leader without a report from the agent takes
+// notices from the record.
 func TestSilentMemberUnderNotice(t *testing.T) {
-	t.Run("a notice stands", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.slowly()
+	t.Run("notice in force", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
 			id := w.ready()[0]
 			require.NoError(t, w.cloud.Reclaim(id, time.Hour))
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 			require.Contains(t, w.in(nstance.Draining), id)
-			w.mute(id, true)
-			w.depose()
-			w.lead(wanted(3))
-			w.passes(4 * time.Minute) // past its grace, before the drain's deadline
+			w.setAgentSilent(id, true)
+			w.stopLeader()
+			w.startLeader(webGroup(3))
+			w.advance(4 * time.Minute) // past the report limit, before the drain's deadline
 			require.Contains(t, w.in(nstance.Draining), id)
 			require.Zero(t, w.count(nstance.EventDrainCancelled, id))
 		})
 	})
-	t.Run("it was withdrawn", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.slowly()
+	t.Run("notice withdrawn", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
 			id := w.ready()[0]
 			require.NoError(t, w.cloud.Reclaim(id, time.Hour))
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 			require.Equal(t, 1, w.count(nstance.EventDrainCancelled, id))
 			rec, _ := w.r.Records().Get(id)
 			require.Empty(t, rec.Notices)
-			w.mute(id, true)
-			w.depose()
-			w.lead(wanted(3))
-			w.passes(2 * time.Minute)
+			w.setAgentSilent(id, true)
+			w.stopLeader()
+			w.startLeader(webGroup(3))
+			w.advance(2 * time.Minute)
 			require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
 		})
 	})
 }
 
-// TestDrainCutShortIsRecorded: at the moment of the deletion the record says that
-// the drain was not over, and no executor is told to go on.
-func TestDrainCutShortIsRecorded(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		w.slowly()
+// TestCutShortDrainIsRecordedBeforeDelete: the record shows that the drain was cut
+// short, and no executor continues it.
+func TestCutShortDrainIsRecordedBeforeDelete(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.withholdDrainAcks()
 		id := w.ready()[0]
 		seen := false
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Keep: true, Do: func() {
@@ -151,8 +151,8 @@ func TestDrainCutShortIsRecorded(t *testing.T) {
 			seen = rec.Deleting != nil && rec.CutShort && len(drains.Active()) == 0
 		}})
 		require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
-		w.passes(5 * time.Minute)
-		w.agrees(2)
+		w.advance(5 * time.Minute)
+		w.requireMembers(2)
 		require.True(t, seen)
 	})
 }

@@ -18,46 +18,46 @@ var (
 	onDemandPool = simcloud.Pool{Market: nstance.OnDemand}
 )
 
-// mixed runs a spot group of some size that may fall back to on-demand.
-func mixed(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world, g nstance.Group)) {
+// withFallback runs a test in a spot group with on-demand fallback.
+func withFallback(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world, g nstance.Group)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, o)
 		defer w.close()
-		g := wanted(size)
+		g := webGroup(size)
 		g.Definition.Market = nstance.Market{Type: nstance.Spot, Fallback: nstance.OnDemand, FallbackAfter: time.Minute}
 		test(t, w, g)
 	})
 }
 
-// observe tells the leader what is wanted, and lets some time pass.
-func (w *world) observe(g nstance.Group, d time.Duration) {
+// setGroupAndAdvance sets the group and advances the clock.
+func (w *world) setGroupAndAdvance(g nstance.Group, d time.Duration) {
 	w.t.Helper()
 	w.r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
-	w.passes(d)
+	w.advance(d)
 }
 
-// never lets time pass, and checks every ten seconds that the group has at least
-// so many on-demand machines that run or boot.
-func (w *world) neverFewer(onDemand int, d time.Duration) {
+// requireOnDemandFor advances the clock and requires every ten seconds that at least so many
+// on-demand machines run or boot.
+func (w *world) requireOnDemandFor(onDemand int, d time.Duration) {
 	w.t.Helper()
 	for range int(d / (10 * time.Second)) {
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.GreaterOrEqual(w.t, w.shapes()["small/on-demand"], onDemand)
 	}
 }
 
 func TestOnDemandBase(t *testing.T) {
 	based := func(t *testing.T, size int, base nstance.Count, test func(t *testing.T, w *world, g nstance.Group)) {
-		mixed(t, size, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		withFallback(t, size, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 			g.Definition.Market.OnDemandBase = base
 			test(t, w, g)
 		})
 	}
-	t.Run("is made first", func(t *testing.T) {
+	t.Run("is created first", func(t *testing.T) {
 		based(t, 5, nstance.Count{N: 2}, func(t *testing.T, w *world, g nstance.Group) {
-			w.lead(g)
-			w.passes(2 * time.Minute)
-			w.agrees(5)
+			w.startLeader(g)
+			w.advance(2 * time.Minute)
+			w.requireMembers(5)
 			require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 3}, w.shapes())
 			v := w.group()
 			require.Equal(t, []int{2, 3}, []int{v.OnDemandMarket, v.SpotMarket})
@@ -66,15 +66,15 @@ func TestOnDemandBase(t *testing.T) {
 	})
 	t.Run("may be a part of the group, rounded up", func(t *testing.T) {
 		based(t, 5, nstance.Count{N: 30, Percent: true}, func(t *testing.T, w *world, g nstance.Group) {
-			w.lead(g)
-			w.passes(2 * time.Minute)
+			w.startLeader(g)
+			w.advance(2 * time.Minute)
 			require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 3}, w.shapes())
 		})
 	})
-	t.Run("a lost member of it is replaced on demand, others on spot", func(t *testing.T) {
+	t.Run("a lost base member is replaced on demand, others on spot", func(t *testing.T) {
 		based(t, 4, nstance.Count{N: 2}, func(t *testing.T, w *world, g nstance.Group) {
-			w.lead(g)
-			w.passes(2 * time.Minute)
+			w.startLeader(g)
+			w.advance(2 * time.Minute)
 			for _, market := range []nstance.MarketType{nstance.OnDemand, nstance.Spot} {
 				for _, m := range w.cloud.Machines() {
 					if m.Market == market {
@@ -82,23 +82,23 @@ func TestOnDemandBase(t *testing.T) {
 						w.r.Observe(nstance.Disconnected{ID: m.ID})
 					}
 				}
-				w.passes(3 * time.Minute)
-				w.agrees(4)
+				w.advance(3 * time.Minute)
+				w.requireMembers(4)
 				require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 2}, w.shapes())
 			}
 		})
 	})
-	t.Run("is kept through scale-down, and what is beyond it goes", func(t *testing.T) {
+	t.Run("is kept through scale-down; members beyond it are removed", func(t *testing.T) {
 		based(t, 6, nstance.Count{N: 2}, func(t *testing.T, w *world, g nstance.Group) {
-			w.lead(g)
-			w.passes(2 * time.Minute)
+			w.startLeader(g)
+			w.advance(2 * time.Minute)
 			g.Size = 3
-			w.observe(g, 0)
-			w.neverFewer(2, 3*time.Minute)
-			w.agrees(3)
+			w.setGroupAndAdvance(g, 0)
+			w.requireOnDemandFor(2, 3*time.Minute)
+			w.requireMembers(3)
 			require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 1}, w.shapes())
 			g.Size = 1
-			w.observe(g, 3*time.Minute)
+			w.setGroupAndAdvance(g, 3*time.Minute)
 			require.Equal(t, map[string]int{"small/on-demand": 1}, w.shapes())
 		})
 	})
@@ -106,12 +106,12 @@ func TestOnDemandBase(t *testing.T) {
 		t.Run("is kept through a rollout with max_surge "+string(rune('0'+surge)), func(t *testing.T) {
 			based(t, 4, nstance.Count{N: 2}, func(t *testing.T, w *world, g nstance.Group) {
 				g.Rollout.MaxSurge.N = surge
-				w.lead(g)
-				w.passes(2 * time.Minute)
+				w.startLeader(g)
+				w.advance(2 * time.Minute)
 				g.Definition.UserData.Content = "v2"
-				w.observe(g, 0)
-				w.neverFewer(min(2, 1+surge), 10*time.Minute)
-				w.agrees(4)
+				w.setGroupAndAdvance(g, 0)
+				w.requireOnDemandFor(min(2, 1+surge), 10*time.Minute)
+				w.requireMembers(4)
 				require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 2}, w.shapes())
 				require.Zero(t, w.group().Stale)
 				require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 8, "each is replaced once")
@@ -119,137 +119,137 @@ func TestOnDemandBase(t *testing.T) {
 		})
 	}
 	for surge := range 2 {
-		t.Run("a change of it alone replaces no more than it must, with max_surge "+string(rune('0'+surge)), func(t *testing.T) {
+		t.Run("a change of it replaces only the difference, with max_surge "+string(rune('0'+surge)), func(t *testing.T) {
 			based(t, 4, nstance.Count{}, func(t *testing.T, w *world, g nstance.Group) {
 				g.Rollout.MaxSurge.N = surge
-				w.lead(g)
-				w.passes(2 * time.Minute)
+				w.startLeader(g)
+				w.advance(2 * time.Minute)
 				require.Equal(t, map[string]int{"small/spot": 4}, w.shapes())
 				g.Definition.Market.OnDemandBase.N = 2
-				w.observe(g, 0)
+				w.setGroupAndAdvance(g, 0)
 				for range 30 {
-					w.passes(10 * time.Second)
+					w.advance(10 * time.Second)
 					require.GreaterOrEqual(t, len(w.ready()), 3+surge)
 				}
-				w.agrees(4)
+				w.requireMembers(4)
 				require.Equal(t, map[string]int{"small/spot": 2, "small/on-demand": 2}, w.shapes())
 				require.Equal(t, 6, w.cloud.Count(simcloud.OpCreate))
-				require.Zero(t, w.group().Stale, "no drift of what they are made from")
-				w.passes(2 * time.Hour)
-				require.Equal(t, 6, w.cloud.Count(simcloud.OpCreate), "it has come to rest")
+				require.Zero(t, w.group().Stale, "market is not drift")
+				w.advance(2 * time.Hour)
+				require.Equal(t, 6, w.cloud.Count(simcloud.OpCreate), "no further creates")
 			})
 		})
 	}
-	t.Run("waits for on-demand capacity, and nothing else does", func(t *testing.T) {
+	t.Run("waits for on-demand capacity alone", func(t *testing.T) {
 		based(t, 3, nstance.Count{N: 1}, func(t *testing.T, w *world, g nstance.Group) {
 			w.cloud.SetCapacity(onDemandPool, 0)
-			w.lead(g)
-			w.passes(3 * time.Minute)
+			w.startLeader(g)
+			w.advance(3 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
-			require.True(t, w.holds(plan.HoldCapacity))
+			require.True(t, w.hasHold(plan.HoldCapacity))
 			w.cloud.SetCapacity(onDemandPool, -1)
-			w.passes(3 * time.Minute)
+			w.advance(3 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2, "small/on-demand": 1}, w.shapes())
 		})
 	})
 }
 
 func TestFallbackForQuota(t *testing.T) {
-	mixed(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
-		w.wrap = func(o *office) { o.provider = quotaOf{o.provider, "", nstance.Spot} }
-		w.lead(g)
-		w.passes(50 * time.Second)
+	withFallback(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		w.wrap = func(o *leaderEnv) { o.provider = quotaOf{o.provider, "", nstance.Spot} }
+		w.startLeader(g)
+		w.advance(50 * time.Second)
 		require.Empty(t, w.cloud.Machines(), "not before fallback_after")
-		w.passes(3 * time.Minute)
+		w.advance(3 * time.Minute)
 		require.Equal(t, map[string]int{"small/on-demand": 3}, w.shapes())
 	})
 }
 
-// TestFallbackForMachinesThatNeverStart counts an accepted machine without
-// capacity as part of the same shortage.
+// TestFallbackForMachinesThatNeverStart counts a machine that was accepted and lost for
+// capacity as the same shortage.
 func TestFallbackForMachinesThatNeverStart(t *testing.T) {
-	mixed(t, 1, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+	withFallback(t, 1, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 		w.cloud.FailStarts(spotPool, nstance.LossCapacity, 1000)
-		w.lead(g)
-		w.passes(6 * time.Minute)
+		w.startLeader(g)
+		w.advance(6 * time.Minute)
 		require.Equal(t, map[string]int{"small/on-demand": 1}, w.shapes())
-		require.Zero(t, w.blamed())
+		require.Zero(t, w.failureCount())
 	})
 }
 
-// soldOut leads a group whose members have all fallen back to on-demand.
-func (w *world) soldOut(g nstance.Group) {
+// leadOnFallback starts a group whose members have all fallen back to on-demand.
+func (w *world) leadOnFallback(g nstance.Group) {
 	w.t.Helper()
 	w.cloud.SetCapacity(spotPool, 0)
-	w.lead(g)
-	w.passes(4 * time.Minute)
+	w.startLeader(g)
+	w.advance(4 * time.Minute)
 	require.Equal(w.t, map[string]int{"small/on-demand": g.Size}, w.shapes())
 }
 
 func TestReturnToSpot(t *testing.T) {
 	t.Run("one surge at a time, after return_after", func(t *testing.T) {
-		mixed(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
-			w.soldOut(g)
+		withFallback(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+			w.leadOnFallback(g)
 			w.cloud.SetCapacity(spotPool, -1)
 			at := w.group().ReturnAt
 			require.WithinDuration(t, time.Now().Add(nstance.DefaultReturnAfter), at, 4*time.Minute)
-			w.passes(time.Until(at) - time.Second)
+			w.advance(time.Until(at) - time.Second)
 			require.Equal(t, map[string]int{"small/on-demand": 3}, w.shapes())
 			for range 60 {
-				w.passes(5 * time.Second)
+				w.advance(5 * time.Second)
 				require.GreaterOrEqual(t, len(w.ready()), 3)
 				require.LessOrEqual(t, len(w.cloud.Machines()), 4)
 			}
-			w.passes(5 * time.Minute)
-			w.agrees(3)
+			w.advance(5 * time.Minute)
+			w.requireMembers(3)
 			require.Equal(t, map[string]int{"small/spot": 3}, w.shapes())
 			require.True(t, w.group().ReturnAt.IsZero())
 		})
 	})
 	t.Run("keeps the base", func(t *testing.T) {
-		mixed(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		withFallback(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 			g.Definition.Market.OnDemandBase.N = 1
-			w.soldOut(g)
+			w.leadOnFallback(g)
 			w.cloud.SetCapacity(spotPool, -1)
-			w.neverFewer(1, time.Hour)
-			w.agrees(3)
+			w.requireOnDemandFor(1, time.Hour)
+			w.requireMembers(3)
 			require.Equal(t, map[string]int{"small/spot": 2, "small/on-demand": 1}, w.shapes())
 		})
 	})
-	t.Run("a refused one doubles the pause, also over a reload and a change of leader", func(t *testing.T) {
-		mixed(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+	t.Run("a refusal doubles the delay, also across reload and handover", func(t *testing.T) {
+		withFallback(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 			g.Definition.Market.ReturnAfter = 10 * time.Minute
-			w.soldOut(g)
+			w.leadOnFallback(g)
 			began, last, tries := time.Now(), w.cloud.Count(simcloud.OpCreate), []time.Duration{}
 			for minute := range 170 {
-				w.passes(time.Minute)
+				w.advance(time.Minute)
 				if n := w.cloud.Count(simcloud.OpCreate); n != last {
 					last = n
 					tries = append(tries, time.Since(began).Round(10*time.Minute))
 				}
 				switch minute {
 				case 40:
-					w.observe(g, 0)
+					w.setGroupAndAdvance(g, 0)
 				case 90:
-					w.depose()
-					w.lead(g)
+					w.stopLeader()
+					w.startLeader(g)
 				}
 			}
 			require.Equal(t, []time.Duration{10 * time.Minute, 30 * time.Minute, 70 * time.Minute, 150 * time.Minute}, tries)
 			require.Equal(t, 4, w.group().FailedReturns)
-			w.agrees(2)
+			w.requireMembers(2)
 			require.Equal(t, map[string]int{"small/on-demand": 2}, w.shapes())
-			require.Zero(t, w.blamed())
+			require.Zero(t, w.failureCount())
 		})
 	})
-	t.Run("one that is taken before it was ready for min_ready is a failure", func(t *testing.T) {
-		mixed(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+	t.Run("lost before min_ready counts as failure", func(t *testing.T) {
+		withFallback(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 			g.Definition.Market.ReturnAfter, g.Rollout.MinReady = 10*time.Minute, 2*time.Minute
-			w.soldOut(g)
+			w.leadOnFallback(g)
 			w.cloud.SetCapacity(spotPool, -1)
 			taken := 0
 			for range 60 {
-				w.passes(time.Minute)
+				w.advance(time.Minute)
 				for _, m := range w.cloud.Machines() {
 					if m.Market == nstance.Spot && m.Status == nstance.StatusRunning && w.cloud.Reclaim(m.ID, 20*time.Second) == nil {
 						taken++
@@ -263,32 +263,31 @@ func TestReturnToSpot(t *testing.T) {
 		})
 	})
 	t.Run("waits while the rollout is paused, and needs a surge", func(t *testing.T) {
-		mixed(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		withFallback(t, 2, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
 			g.Rollout.MaxSurge.N = 0
-			w.soldOut(g)
+			w.leadOnFallback(g)
 			w.cloud.SetCapacity(spotPool, -1)
-			w.passes(2 * time.Hour)
+			w.advance(2 * time.Hour)
 			require.Equal(t, map[string]int{"small/on-demand": 2}, w.shapes())
 			g.Rollout.MaxSurge.N = 1
-			require.NoError(t, w.r.Pause(w.ctx, web, eve))
-			w.observe(g, time.Hour)
+			require.NoError(t, w.r.Pause(w.ctx, web, requester))
+			w.setGroupAndAdvance(g, time.Hour)
 			require.Equal(t, map[string]int{"small/on-demand": 2}, w.shapes())
-			require.NoError(t, w.r.Resume(w.ctx, web, eve))
-			w.passes(10 * time.Minute)
+			require.NoError(t, w.r.Resume(w.ctx, web, requester))
+			w.advance(10 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
 		})
 	})
 }
 
-// TestActualMarket promises that what the cloud says of a machine's market counts,
-// not what it was asked for.
+// TestActualMarket: the market that the cloud reports counts, not the requested one.
 func TestActualMarket(t *testing.T) {
 	o := simcloud.Options{Substitute: map[nstance.MarketType]nstance.MarketType{nstance.Spot: nstance.OnDemand}}
-	mixed(t, 2, o, func(t *testing.T, w *world, g nstance.Group) {
+	withFallback(t, 2, o, func(t *testing.T, w *world, g nstance.Group) {
 		g.Definition.Market.ReturnAfter = 10 * time.Minute
-		w.lead(g)
-		w.passes(2 * time.Minute)
-		w.agrees(2)
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		w.requireMembers(2)
 		for _, v := range w.r.Instances() {
 			require.Equal(t, nstance.OnDemand, v.Market)
 			require.Equal(t, 1, w.count(nstance.EventMarketDiffers, v.Record.ID))
@@ -299,9 +298,9 @@ func TestActualMarket(t *testing.T) {
 			kinds = append(kinds, a.Kind)
 		}
 		require.Contains(t, kinds, reconcile.AttentionMarket)
-		w.passes(3 * time.Hour)
-		w.agrees(2)
-		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 2+4, "going back fails, and is tried less and less often")
+		w.advance(3 * time.Hour)
+		w.requireMembers(2)
+		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 2+4, "return to spot fails and backs off")
 		require.GreaterOrEqual(t, w.group().FailedReturns, 3)
 	})
 }

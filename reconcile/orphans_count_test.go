@@ -12,105 +12,105 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// slowToGo is settled, with machines that take an hour to shut down.
-func slowToGo(t *testing.T, size int, test func(t *testing.T, w *world)) {
-	within(t, size, simcloud.Options{Shutdown: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
-		w.passes(30 * time.Minute)
+// withSlowDeletes is settled with machines that take an hour to shut down.
+func withSlowDeletes(t *testing.T, size int, test func(t *testing.T, w *world)) {
+	withGroup(t, size, simcloud.Options{Shutdown: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
+		w.advance(30 * time.Minute)
 		test(t, w)
 	})
 }
 
-// deleting reports whether the cloud is shutting a machine down.
+// deleting reports whether the cloud is deleting a machine.
 func (w *world) deleting(id nstance.InstanceID) bool {
 	return w.machine(id).Status == nstance.StatusDeleting
 }
 
-// TestOrphansOnTheirWayOutCount: a second fifth is not collected while the first
-// one goes.
-func TestOrphansOnTheirWayOutCount(t *testing.T) {
-	slowToGo(t, 10, func(t *testing.T, w *world) {
-		a, b := w.stray(10*time.Minute, nil), w.stray(10*time.Minute, nil)
-		w.passes(10 * time.Minute)
+// TestOrphansInDeletionCount: the limit of a fifth includes orphans that are still being
+// deleted.
+func TestOrphansInDeletionCount(t *testing.T) {
+	withSlowDeletes(t, 10, func(t *testing.T, w *world) {
+		a, b := w.createOrphan(10*time.Minute, nil), w.createOrphan(10*time.Minute, nil)
+		w.advance(10 * time.Minute)
 		require.True(t, w.deleting(a) && w.deleting(b))
-		c := w.stray(10*time.Minute, nil)
-		w.passes(20 * time.Minute)
+		c := w.createOrphan(10*time.Minute, nil)
+		w.advance(20 * time.Minute)
 		require.False(t, w.deleting(c))
-		require.Contains(t, w.spared(c), "3 machines without a record are more than 2")
+		require.Contains(t, w.keepReason(c), "3 machines without a record are more than 2")
 	})
 }
 
-// TestOrphanThatIsBeingDeleted is no business of ours.
-func TestOrphanThatIsBeingDeleted(t *testing.T) {
-	slowToGo(t, 3, func(t *testing.T, w *world) {
-		id := w.stray(10*time.Minute, nil)
+// TestOrphanDeletedElsewhere is left alone.
+func TestOrphanDeletedElsewhere(t *testing.T) {
+	withSlowDeletes(t, 3, func(t *testing.T, w *world) {
+		id := w.createOrphan(10*time.Minute, nil)
 		require.NoError(t, w.cloud.Delete(w.ctx, w.machine(id)))
-		w.passes(20 * time.Minute)
+		w.advance(20 * time.Minute)
 		require.True(t, w.deleting(id))
 		require.Empty(t, w.r.Orphans())
 		require.Zero(t, w.count(nstance.EventOrphanSeen, id))
 	})
 }
 
-// TestOrphansBesideRecordsThatGo: records on their way out are no evidence that
-// storage is whole.
-func TestOrphansBesideRecordsThatGo(t *testing.T) {
-	slowToGo(t, 2, func(t *testing.T, w *world) {
-		w.want(wanted(0))
-		w.passes(5 * time.Minute)
+// TestOrphansBesideRecordsInDeletion: records in deletion are no evidence that storage
+// is intact.
+func TestOrphansBesideRecordsInDeletion(t *testing.T) {
+	withSlowDeletes(t, 2, func(t *testing.T, w *world) {
+		w.setGroups(webGroup(0))
+		w.advance(5 * time.Minute)
 		require.Len(t, w.ids(), 2)
-		id := w.stray(6*time.Minute, nil)
-		w.passes(20 * time.Minute)
+		id := w.createOrphan(6*time.Minute, nil)
+		w.advance(20 * time.Minute)
 		require.False(t, w.deleting(id))
-		require.Contains(t, w.spared(id), "storage holds no live record")
+		require.Contains(t, w.keepReason(id), "storage holds no live record")
 	})
 }
 
-// TestLeaderThatFindsOnlyRecordsThatGo: the next leader is as careful.
-func TestLeaderThatFindsOnlyRecordsThatGo(t *testing.T) {
-	slowToGo(t, 2, func(t *testing.T, w *world) {
-		id := w.stray(time.Minute, nil)
-		w.want(wanted(0))
-		w.passes(time.Minute)
+// TestTakeoverWithRecordsInDeletion: the same rule holds for the next leader.
+func TestTakeoverWithRecordsInDeletion(t *testing.T) {
+	withSlowDeletes(t, 2, func(t *testing.T, w *world) {
+		id := w.createOrphan(time.Minute, nil)
+		w.setGroups(webGroup(0))
+		w.advance(time.Minute)
 		require.Len(t, w.ids(), 3)
-		w.depose()
-		w.lead(wanted(1))
-		w.passes(30 * time.Minute)
+		w.stopLeader()
+		w.startLeader(webGroup(1))
+		w.advance(30 * time.Minute)
 		require.False(t, w.deleting(id))
-		require.Contains(t, w.spared(id), "storage held no live record when this leader began")
+		require.Contains(t, w.keepReason(id), "storage held no live record when this leader began")
 	})
 }
 
-// TestUnreadableRecordIsToldOnce: each look finds it, and only the first is news.
-func TestUnreadableRecordIsToldOnce(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+// TestUnreadableRecordIsReportedOnce: not with each pass.
+func TestUnreadableRecordIsReportedOnce(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		id := w.newID()
 		_, err := w.store.PutIfAbsent(w.ctx, storage.InstanceKey("s1", web.Tenant, web.Group, id), []byte("{torn"))
 		require.NoError(t, err)
-		w.passes(time.Hour)
+		w.advance(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, id))
 	})
 }
 
-// TestRecordThatLandsBeforeTheTombstone: a machine with a record is a member, also
-// if the record came at the last moment.
-func TestRecordThatLandsBeforeTheTombstone(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+// TestRecordBeforeTombstone: a machine whose record appears just before the tombstone is
+// a member.
+func TestRecordBeforeTombstone(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		beneath := w.store
 		faulty := storagetest.NewFaulty(beneath)
-		w.depose()
+		w.stopLeader()
 		w.store = faulty
-		w.lead(wanted(3))
-		w.passes(10 * time.Minute)
-		id := w.stray(0, nil)
+		w.startLeader(webGroup(3))
+		w.advance(10 * time.Minute)
+		id := w.createOrphan(0, nil)
 		for w.count(nstance.EventOrphanSeen, id) == 0 {
-			w.passes(10 * time.Second)
+			w.advance(10 * time.Second)
 		}
 		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() {
 			other := storage.NewRecords(beneath, "s1", &storage.RecordsOptions{Epoch: w.epoch})
 			_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
 			require.NoError(t, err)
 		}})
-		require.ErrorIs(t, w.r.DeleteOrphan(w.ctx, id, eve), nstance.Conflict)
+		require.ErrorIs(t, w.r.DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
 		require.True(t, w.exists(id))
 		v, err := w.r.Instance(id)
 		require.NoError(t, err)

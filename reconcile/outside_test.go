@@ -9,18 +9,17 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// An outside is the cloud of a crash enumeration: the provider under test, and
-// what the enumeration does to the cloud behind it or knows of it, past all
-// faults. simulated is the one in memory; wired (crash_wire_test.go) puts any
-// test cloud with its real client there.
+// outside is the cloud of a crash enumeration: the provider under test, and controls
+// that bypass all faults. simulated is the cloud in memory; wired (crash_wire_test.go)
+// is a test cloud behind its real client.
 type outside interface {
 	nstance.Provider
 	nstance.Balancer
 
-	// Machines returns every machine that is not gone.
+	// Machines returns every machine that exists.
 	Machines() []nstance.Machine
 
-	// Existed reports whether there ever was a machine for that ID.
+	// Existed reports whether there ever was a machine with that ID.
 	Existed(id nstance.InstanceID) bool
 
 	// Notices yields what the machine's metadata service announces.
@@ -30,7 +29,7 @@ type outside interface {
 	Withdraw(id nstance.InstanceID) error
 	Kill(id nstance.InstanceID) error
 
-	// SetCapacity says how many machines there can be.
+	// SetCapacity limits the number of machines.
 	SetCapacity(n int)
 
 	// Balanced returns the members of a load balancer, and Severed the machines

@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestForeignMachineIsLeftAlone has a machine with the ID of an instance and the
-// marks of another owner. Its ID alone is no reason to adopt or to delete it.
+// TestForeignMachineIsLeftAlone: a machine with the ID of an instance and the marks of
+// another owner is neither adopted nor deleted.
 func TestForeignMachineIsLeftAlone(t *testing.T) {
 	for name, change := range map[string]func(*nstance.MachineSpec){
 		"of another installation": func(s *nstance.MachineSpec) { s.Owner.Installation = "i2" },
@@ -24,19 +24,19 @@ func TestForeignMachineIsLeftAlone(t *testing.T) {
 			w.t.Helper()
 			require.True(w.t, w.exists(id))
 			require.Zero(w.t, w.cloud.Count(simcloud.OpDelete))
-			require.Positive(w.t, w.count(nstance.EventAlarm, id), "and a person hears of it")
+			require.Positive(w.t, w.count(nstance.EventAlarm, id), "with an alarm")
 		}
 		t.Run(name+", at a deletion", func(t *testing.T) {
-			within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-				id := w.stray(time.Minute, change)
-				w.depose()
+			withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+				id := w.createOrphan(time.Minute, change)
+				w.stopLeader()
 				other := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
 				_, err := other.Create(w.ctx, storage.Instance{
 					ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), Deleting: &storage.Deletion{At: time.Now()},
 				})
 				require.NoError(t, err)
-				w.lead(wanted(1))
-				w.passes(30 * time.Minute)
+				w.startLeader(webGroup(1))
+				w.advance(30 * time.Minute)
 				alarmed(w, id)
 				require.Equal(t, 1, w.count(nstance.EventAlarm, id), "once")
 			})
@@ -44,10 +44,10 @@ func TestForeignMachineIsLeftAlone(t *testing.T) {
 		t.Run(name+", at a takeover", func(t *testing.T) {
 			takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
-				w.lead(wanted(1))
-				w.passes(time.Second)
+				w.startLeader(webGroup(1))
+				w.advance(time.Second)
 				id := w.in(nstance.Provisioning)[0]
-				w.depose()
+				w.stopLeader()
 				w.cloud.Heal()
 				spec := nstance.MachineSpec{
 					ID: id, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: web.Tenant}, Group: web.Group,
@@ -56,11 +56,11 @@ func TestForeignMachineIsLeftAlone(t *testing.T) {
 				change(&spec)
 				_, err := w.cloud.Create(w.ctx, spec)
 				require.NoError(t, err)
-				w.lead(wanted(1))
-				w.passes(2 * time.Minute)
+				w.startLeader(webGroup(1))
+				w.advance(2 * time.Minute)
 				require.NotContains(t, w.ready(), id)
-				require.Len(t, w.ready(), 1, "another instance takes its place")
-				w.passes(30 * time.Minute)
+				require.Len(t, w.ready(), 1, "another instance replaces it")
+				w.advance(30 * time.Minute)
 				alarmed(w, id)
 			})
 		})

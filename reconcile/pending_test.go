@@ -14,52 +14,52 @@ import (
 
 const whyPending = "image base is not known yet"
 
-// pending is a group for which another definition was asked for than it has.
-func pending(g nstance.Group) nstance.Group {
+// pendingGroup is a group with another definition desired than in effect.
+func pendingGroup(g nstance.Group) nstance.Group {
 	g.Pending = whyPending
 	return g
 }
 
-// undefined is a group that never had a definition.
-func undefined(g nstance.Group) nstance.Group {
+// undefinedGroup is a group without a definition.
+func undefinedGroup(g nstance.Group) nstance.Group {
 	g.Definition = nstance.Definition{}
-	return pending(g)
+	return pendingGroup(g)
 }
 
 func TestPendingDefinition(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		at := time.Now().UTC()
-		w.want(pending(wanted(5)))
-		w.passes(10 * time.Minute)
-		w.agrees(5)
+		w.setGroups(pendingGroup(webGroup(5)))
+		w.advance(10 * time.Minute)
+		w.requireMembers(5)
 		h := w.hold(plan.HoldPending)
 		require.Equal(t, at, h.Since)
 		require.Equal(t, whyPending, h.Reason)
 
-		w.want(pending(wanted(2)))
-		w.passes(10 * time.Minute)
-		w.agrees(2)
-		require.Equal(t, at, w.hold(plan.HoldPending).Since, "it goes on")
+		w.setGroups(pendingGroup(webGroup(2)))
+		w.advance(10 * time.Minute)
+		w.requireMembers(2)
+		require.Equal(t, at, w.hold(plan.HoldPending).Since, "the same hold continues")
 
-		w.want(redefined(2, "v2"))
-		w.passes(20 * time.Minute)
-		w.agrees(2)
-		require.False(t, w.holds(plan.HoldPending))
+		w.setGroups(groupWithUserData(2, "v2"))
+		w.advance(20 * time.Minute)
+		w.requireMembers(2)
+		require.False(t, w.hasHold(plan.HoldPending))
 		at = time.Now().UTC()
-		w.want(pending(redefined(2, "v2")))
-		w.passes(time.Minute)
-		require.Equal(t, at, w.hold(plan.HoldPending).Since, "another one has another beginning")
+		w.setGroups(pendingGroup(groupWithUserData(2, "v2")))
+		w.advance(time.Minute)
+		require.Equal(t, at, w.hold(plan.HoldPending).Since, "a new hold has its own start")
 	})
 }
 
 func TestGroupWithoutDefinition(t *testing.T) {
-	other := wanted(3)
+	other := webGroup(3)
 	other.Key.Group = "other"
-	t.Run("is listed, creates nothing, and goes", func(t *testing.T) {
-		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.want(wanted(1), undefined(other))
-			w.passes(10 * time.Minute)
-			w.agrees(1)
+	t.Run("is listed, creates nothing, and can be removed", func(t *testing.T) {
+		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.setGroups(webGroup(1), undefinedGroup(other))
+			w.advance(10 * time.Minute)
+			w.requireMembers(1)
 			v, err := w.r.Group(other.Key)
 			require.NoError(t, err)
 			require.Len(t, w.r.Groups(), 2)
@@ -74,42 +74,42 @@ func TestGroupWithoutDefinition(t *testing.T) {
 			_, err = w.r.CreateInstance(t.Context(), reconcile.OnDemandRequest{ID: id, Group: other.Key, Definition: other.Definition})
 			require.ErrorIs(t, err, nstance.Unavailable)
 
-			w.want(wanted(1))
+			w.setGroups(webGroup(1))
 			_, err = w.r.Group(other.Key)
-			require.ErrorIs(t, err, nstance.NotFound, "it is not desired any more")
+			require.ErrorIs(t, err, nstance.NotFound, "no longer desired")
 
-			w.want(wanted(1), undefined(other))
-			leaving := undefined(other)
+			w.setGroups(webGroup(1), undefinedGroup(other))
+			leaving := undefinedGroup(other)
 			leaving.Removing = true
-			w.want(wanted(1), leaving)
-			w.passes(time.Minute)
+			w.setGroups(webGroup(1), leaving)
+			w.advance(time.Minute)
 			_, err = w.r.Group(other.Key)
 			require.ErrorIs(t, err, nstance.NotFound)
 		})
 	})
-	t.Run("keeps its members under a new leader, and is defined", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.succeeds()
-			w.want(undefined(wanted(1)))
-			w.passes(10 * time.Minute)
-			w.agrees(3)
-			require.True(t, w.holds(plan.HoldPending))
+	t.Run("keeps its members across a handover, until it is defined", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.changeLeader()
+			w.setGroups(undefinedGroup(webGroup(1)))
+			w.advance(10 * time.Minute)
+			w.requireMembers(3)
+			require.True(t, w.hasHold(plan.HoldPending))
 			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
 
-			w.want(wanted(4))
-			w.passes(10 * time.Minute)
-			w.agrees(4)
-			require.False(t, w.holds(plan.HoldPending))
+			w.setGroups(webGroup(4))
+			w.advance(10 * time.Minute)
+			w.requireMembers(4)
+			require.False(t, w.hasHold(plan.HoldPending))
 		})
 	})
 	t.Run("drains its members when it is removed", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.succeeds()
-			leaving := undefined(wanted(3))
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.changeLeader()
+			leaving := undefinedGroup(webGroup(3))
 			leaving.Removing = true
-			w.want(leaving)
-			w.passes(10 * time.Minute)
-			w.agrees(0)
+			w.setGroups(leaving)
+			w.advance(10 * time.Minute)
+			w.requireMembers(0)
 			require.Empty(t, w.r.Groups())
 			require.NotZero(t, w.count(nstance.EventDrainStarted, ""))
 		})
@@ -117,23 +117,23 @@ func TestGroupWithoutDefinition(t *testing.T) {
 }
 
 func TestWhatIfOfPendingDefinitions(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		other := wanted(3)
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		other := webGroup(3)
 		other.Key.Group = "other"
-		plans, err := w.r.WhatIf([]nstance.Group{undefined(other), pending(wanted(4))}, true)
+		plans, err := w.r.WhatIf([]nstance.Group{undefinedGroup(other), pendingGroup(webGroup(4))}, true)
 		require.NoError(t, err)
 		require.Len(t, plans, 2)
 		require.Equal(t, reconcile.ChangeAdded, plans[0].Change)
 		require.Zero(t, plans[0].Creates)
 		require.Equal(t, 3, plans[0].SizeAfter)
 		require.Equal(t, reconcile.ChangeChanged, plans[1].Change)
-		require.Equal(t, 2, plans[1].Creates, "from the definition that it has")
+		require.Equal(t, 2, plans[1].Creates, "from the definition in effect")
 		require.Empty(t, plans[1].Instances)
 		require.Len(t, plans[1].Fields, 1)
 		for _, p := range plans {
 			require.Equal(t, plan.HoldPending, p.Holds[len(p.Holds)-1].Kind)
 		}
 		require.Len(t, w.r.Groups(), 1)
-		require.False(t, w.holds(plan.HoldPending))
+		require.False(t, w.hasHold(plan.HoldPending))
 	})
 }

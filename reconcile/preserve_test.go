@@ -20,12 +20,12 @@ func TestPreserve(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
-			w.lead(wanted(3))
-			w.passes(5 * time.Minute)
+			w.startLeader(webGroup(3))
+			w.advance(5 * time.Minute)
 			id := w.ready()[0]
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), eve))
-			w.passes(5 * time.Minute)
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
+			w.advance(5 * time.Minute)
 			then(t, w, id)
 		})
 	}
@@ -33,22 +33,22 @@ func TestPreserve(t *testing.T) {
 		_, err := w.cloud.Get(w.ctx, id)
 		return err == nil
 	}
-	t.Run("it is replaced and stays, until its time is over", func(t *testing.T) {
+	t.Run("replaced, and kept until its end", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			require.True(t, runs(w, id))
 			require.Len(t, w.cloud.Machines(), 4)
 			g := w.group()
 			require.Equal(t, []int{3, 1, 0, 0}, []int{g.Ready, g.Preserved, g.Booting, g.Leaving})
-			w.hush(id)
-			w.passes(time.Hour)
-			require.True(t, runs(w, id), "silence is no reason")
-			w.passes(2 * time.Hour)
+			w.silenceAgents(id)
+			w.advance(time.Hour)
+			require.True(t, runs(w, id), "a silent member is kept")
+			w.advance(2 * time.Hour)
 			require.False(t, runs(w, id))
 			require.Len(t, w.cloud.Machines(), 3)
-			w.agrees(3)
+			w.requireMembers(3)
 		})
 	})
-	t.Run("a request to end it is refused, with the way to do so", func(t *testing.T) {
+	t.Run("a request to end it is refused with the remedy", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -57,134 +57,135 @@ func TestPreserve(t *testing.T) {
 				require.ErrorIs(t, err, nstance.Conflict)
 				require.ErrorContains(t, err, "nstance-admin instance preserve --end "+string(id))
 			}
-			w.passes(time.Hour)
+			w.advance(time.Hour)
 			require.True(t, runs(w, id))
-			w.passes(2 * time.Hour)
+			w.advance(2 * time.Hour)
 			require.ErrorIs(t, w.r.Removable(id), nstance.NotFound)
 			gone := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id })
 			require.Len(t, gone.Drain.Causes, 1)
-			require.Contains(t, gone.Drain.Causes[0].Message, "it was preserved until", "nothing of those requests is left")
+			require.Contains(t, gone.Drain.Causes[0].Message, "it was preserved until", "the refused requests left no cause")
 		})
 	})
-	t.Run("a request that comes first hears of it", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+	t.Run("an earlier request fails with the remedy", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			faulty := storagetest.NewFaulty(w.store)
 			w.store = faulty
-			w.succeeds(wanted(3))
+			w.changeLeader(webGroup(3))
 			id := w.ready()[0]
-			faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1}) // so that no drain begins
+			faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Times: -1}) // no drain can begin
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			asked := make(chan error, 1)
 			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
-			w.passes(5 * time.Second)
+			w.advance(5 * time.Second)
 			faulty.Heal()
-			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve))
+			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
 			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})
 	})
-	t.Run("a new leader keeps it", func(t *testing.T) {
+	t.Run("kept by a new leader", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
-			w.depose()
-			w.lead(wanted(3))
-			w.passes(30 * time.Minute)
+			w.stopLeader()
+			w.startLeader(webGroup(3))
+			w.advance(30 * time.Minute)
 			require.True(t, runs(w, id))
 			require.Len(t, w.cloud.Machines(), 4)
 		})
 	})
-	t.Run("a smaller group takes others", func(t *testing.T) {
+	t.Run("a smaller group drains others", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			r, _ := w.leader()
-			r.Observe(nstance.Desired{Groups: []nstance.Group{wanted(0)}})
-			w.passes(30 * time.Minute)
+			r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(0)}})
+			w.advance(30 * time.Minute)
 			require.True(t, runs(w, id))
 			require.Len(t, w.cloud.Machines(), 1)
 		})
 	})
-	t.Run("what the cloud takes is gone", func(t *testing.T) {
+	t.Run("a reclaimed machine is gone", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			require.NoError(t, w.cloud.Kill(id))
-			w.passes(10 * time.Minute)
+			w.advance(10 * time.Minute)
 			r, _ := w.leader()
 			_, err := r.Instance(id)
 			require.ErrorIs(t, err, nstance.NotFound)
-			w.agrees(3)
+			w.requireMembers(3)
 		})
 	})
-	t.Run("ended early, it is drained", func(t *testing.T) {
+	t.Run("drained when ended early", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now(), eve))
-			w.passes(10 * time.Minute)
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now(), requester))
+			w.advance(10 * time.Minute)
 			require.False(t, runs(w, id))
 			require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, id))
-			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve), nstance.NotFound)
+			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester), nstance.NotFound)
 		})
 	})
-	t.Run("one that never came up is kept past its time to do so", func(t *testing.T) {
+	t.Run("kept past its launch timeout", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
-			w.fails("v1")
-			w.lead(wanted(1))
-			w.passes(time.Minute)
+			w.failUserData("v1")
+			w.startLeader(webGroup(1))
+			w.advance(time.Minute)
 			id := w.cloud.Machines()[0].ID
-			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), eve))
-			w.fails("")
-			w.passes(time.Hour) // both of its timeouts have passed
+			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
+			w.failUserData("")
+			w.advance(time.Hour) // both of its timeouts have passed
 			require.True(t, runs(w, id))
 			g := w.group()
 			require.Equal(t, []int{1, 1, 0}, []int{g.Ready, g.Preserved, g.Booting})
 			require.Zero(t, w.count(nstance.EventCreateFailed, id))
-			w.succeeds(wanted(1))
-			w.passes(30 * time.Minute)
-			require.True(t, runs(w, id), "nor does the next leader end it")
-			w.passes(time.Hour)
+			w.changeLeader(webGroup(1))
+			w.advance(30 * time.Minute)
+			require.True(t, runs(w, id), "nor deleted by the next leader")
+			w.advance(time.Hour)
 			require.False(t, runs(w, id))
-			w.agrees(1)
+			w.requireMembers(1)
 		})
 	})
-	t.Run("one that is being drained can still be kept", func(t *testing.T) {
+	t.Run("a draining instance can be preserved", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.slowDrain = true
-			w.lead(wanted(3))
-			w.passes(5 * time.Minute)
+			w.startLeader(webGroup(3))
+			w.advance(5 * time.Minute)
 			id := w.ready()[0]
 			r, _ := w.leader()
 			_, err := r.Drain(t.Context(), id, "test")
 			require.NoError(t, err)
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), eve))
-			w.passes(30 * time.Minute)
-			require.True(t, runs(w, id), "its drain's deadline has passed")
-			w.passes(time.Hour)
+			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
+			w.advance(30 * time.Minute)
+			require.True(t, runs(w, id), "kept past its drain deadline")
+			w.advance(time.Hour)
 			require.False(t, runs(w, id))
 		})
 	})
 }
 
-// TestServerPause: silence that this process did not hear is nobody's.
+// TestServerPause: silence while this process was stopped does not count against a
+// member.
 func TestServerPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var skipped atomic.Int64
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.wrap = func(o *office) {
+		w.wrap = func(o *leaderEnv) {
 			o.options = func(ro *reconcile.Options) {
 				ro.Now = func() time.Time { return time.Now().Add(time.Duration(skipped.Load())) }
 			}
 		}
-		w.lead(wanted(1))
-		w.passes(5 * time.Minute)
+		w.startLeader(webGroup(1))
+		w.advance(5 * time.Minute)
 		id := w.ready()[0]
-		w.hush(id)
-		w.passes(time.Second)
-		skipped.Store(int64(10 * time.Minute)) // as if nothing had run meanwhile
-		w.passes(30 * time.Second)
+		w.silenceAgents(id)
+		w.advance(time.Second)
+		skipped.Store(int64(10 * time.Minute)) // as if the process had been stopped
+		w.advance(30 * time.Second)
 		require.Zero(t, w.count(nstance.EventUnhealthy, ""))
 		require.Len(t, w.ready(), 1)
-		w.passes(10 * time.Minute)
-		require.NotContains(t, w.ready(), id, "and then it is judged like any other")
+		w.advance(10 * time.Minute)
+		require.NotContains(t, w.ready(), id, "afterwards the normal limit applies")
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// traffic notes every call to a provider and a store.
+// traffic records every call to a provider and a store.
 type traffic struct {
 	nstance.Provider
 	storage.Store
@@ -28,7 +28,7 @@ type traffic struct {
 	calls []string
 }
 
-func (c *traffic) note(format string, args ...any) {
+func (c *traffic) record(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, fmt.Sprintf(format, args...))
@@ -42,92 +42,92 @@ func (c *traffic) take() []string {
 	return out
 }
 
-// trafficProvider and trafficStore are the two halves of traffic.
+// trafficProvider and trafficStore record into traffic.
 type (
 	trafficProvider struct{ *traffic }
 	trafficStore    struct{ *traffic }
 )
 
 func (p trafficProvider) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
-	p.note("create %s", spec.Group)
+	p.record("create %s", spec.Group)
 	return p.Provider.Create(ctx, spec)
 }
 
 func (p trafficProvider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
-	p.note("describe %s", id)
+	p.record("describe %s", id)
 	return p.Provider.Get(ctx, id)
 }
 
 func (p trafficProvider) List(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
-	p.note("list machines")
+	p.record("list machines")
 	return p.Provider.List(ctx, o)
 }
 
 func (p trafficProvider) Delete(ctx context.Context, m nstance.Machine) error {
-	p.note("delete %s", m.Group)
+	p.record("delete %s", m.Group)
 	return p.Provider.Delete(ctx, m)
 }
 
 func (s trafficStore) Get(ctx context.Context, key string) (storage.Object, error) {
-	s.note("get %s", key)
+	s.record("get %s", key)
 	return s.Store.Get(ctx, key)
 }
 
 func (s trafficStore) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
-	s.note("list %s", prefix)
+	s.record("list %s", prefix)
 	return s.Store.List(ctx, prefix, after)
 }
 
 func (s trafficStore) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
-	s.note("put %s", key)
+	s.record("put %s", key)
 	return s.Store.PutIfAbsent(ctx, key, data)
 }
 
 func (s trafficStore) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
-	s.note("put %s", key)
+	s.record("put %s", key)
 	return s.Store.PutIfMatch(ctx, key, data, v)
 }
 
 func (s trafficStore) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
-	s.note("remove %s", key)
+	s.record("remove %s", key)
 	return s.Store.DeleteIfMatch(ctx, key, v)
 }
 
-// TestReloadCallsNobodyForTheOthers grows one of a thousand groups of ten.
-func TestReloadCallsNobodyForTheOthers(t *testing.T) {
+// TestReloadCallsNothingForOtherGroups grows one of a thousand groups of ten.
+func TestReloadCallsNothingForOtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.badImage = func(nstance.MachineSpec) bool { return true } // nobody needs ten thousand agents here
+		w.badImage = func(nstance.MachineSpec) bool { return true } // no agents
 		seen := &traffic{Provider: w.cloud, Store: w.store}
-		w.wrap = func(o *office) {
+		w.wrap = func(o *leaderEnv) {
 			o.provider, o.store = trafficProvider{seen}, trafficStore{seen}
 			o.options = func(opts *reconcile.Options) {
-				opts.GC.Interval, opts.FullPass, opts.Snapshots = time.Hour, time.Hour, time.Hour // what is periodic is not meant
+				opts.GC.Interval, opts.FullPass, opts.Snapshots = time.Hour, time.Hour, time.Hour // no periodic calls
 				opts.Provider = &provider.Options{Rate: 10_000, Burst: 10_000, Width: 10_000}
 			}
 		}
 		groups := make([]nstance.Group, 1000)
 		for i := range groups {
-			g := wanted(10)
+			g := webGroup(10)
 			g.Key.Group = nstance.GroupID(fmt.Sprintf("g%04d", i))
-			g.Definition.LaunchTimeout, g.Definition.RegistrationTimeout = 0, 0 // they may boot for ever
+			g.Definition.LaunchTimeout, g.Definition.RegistrationTimeout = 0, 0 // they boot for ever
 			groups[i] = g
 		}
-		w.lead(groups...)
+		w.startLeader(groups...)
 		for len(w.cloud.Machines()) < 10_000 {
-			w.passes(time.Minute)
+			w.advance(time.Minute)
 		}
-		for seen.take(); !slices.Contains(seen.take(), "list machines"); { // machines that boot are looked at every 30 s
-			w.passes(time.Second)
+		for seen.take(); !slices.Contains(seen.take(), "list machines"); { // booting machines are listed every 30 s
+			w.advance(time.Second)
 		}
-		w.passes(5 * time.Second) // two lists may answer for all
+		w.advance(5 * time.Second) // covers up to two lists
 		seen.take()
 
 		r, _ := w.leader()
 		groups[500].Size = 11
 		r.Observe(nstance.Desired{Groups: groups})
-		w.passes(5 * time.Second)
+		w.advance(5 * time.Second)
 		require.Len(t, w.cloud.Machines(), 10_001)
 		for _, call := range seen.take() {
 			require.True(t, strings.Contains(call, "g0500"), call)

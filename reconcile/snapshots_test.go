@@ -11,61 +11,61 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// snapshot returns what stands there, if anything does.
+// snapshot returns the stored snapshot, if there is one.
 func (w *world) snapshot() (storage.Object, bool) {
 	obj, err := w.store.Get(w.ctx, storage.SnapshotKey("s1"))
 	return obj, err == nil
 }
 
-func TestTakeoverFromASnapshot(t *testing.T) {
-	within(t, 5, simcloud.Options{}, func(t *testing.T, w *world) {
+func TestTakeoverFromSnapshot(t *testing.T) {
+	withGroup(t, 5, simcloud.Options{}, func(t *testing.T, w *world) {
 		_, ok := w.snapshot()
 		require.True(t, ok, "soon after the term began")
-		w.passes(10 * time.Minute)
+		w.advance(10 * time.Minute)
 		before, _ := w.snapshot()
-		w.passes(20 * time.Minute)
+		w.advance(20 * time.Minute)
 		after, _ := w.snapshot()
-		require.Equal(t, before.Version, after.Version, "nothing changed, nothing is written")
+		require.Equal(t, before.Version, after.Version, "not written without a change")
 
 		faulty := storagetest.NewFaulty(w.store)
-		w.depose()
+		w.stopLeader()
 		w.store = faulty
-		faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "instance/", Times: -1}) // no record can be read
-		w.lead(wanted(5))
-		w.passes(time.Minute)
+		faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "instance/", Times: -1}) // no record is readable
+		w.startLeader(webGroup(5))
+		w.advance(time.Minute)
 		faulty.Heal()
-		w.agrees(5)
+		w.requireMembers(5)
 		require.Empty(t, w.r.Problems())
 	})
 }
 
 func TestSnapshotsFollowChanges(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		w.passes(10 * time.Minute)
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.advance(10 * time.Minute)
 		before, _ := w.snapshot()
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		soon, _ := w.snapshot()
 		require.Equal(t, before.Version, soon.Version, "not with every change")
-		w.passes(10 * time.Minute)
+		w.advance(10 * time.Minute)
 		after, _ := w.snapshot()
 		require.NotEqual(t, before.Version, after.Version)
 	})
 }
 
 func TestUselessSnapshotIsReportedAndReplaced(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		obj, ok := w.snapshot()
 		require.True(t, ok)
 		_, err := w.store.PutIfMatch(w.ctx, obj.Key, []byte("torn"), obj.Version)
 		require.NoError(t, err)
-		w.depose()
-		w.lead(wanted(2))
-		w.passes(10 * time.Second)
+		w.stopLeader()
+		w.startLeader(webGroup(2))
+		w.advance(10 * time.Second)
 		require.Len(t, w.r.Problems(), 1)
 		require.Contains(t, w.r.Problems()[0], obj.Key)
-		w.passes(2 * time.Minute)
-		w.agrees(2)
-		require.Empty(t, w.r.Problems(), "there is a good one again")
+		w.advance(2 * time.Minute)
+		w.requireMembers(2)
+		require.Empty(t, w.r.Problems(), "a good one was written")
 	})
 }

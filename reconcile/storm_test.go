@@ -22,25 +22,25 @@ func TestStorm(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Latency: simcloud.Constant(latency), Width: width})
 		defer w.close()
 		p := w.timing()
-		w.lead(wanted(size))
-		w.passes(3 * time.Minute)
+		w.startLeader(webGroup(size))
+		w.advance(3 * time.Minute)
 		require.Len(t, w.ready(), size)
 		victims := w.ready()[:reclaimed]
 
 		began := time.Now()
 		for _, id := range victims {
 			require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
-			w.passes(time.Second / reclaimed)
+			w.advance(time.Second / reclaimed)
 		}
 		arriving := time.Since(began)
-		w.passes(10 * time.Second)
+		w.advance(10 * time.Second)
 		require.Equal(t, reclaimed, w.count(nstance.EventReplacementRequested, ""))
 		called, last := p.since(began)
 		require.Equal(t, reclaimed, called)
 		floor := max(arriving, reclaimed*latency/width)
 		require.LessOrEqual(t, last.Sub(began), floor*3/2)
 
-		w.passes(5 * time.Minute)
-		w.agrees(size)
+		w.advance(5 * time.Minute)
+		w.requireMembers(size)
 	})
 }

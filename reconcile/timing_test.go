@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// timed is a cloud that notes when creates are called, and can take long.
+// timed is a cloud that records when creates are called and can be slow.
 type timed struct {
 	nstance.Provider
 	mu          sync.Mutex
@@ -23,13 +23,13 @@ type timed struct {
 	slowDeletes bool
 }
 
-// longCall is how long slow calls take.
+// longCall is the duration of slow calls.
 const longCall = 20 * time.Second
 
-// timing has a world's leaders work with such a cloud.
+// timing puts such a cloud behind a world's leaders.
 func (w *world) timing() *timed {
 	p := &timed{Provider: w.cloud, called: map[nstance.InstanceID]time.Time{}}
-	w.wrap = func(o *office) { o.provider = p }
+	w.wrap = func(o *leaderEnv) { o.provider = p }
 	return p
 }
 
@@ -56,15 +56,14 @@ func (p *timed) Delete(ctx context.Context, m nstance.Machine) error {
 	return p.Provider.Delete(ctx, m)
 }
 
-// slow has creates or deletes take long from now on.
+// slow makes creates or deletes slow from now on.
 func (p *timed) slow(creates, deletes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slowCreates, p.slowDeletes = creates, deletes
 }
 
-// since returns how many creates have been called since then, and when the last
-// of them was.
+// since returns the number of creates called since then and the time of the last one.
 func (p *timed) since(then time.Time) (n int, last time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,10 +86,10 @@ func (p *timed) of(id nstance.InstanceID) time.Time {
 	return p.called[id]
 }
 
-// TestVoluntaryStepsDelayNoReplacement: what waits for others has lanes of its
-// own, however many of it there are and however long the cloud takes.
+// TestVoluntaryStepsDelayNoReplacement: voluntary calls have their own lanes, so that
+// neither their number nor a slow cloud delays replacements.
 func TestVoluntaryStepsDelayNoReplacement(t *testing.T) {
-	const width = 2 // fewer than creates may be under way before the first has ended
+	const width = 2 // less than the creates that may be in flight before the first answer
 	for name, c := range map[string]struct {
 		from, to         int
 		creates, deletes bool
@@ -103,19 +102,19 @@ func TestVoluntaryStepsDelayNoReplacement(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				p := &timed{Provider: w.cloud, called: map[nstance.InstanceID]time.Time{}}
-				w.wrap = func(o *office) {
+				w.wrap = func(o *leaderEnv) {
 					o.provider = p
 					o.options = func(opts *reconcile.Options) { opts.Width = width }
 				}
-				w.lead(wanted(c.from))
-				w.passes(5 * time.Minute)
+				w.startLeader(webGroup(c.from))
+				w.advance(5 * time.Minute)
 				require.Len(t, w.ready(), c.from)
 				p.slow(c.creates, c.deletes)
 				scaled := time.Now()
-				w.want(wanted(c.to))
-				w.passes(10 * time.Second)
+				w.setGroups(webGroup(c.to))
+				w.advance(10 * time.Second)
 				if n, _ := p.since(scaled); c.creates {
-					require.Equal(t, width, n, "they are as many as may be at once")
+					require.Equal(t, width, n, "as many as the width")
 				} else {
 					require.GreaterOrEqual(t, w.count(nstance.EventDeleteRequested, ""), width)
 					require.Zero(t, w.count(nstance.EventDeleted, ""))
@@ -123,13 +122,13 @@ func TestVoluntaryStepsDelayNoReplacement(t *testing.T) {
 
 				doomed := w.ready()[0]
 				require.NoError(t, w.cloud.Reclaim(doomed, 2*time.Minute))
-				w.passes(2 * time.Second)
+				w.advance(2 * time.Second)
 				received := w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == doomed }).Time
 				replacement := w.first(nstance.EventReplacementRequested, func(e nstance.Event) bool { return e.Replaces == doomed }).Instance
 				require.WithinRange(t, p.of(replacement), received, received.Add(100*time.Millisecond))
 				p.slow(false, false)
-				w.passes(10 * time.Minute)
-				w.agrees(c.to)
+				w.advance(10 * time.Minute)
+				w.requireMembers(c.to)
 			})
 		})
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// plan asks what wanting one group would do, and checks that asking does nothing.
+// plan previews one group, and requires that the preview changes nothing.
 func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 	w.t.Helper()
-	synctest.Wait() // what has been asked for before is planned
+	synctest.Wait() // earlier requests are planned
 	before, events := w.r.Groups(), len(w.events)
 	plans, err := w.r.WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
@@ -33,8 +33,8 @@ func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 	return plans[0], true
 }
 
-// fates counts instances by what would happen to them.
-func fates(p reconcile.GroupPlan) map[string]int {
+// countActions counts instances by their planned action.
+func countActions(p reconcile.GroupPlan) map[string]int {
 	out := map[string]int{}
 	for _, i := range p.Instances {
 		out[i.Action]++
@@ -51,23 +51,23 @@ func field(t *testing.T, p reconcile.GroupPlan, path string) reconcile.FieldChan
 
 func TestWhatIf(t *testing.T) {
 	t.Run("nothing", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			_, something := w.plan(wanted(3))
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			_, something := w.plan(webGroup(3))
 			require.False(t, something)
 		})
 	})
 	t.Run("a definition", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			next := redefined(3, "v2")
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			next := groupWithUserData(3, "v2")
 			next.Rollout.MinReady = time.Minute
 			p, _ := w.plan(next)
 			require.Equal(t, reconcile.ChangeChanged, p.Change)
-			require.Equal(t, map[string]int{"replace": 3}, fates(p))
+			require.Equal(t, map[string]int{"replace": 3}, countActions(p))
 			require.Equal(t, "its definition changes: userdata.content", p.Instances[0].Reason)
 			require.Equal(t, 3, p.Creates)
 			f := field(t, p, "userdata.content")
 			require.Equal(t, reconcile.EffectReplace, f.Effect)
-			require.Equal(t, "2 bytes, sha256 3bfc269594ef", f.Before, "the template itself is not for everybody's eyes")
+			require.Equal(t, "2 bytes, sha256 3bfc269594ef", f.Before, "shows a hash, not the template")
 			require.Equal(t, "2 bytes, sha256 fb04dcb6970e", f.After)
 			require.Equal(t, reconcile.EffectNone, field(t, p, "rollout.min_ready").Effect)
 			require.Contains(t, p.EstimateBasis, "the slowest of the last 3 launches took 22s")
@@ -79,17 +79,17 @@ func TestWhatIf(t *testing.T) {
 			require.InDelta(t, p.Estimate.Seconds()/3, all.Estimate.Seconds(), 3, "all at once")
 		})
 	})
-	t.Run("what it says comes true", func(t *testing.T) {
-		within(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
-			next := redefined(3, "v2")
+	t.Run("the preview matches the outcome", func(t *testing.T) {
+		withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
+			next := groupWithUserData(3, "v2")
 			p, _ := w.plan(next)
-			require.Equal(t, map[string]int{"replace": 3, "drain": 1}, fates(p))
+			require.Equal(t, map[string]int{"replace": 3, "drain": 1}, countActions(p))
 			creates := w.count(nstance.EventCreateRequested, "")
 			old := w.ready()
-			w.want(next)
-			w.passes(p.Estimate)
-			w.agrees(3)
-			require.Equal(t, map[string]int{"v2": 3}, w.told())
+			w.setGroups(next)
+			w.advance(p.Estimate)
+			w.requireMembers(3)
+			require.Equal(t, map[string]int{"v2": 3}, w.userDataVersions())
 			require.Equal(t, p.Creates, w.count(nstance.EventCreateRequested, "")-creates)
 			for _, i := range p.Instances {
 				require.Contains(t, old, i.ID)
@@ -98,59 +98,59 @@ func TestWhatIf(t *testing.T) {
 		})
 	})
 	t.Run("a size", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			p, _ := w.plan(wanted(5))
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			p, _ := w.plan(webGroup(5))
 			require.Empty(t, p.Instances)
 			require.Equal(t, 2, p.Creates)
 			require.Equal(t, "3", field(t, p, "size").Before)
 			require.Equal(t, [2]int{3, 5}, [2]int{p.SizeBefore, p.SizeAfter})
 			require.Less(t, p.Estimate, time.Minute)
-			p, _ = w.plan(wanted(0))
-			require.Equal(t, map[string]int{"drain": 3}, fates(p))
+			p, _ = w.plan(webGroup(0))
+			require.Equal(t, map[string]int{"drain": 3}, countActions(p))
 			require.Zero(t, p.Creates)
 			require.Equal(t, 5*time.Minute, p.Estimate, "in parallel")
-			next := wanted(0)
+			next := webGroup(0)
 			next.DrainTimeout = 0
 			p, _ = w.plan(next)
-			require.Equal(t, map[string]int{"delete": 3}, fates(p))
+			require.Equal(t, map[string]int{"delete": 3}, countActions(p))
 		})
 	})
-	t.Run("what is pushed", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			next := wanted(3)
+	t.Run("pushed values", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			next := webGroup(3)
 			next.Definition.Vars = map[string]string{"colour": "red"}
 			p, _ := w.plan(next)
-			require.Equal(t, map[string]int{"push": 3}, fates(p))
+			require.Equal(t, map[string]int{"push": 3}, countActions(p))
 			require.Equal(t, reconcile.EffectPush, field(t, p, "vars.colour").Effect)
 			require.Zero(t, p.Creates)
 			require.Zero(t, p.Estimate)
 		})
 	})
-	t.Run("an age", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.passes(2 * time.Hour)
-			next := wanted(3)
+	t.Run("expiry", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.advance(2 * time.Hour)
+			next := webGroup(3)
 			next.Expiry.EligibleAge = time.Hour
 			p, _ := w.plan(next)
-			require.Equal(t, map[string]int{"replace": 3}, fates(p))
+			require.Equal(t, map[string]int{"replace": 3}, countActions(p))
 			require.Contains(t, p.Instances[0].Reason, "eligible_age")
 			require.Equal(t, 3, p.Creates)
 			next.Expiry = nstance.Expiry{ForcedAge: time.Hour}
 			p, _ = w.plan(next)
-			require.Equal(t, map[string]int{"replace": 3}, fates(p))
+			require.Equal(t, map[string]int{"replace": 3}, countActions(p))
 			require.Contains(t, p.Instances[0].Reason, "forced_age")
 			require.Equal(t, 3, p.Creates)
-			id := w.ordered()
+			id := w.readyOnDemand()
 			next.Expiry = nstance.Expiry{OnDemandAge: time.Minute}
 			p, _ = w.plan(next)
 			require.Len(t, p.Instances, 1)
 			require.Equal(t, reconcile.InstancePlan{ID: id, Action: "drain", Reason: "older than expiry.on_demand_age"}, p.Instances[0])
-			require.Zero(t, p.Creates, "nothing takes its place")
+			require.Zero(t, p.Creates, "not replaced")
 		})
 	})
-	t.Run("a group that is new, or let go", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			other := wanted(3)
+	t.Run("new group, removed group", func(t *testing.T) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+			other := webGroup(3)
 			other.Key.Group = "other"
 			other.Definition.LaunchTimeout = 7 * time.Minute
 			plans, err := w.r.WhatIf([]nstance.Group{other}, true)
@@ -162,61 +162,61 @@ func TestWhatIf(t *testing.T) {
 			require.Contains(t, plans[0].EstimateBasis, "launch_timeout 7m0s is the upper bound")
 			require.Equal(t, reconcile.ChangeReleased, plans[1].Change)
 			require.Equal(t, web, plans[1].Key)
-			require.Empty(t, plans[1].Instances, "nothing happens to its members")
+			require.Empty(t, plans[1].Instances, "its members stay")
 			require.Len(t, w.r.Groups(), 1)
-			w.passes(10 * time.Minute)
-			w.agrees(2)
+			w.advance(10 * time.Minute)
+			w.requireMembers(2)
 		})
 	})
 	t.Run("holds", func(t *testing.T) {
-		within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			require.NoError(t, w.r.Pause(t.Context(), web, "busy"))
-			p, _ := w.plan(redefined(2, "v2"))
-			require.Equal(t, map[string]int{"replace": 2}, fates(p))
+			p, _ := w.plan(groupWithUserData(2, "v2"))
+			require.Equal(t, map[string]int{"replace": 2}, countActions(p))
 			require.Equal(t, plan.HoldPaused, p.Holds[0].Kind)
 			require.Contains(t, p.Holds[0].Reason, "busy")
 			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
-			p, _ = w.plan(redefined(2, "v2"))
-			require.Equal(t, map[string]int{"replace": 2}, fates(p))
+			p, _ = w.plan(groupWithUserData(2, "v2"))
+			require.Equal(t, map[string]int{"replace": 2}, countActions(p))
 			require.Equal(t, plan.HoldFrozen, p.Holds[0].Kind)
 		})
 	})
-	t.Run("in the midst of a rollout", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.want(redefined(3, "v2"))
-			w.passes(40 * time.Second)
-			_, something := w.plan(redefined(3, "v2"))
-			require.False(t, something, "what goes on already is no news")
-			p, _ := w.plan(redefined(3, "v3"))
+	t.Run("during a rollout", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.setGroups(groupWithUserData(3, "v2"))
+			w.advance(40 * time.Second)
+			_, something := w.plan(groupWithUserData(3, "v2"))
+			require.False(t, something, "changes in progress are not repeated")
+			p, _ := w.plan(groupWithUserData(3, "v3"))
 			require.Contains(t, p.Instances[0].Reason, "replaced already")
-			p, _ = w.plan(redefined(3, "v1"))
+			p, _ = w.plan(groupWithUserData(3, "v1"))
 			require.NotEmpty(t, p.Instances)
 			for _, i := range p.Instances {
 				spec, _ := w.cloud.Spec(i.ID)
-				require.Equal(t, "v2", string(spec.UserData), "the old ones may stay")
+				require.Equal(t, "v2", string(spec.UserData), "the old members may stay")
 			}
 		})
 	})
-	t.Run("a group that is rolled back", func(t *testing.T) {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.fails("v2")
-			w.want(redefined(3, "v2"))
-			w.serves(3, time.Hour)
-			require.NoError(t, w.r.Rollback(t.Context(), web, eve, false))
-			w.passes(time.Minute)
-			_, something := w.plan(redefined(3, "v2"))
-			require.False(t, something, "what is configured already ends no rollback")
-			i, err := w.r.Impact([]nstance.Group{redefined(3, "v2")})
+	t.Run("rolled-back group", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.failUserData("v2")
+			w.setGroups(groupWithUserData(3, "v2"))
+			w.requireReadyFor(3, time.Hour)
+			require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+			w.advance(time.Minute)
+			_, something := w.plan(groupWithUserData(3, "v2"))
+			require.False(t, something, "an unchanged configuration does not end the rollback")
+			i, err := w.r.Impact([]nstance.Group{groupWithUserData(3, "v2")})
 			require.NoError(t, err)
 			require.Zero(t, i.Rotated)
-			p, _ := w.plan(redefined(3, "v3"))
-			require.Equal(t, map[string]int{"replace": 3}, fates(p))
+			p, _ := w.plan(groupWithUserData(3, "v3"))
+			require.Equal(t, map[string]int{"replace": 3}, countActions(p))
 			require.True(t, w.group().RolledBack)
 		})
 	})
-	t.Run("what has no hash is refused", func(t *testing.T) {
-		within(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-			bad := wanted(1)
+	t.Run("definition without hash is refused", func(t *testing.T) {
+		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			bad := webGroup(1)
 			bad.Definition.Args = []byte(`[`)
 			_, err := w.r.WhatIf([]nstance.Group{bad}, false)
 			require.ErrorIs(t, err, nstance.Invalid)
@@ -225,16 +225,16 @@ func TestWhatIf(t *testing.T) {
 }
 
 func TestDrift(t *testing.T) {
-	within(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		id := w.ready()[0]
 		fields, err := w.r.Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Empty(t, fields)
 		require.NoError(t, w.r.Pause(t.Context(), web, ""))
-		next := redefined(2, "v2")
+		next := groupWithUserData(2, "v2")
 		next.Definition.Vars = map[string]string{"colour": "red"}
-		w.want(next)
-		w.passes(time.Minute)
+		w.setGroups(next)
+		w.advance(time.Minute)
 		fields, err = w.r.Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Len(t, fields, 2)
@@ -248,14 +248,14 @@ func TestDrift(t *testing.T) {
 		w.r.Observe(nstance.FilesReported{ID: id, ConfigHash: g.RuntimeHash})
 		fields, err = w.r.Drift(t.Context(), id)
 		require.NoError(t, err)
-		require.Len(t, fields, 1, "it has what was pushed")
+		require.Len(t, fields, 1, "the pushed value is reported")
 		v, err := w.r.Instance(id)
 		require.NoError(t, err)
 		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash)
 		w.r.Observe(nstance.FilesReported{ID: id, Error: "no"})
 		v, err = w.r.Instance(id)
 		require.NoError(t, err)
-		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash, "an error takes back nothing")
+		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash, "an error keeps the reported hash")
 		require.Equal(t, "no", v.Report.FilesError)
 		_, err = w.r.Drift(t.Context(), "web06bgm7733st2576nx5jht4ecjw")
 		require.ErrorIs(t, err, nstance.NotFound)

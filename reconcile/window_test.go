@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// A slowCreate takes its time for a create, and loses the answer.
+// slowCreate is a provider whose Create is slow and loses its answer.
 type slowCreate struct {
 	nstance.Provider
 	takes time.Duration
@@ -23,85 +23,85 @@ type slowCreate struct {
 
 func (s slowCreate) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	s.sent <- spec.ID
-	<-time.After(s.takes) // the cloud works on after its caller has given up
+	<-time.After(s.takes) // the cloud continues after the caller has given up
 	_, _ = s.Provider.Create(context.WithoutCancel(ctx), spec)
 	return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the answer is lost")
 }
 
-// TestRecordOutlivesItsCreate: a record is what finds the machine of a create
-// whose answer was lost. It stays for a consistency window after the call's end.
+// TestRecordOutlivesItsCreate: the record finds the machine of a create whose answer was
+// lost. It stays for a consistency window after the call's end.
 func TestRecordOutlivesItsCreate(t *testing.T) {
 	const took = 29 * time.Second
 	slow := func(w *world) <-chan nstance.InstanceID {
 		sent := make(chan nstance.InstanceID, 10)
-		w.wrap = func(o *office) { o.provider = slowCreate{w.cloud, took, sent} }
+		w.wrap = func(o *leaderEnv) { o.provider = slowCreate{w.cloud, took, sent} }
 		return sent
 	}
 	o := simcloud.Options{Lag: simcloud.Constant(8 * time.Second)} // within the window of 10 s
 	gone := func(w *world, id nstance.InstanceID) {
-		w.passes(3 * time.Minute) // less than what an orphan is spared
+		w.advance(3 * time.Minute) // less than the orphan delay
 		require.Positive(w.t, w.cloud.Count(simcloud.OpDelete), "its machine was found")
-		require.False(w.t, w.exists(id), "no machine runs on")
-		w.agrees(0)
+		require.False(w.t, w.exists(id), "no machine left")
+		w.requireMembers(0)
 	}
 	t.Run("scale-down after the answer was lost", func(t *testing.T) {
 		takeover(t, false, o, func(t *testing.T, w *world) {
 			sent := slow(w)
-			w.lead(wanted(1))
+			w.startLeader(webGroup(1))
 			id := <-sent
-			w.passes(10 * time.Second)
-			w.want(wanted(0))
+			w.advance(10 * time.Second)
+			w.setGroups(webGroup(0))
 			gone(w, id)
 		})
 	})
-	t.Run("the leader changes while the call is under way", func(t *testing.T) {
+	t.Run("handover during the call", func(t *testing.T) {
 		takeover(t, true, o, func(t *testing.T, w *world) {
 			sent := slow(w)
-			w.lead(wanted(1))
+			w.startLeader(webGroup(1))
 			id := <-sent
-			w.passes(time.Second)
+			w.advance(time.Second)
 			w.wrap = nil
-			w.stop() // the call goes on
+			w.stop() // the call continues
 			former := w.done
-			w.lead(wanted(0))
+			w.startLeader(webGroup(0))
 			gone(w, id)
 			<-former
 		})
 	})
-	t.Run("the cloud does not know its new machine when it is deleted", func(t *testing.T) {
+	t.Run("the cloud does not show its new machine at the delete", func(t *testing.T) {
 		takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.lead(wanted(1))
-			w.passes(time.Second)
+			w.startLeader(webGroup(1))
+			w.advance(time.Second)
 			id := w.ids()[0]
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Code: nstance.NotFound})
-			w.want(wanted(0))
+			w.setGroups(webGroup(0))
 			gone(w, id)
 		})
 	})
-	t.Run("a late internal error is no definite answer", func(t *testing.T) {
+	t.Run("late internal error is not definite", func(t *testing.T) {
 		takeover(t, false, o, func(t *testing.T, w *world) {
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Code: nstance.Internal})
-			w.lead(wanted(1))
-			w.passes(2 * time.Minute)
-			w.agrees(1)
-			require.Equal(t, 1, w.cloud.Count(simcloud.OpCreate), "it was found, not made again")
-			w.blameless()
+			w.startLeader(webGroup(1))
+			w.advance(2 * time.Minute)
+			w.requireMembers(1)
+			require.Equal(t, 1, w.cloud.Count(simcloud.OpCreate), "found, not created again")
+			w.requireNoFailures()
 		})
 	})
 }
 
-// TestThrottledCreates: that a create was throttled says that it made nothing.
+// TestThrottledCreates: a throttled create made nothing.
 func TestThrottledCreates(t *testing.T) {
 	const size = 20
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.wrap = func(o *office) {
+		w.wrap = func(o *leaderEnv) {
 			o.options = func(opts *reconcile.Options) { opts.Provider = &provider.Options{Rate: 4, Burst: size} }
 		}
-		w.lead(wanted(size))
-		w.passes(2 * time.Minute)
-		w.agrees(size)
+		w.startLeader(webGroup(size))
+		w.advance(2 * time.Minute)
+		w.requireMembers(size)
 		gets, lost := w.cloud.Count(simcloud.OpGet), w.ready()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: size, Code: nstance.Throttled})
 		for _, id := range lost {
@@ -110,54 +110,54 @@ func TestThrottledCreates(t *testing.T) {
 		var made []int // in each second
 		for range 20 {
 			before := w.cloud.Count(simcloud.OpCreate)
-			w.passes(time.Second)
+			w.advance(time.Second)
 			made = append(made, w.cloud.Count(simcloud.OpCreate)-before)
 		}
-		require.GreaterOrEqual(t, made[0], size, "none of them waits for a loss of its own")
+		require.GreaterOrEqual(t, made[0], size, "none waits for another loss")
 		require.LessOrEqual(t, made[0], size+4)
 		for _, n := range made[1:] {
 			require.LessOrEqual(t, n, 4, "repeated at the budget's pace, which has halved: %v", made)
 		}
 		require.Equal(t, size+size+size, w.cloud.Count(simcloud.OpCreate))
-		require.Equal(t, gets, w.cloud.Count(simcloud.OpGet), "nothing is asked for that cannot exist")
-		w.passes(2 * time.Minute)
-		w.agrees(size)
-		require.Equal(t, size, w.count(nstance.EventReplacementRequested, ""), "a repeat is no other request")
-		w.blameless()
+		require.Equal(t, gets, w.cloud.Count(simcloud.OpGet), "no Get for a machine that cannot exist")
+		w.advance(2 * time.Minute)
+		w.requireMembers(size)
+		require.Equal(t, size, w.count(nstance.EventReplacementRequested, ""), "a repeat is no new replacement")
+		w.requireNoFailures()
 	})
 }
 
-// TestUnavailableCloudHaltsNothing: no machine was made, so nothing is known of
-// the definition.
+// TestUnavailableCloudHaltsNothing: an unavailable cloud is not a failure of the
+// definition.
 func TestUnavailableCloudHaltsNothing(t *testing.T) {
 	for _, down := range [][]simcloud.Op{{simcloud.OpCreate}, {simcloud.OpCreate, simcloud.OpGet, simcloud.OpList}} {
-		within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			for _, op := range down {
 				w.cloud.Inject(simcloud.Fault{Op: op, Times: -1})
 			}
-			w.want(redefined(3, "v2"))
-			w.passes(35 * time.Minute)
+			w.setGroups(groupWithUserData(3, "v2"))
+			w.advance(35 * time.Minute)
 			require.Zero(t, w.count(nstance.EventRolloutHalted, ""))
 			require.Zero(t, w.group().Failures)
 			require.Zero(t, w.group().BackoffUntil)
 			require.Len(t, w.ready(), 3)
 			w.cloud.Heal()
-			w.passes(10 * time.Minute)
-			w.agrees(3)
-			require.Zero(t, w.group().Stale, "the rollout went on")
+			w.advance(10 * time.Minute)
+			w.requireMembers(3)
+			require.Zero(t, w.group().Stale, "the rollout continued")
 		})
 	}
 }
 
-// TestUnavailableCloudAndLosses: a loss waits for the cloud only.
+// TestUnavailableCloudAndLosses: a loss waits only for the cloud.
 func TestUnavailableCloudAndLosses(t *testing.T) {
-	within(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
-		w.passes(35 * time.Minute)
+		w.advance(35 * time.Minute)
 		w.cloud.Heal()
-		w.passes(time.Minute)
-		w.agrees(3)
+		w.advance(time.Minute)
+		w.requireMembers(3)
 		require.Zero(t, w.count(nstance.EventRolloutHalted, ""))
 	})
 }

@@ -22,61 +22,61 @@ import (
 
 var web = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
 
-// eve is who asks for things, as a reason.
-const eve = "asked for by eve"
+// requester is a requester, as a reason.
+const requester = "asked for by eve"
 
-// world is one shard: a cloud in memory, a store, and an agent on every
-// machine that runs. Everything happens inside one synctest bubble.
+// world is one shard: a cloud in memory, a store, and an agent on every running machine.
+// Everything runs inside one synctest bubble.
 type world struct {
 	t       *testing.T
 	cloud   *simcloud.Cloud
-	outside outside // the same, or another one in its place
+	outside outside // cloud, or its replacement
 	store   storage.Store
 	ctx     context.Context
 	agents  sync.WaitGroup
 	stops   map[nstance.InstanceID]context.CancelFunc
 
-	mu     sync.Mutex // guards what follows
-	r      *reconcile.Reconciler
-	epoch  uint64
-	drains *drain.Coordinator
-	office *office
-	stop   context.CancelFunc
-	done   chan struct{}
-	ended  error // what the latest Run returned
-	events []nstance.Event
-	acked  map[string]int              // notices acknowledged, by event ID
-	served map[nstance.InstanceID]bool // machines that reported well once
-	empty  map[nstance.InstanceID]bool // machines whose agent has acknowledged a drain
+	mu         sync.Mutex // guards the fields below
+	r          *reconcile.Reconciler
+	epoch      uint64
+	drains     *drain.Coordinator
+	office     *leaderEnv
+	stop       context.CancelFunc
+	done       chan struct{}
+	runError   error // result of the latest Run
+	events     []nstance.Event
+	acked      map[string]int              // notices acknowledged, by event ID
+	wasHealthy map[nstance.InstanceID]bool // machines that were healthy once
+	drained    map[nstance.InstanceID]bool // machines whose agent has acknowledged a drain
 
-	differ  bool          // each leader renders user data of its own, as servers with different addresses do
-	wrap    func(*office) // puts something between a leader and the outside
-	watched agentWatch    // told what agents see
+	ownUserData bool             // each leader renders its own user data, as servers with different addresses do
+	wrap        func(*leaderEnv) // wraps a leader's provider and store
+	watch       agentWatch       // observes agents
 
 	slowDrain bool                                // agents do not acknowledge drains
-	broken    map[nstance.InstanceID]bool         // agents that say nothing at all
+	broken    map[nstance.InstanceID]bool         // agents that never report
 	badImage  func(spec nstance.MachineSpec) bool // machines that never register
 }
 
-// An office is what one leader works with. Those who wrap it change its fields.
-type office struct {
+// An leaderEnv is what one leader works with; world.wrap changes its fields.
+type leaderEnv struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	provider nstance.Provider
 	store    storage.Store
 	check    func() error
 	options  func(*reconcile.Options) // may be nil
-	dead     atomic.Bool              // its process is no more: nobody hears what it says
+	dead     atomic.Bool              // its process is dead: its events are dropped
 }
 
-// An agentWatch is told what agents hear from leaders.
+// An agentWatch observes what agents receive from leaders.
 type agentWatch interface {
 	acked(nstance.InstanceID, nstance.Notice)
 	draining(nstance.Drain)
 }
 
-// wanted is a group of the given size.
-func wanted(size int) nstance.Group {
+// webGroup is a group of the given size.
+func webGroup(size int) nstance.Group {
 	return nstance.Group{
 		Key: web, Size: size, DrainTimeout: 5 * time.Minute, Static: true,
 		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
@@ -90,8 +90,8 @@ func wanted(size int) nstance.Group {
 func newWorld(t *testing.T, o simcloud.Options) *world {
 	w := &world{
 		t: t, store: storage.NewMemory(), ctx: t.Context(), stops: map[nstance.InstanceID]context.CancelFunc{},
-		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{}, served: map[nstance.InstanceID]bool{},
-		empty: map[nstance.InstanceID]bool{},
+		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{}, wasHealthy: map[nstance.InstanceID]bool{},
+		drained: map[nstance.InstanceID]bool{},
 	}
 	if o.Latency == nil {
 		o.Latency = simcloud.Constant(50 * time.Millisecond)
@@ -110,10 +110,10 @@ func newWorld(t *testing.T, o simcloud.Options) *world {
 	return w
 }
 
-// lead begins a term with the given groups.
-func (w *world) lead(groups ...nstance.Group) {
+// startLeader starts a term with the given groups.
+func (w *world) startLeader(groups ...nstance.Group) {
 	w.epoch++
-	o := &office{provider: w.cloud, store: w.store}
+	o := &leaderEnv{provider: w.cloud, store: w.store}
 	o.ctx, o.cancel = context.WithCancel(w.ctx)
 	o.check = o.ctx.Err
 	if w.wrap != nil {
@@ -126,10 +126,10 @@ func (w *world) lead(groups ...nstance.Group) {
 	})
 	opts := &reconcile.Options{
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
-		Journal: func(e nstance.Event) { w.heard(o, func() { w.events = append(w.events, e) }) },
+		Journal: func(e nstance.Event) { w.ifAlive(o, func() { w.events = append(w.events, e) }) },
 		Check:   o.check,
 	}
-	if w.differ {
+	if w.ownUserData {
 		opts.Bootstrap = serverBootstrap{fmt.Sprintf("server-%d", w.epoch)}
 	}
 	if o.options != nil {
@@ -146,12 +146,12 @@ func (w *world) lead(groups ...nstance.Group) {
 		err := r.Run(o.ctx)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.ended = err
+		w.runError = err
 	}()
 }
 
-// heard takes what a leader says, unless it is dead.
-func (w *world) heard(o *office, note func()) {
+// ifAlive handles an event of a leader, unless it is dead.
+func (w *world) ifAlive(o *leaderEnv, note func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !o.dead.Load() {
@@ -159,15 +159,15 @@ func (w *world) heard(o *office, note func()) {
 	}
 }
 
-// depose ends the term.
-func (w *world) depose() {
+// stopLeader ends the term.
+func (w *world) stopLeader() {
 	w.stop()
 	<-w.done
 }
 
-// close ends everything, so that the bubble can end.
+// close ends all goroutines of the bubble.
 func (w *world) close() {
-	w.depose()
+	w.stopLeader()
 	w.outside.Close()
 	w.agents.Wait()
 }
@@ -178,7 +178,7 @@ func (w *world) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 	return w.r, w.drains
 }
 
-// agent registers, reports every minute, brings notices and drains when told.
+// agent registers, reports every minute, and forwards notices and drains.
 func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.MachineSpec) {
 	w.mu.Lock()
 	mute := w.broken[id] || w.badImage != nil && w.badImage(spec)
@@ -231,7 +231,7 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 			standing, again := slices.Clone(notices), slices.Collect(maps.Values(unacked))
 			mu.Unlock()
 			w.mu.Lock()
-			w.served[id] = true
+			w.wasHealthy[id] = true
 			w.mu.Unlock()
 			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), CanDrain: true, Notices: standing}})
 			for _, n := range again {
@@ -250,37 +250,37 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 	}
 }
 
-// acknowledged is a leader's answer to a notice. It reports whether it arrived.
-func (w *world) acknowledged(o *office, id nstance.InstanceID, n nstance.Notice) bool {
+// acknowledged handles a leader's answer to a notice. It reports whether it arrived.
+func (w *world) acknowledged(o *leaderEnv, id nstance.InstanceID, n nstance.Notice) bool {
 	if o.dead.Load() {
 		return false
 	}
-	w.heard(o, func() { w.acked[n.EventID]++ })
-	if w.watched != nil {
-		w.watched.acked(id, n)
+	w.ifAlive(o, func() { w.acked[n.EventID]++ })
+	if w.watch != nil {
+		w.watch.acked(id, n)
 	}
 	return true
 }
 
-// drain empties the machine as it is told, at once, unless the agent is slow.
+// drain acknowledges drains at once, unless the agent is slow.
 func (w *world) drain(ctx context.Context, drains *drain.Coordinator, id nstance.InstanceID, slow bool) {
 	for _, d := range drains.Active() {
 		if d.Instance != id {
 			continue
 		}
-		if w.watched != nil {
-			w.watched.draining(d)
+		if w.watch != nil {
+			w.watch.draining(d)
 		}
 		if slow {
 			continue
 		}
 		w.mu.Lock()
-		w.empty[id] = true
+		w.drained[id] = true
 		w.mu.Unlock()
 		ack := nstance.Ack{Instance: id, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained}
 		if drains.Acknowledge(ctx, ack) != nil {
 			w.mu.Lock()
-			w.empty[id] = false
+			w.drained[id] = false
 			w.mu.Unlock()
 		}
 	}
@@ -315,8 +315,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// passes lets virtual time go by and everything that it causes settle.
-func (w *world) passes(d time.Duration) {
+// advance advances virtual time and waits until the bubble is idle.
+func (w *world) advance(d time.Duration) {
 	w.t.Helper()
 	<-time.After(d)
 	synctest.Wait()
@@ -382,8 +382,8 @@ func (w *world) shapes() map[string]int {
 	return out
 }
 
-// agrees checks that cloud, records and memory tell the same story.
-func (w *world) agrees(size int) {
+// requireMembers requires that cloud, records and memory agree.
+func (w *world) requireMembers(size int) {
 	w.t.Helper()
 	require.Len(w.t, w.ready(), size)
 	require.Len(w.t, w.outside.Machines(), size, "no machine leaked, none missing")

@@ -12,8 +12,8 @@ import (
 	"github.com/nstance-go/nstance/reconcile/admission"
 )
 
-// desk serves a queue at a time that the test sets.
-type desk struct {
+// queueTest runs admission passes at a time that the test sets.
+type queueTest struct {
 	*testing.T
 	q       *admission.Queue
 	now     time.Time
@@ -23,8 +23,8 @@ type desk struct {
 	next    time.Time
 }
 
-func newDesk(t *testing.T) *desk {
-	return &desk{T: t, q: admission.New(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), tokens: 1 << 30}
+func newQueueTest(t *testing.T) *queueTest {
+	return &queueTest{T: t, q: admission.New(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), tokens: 1 << 30}
 }
 
 func group(name string) nstance.GroupKey {
@@ -32,8 +32,8 @@ func group(name string) nstance.GroupKey {
 	return nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(id)}
 }
 
-// want is a request for creates of the given types.
-func want(class admission.Class, n int, types ...string) admission.Request {
+// request is a request for n creates of the given types.
+func request(class admission.Class, n int, types ...string) admission.Request {
 	return admission.Request{Class: class, Count: n, InstanceTypes: types, Market: nstance.Market{Type: nstance.Spot}}
 }
 
@@ -41,10 +41,10 @@ func spot(typ string) admission.Shape {
 	return admission.Shape{InstanceType: typ, Market: nstance.Spot}
 }
 
-// pass serves up to limit creates and returns whose they are.
-func (d *desk) pass(limit int) []string { return d.passFor(limit, false) }
+// pass admits up to limit creates and returns their groups.
+func (d *queueTest) pass(limit int) []string { return d.passFor(limit, false) }
 
-func (d *desk) passFor(limit int, lossesOnly bool) []string {
+func (d *queueTest) passFor(limit int, lossesOnly bool) []string {
 	d.granted, d.shapes = nil, nil
 	budget := func() (bool, time.Time) {
 		if d.tokens == 0 {
@@ -60,13 +60,13 @@ func (d *desk) passFor(limit int, lossesOnly bool) []string {
 	return d.granted
 }
 
-// proven lets a shape have capacity for as many creates at once as a test needs.
-func (d *desk) proven(types ...string) {
+// proven lets a shape have capacity for as many parallel creates as a test needs.
+func (d *queueTest) proven(types ...string) {
 	for _, typ := range types {
 		for range 10 {
 			d.q.Accepted(spot(typ), d.now, d.now)
 		}
-		d.q.Demand(group("prove/"+typ), want(admission.Growth, 1, typ))
+		d.q.Demand(group("prove/"+typ), request(admission.Growth, 1, typ))
 		require.Len(d, d.pass(1), 1)
 		d.end(spot(typ), true)
 		for range 10 {
@@ -76,8 +76,8 @@ func (d *desk) proven(types ...string) {
 	d.q.Demand(group("prove/x"))
 }
 
-// end ends a create that was sent now.
-func (d *desk) end(s admission.Shape, accepted bool) {
+// end completes a create that was sent now.
+func (d *queueTest) end(s admission.Shape, accepted bool) {
 	d.q.Ended(s, d.now)
 	if accepted {
 		d.q.Accepted(s, d.now, d.now)
@@ -87,70 +87,70 @@ func (d *desk) end(s admission.Shape, accepted bool) {
 }
 
 func TestOrder(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	d.proven("m")
-	d.q.Demand(group("a/big"), want(admission.Growth, 6, "m"))
-	d.q.Demand(group("a/second"), want(admission.Growth, 2, "m"))
-	d.q.Demand(group("b/web"), want(admission.Loss, 2, "m"), want(admission.Growth, 2, "m"))
-	d.q.Demand(group("c/web"), want(admission.Loss, 1, "m"), want(admission.Single, 1, "m"))
+	d.q.Demand(group("a/big"), request(admission.Growth, 6, "m"))
+	d.q.Demand(group("a/second"), request(admission.Growth, 2, "m"))
+	d.q.Demand(group("b/web"), request(admission.Loss, 2, "m"), request(admission.Growth, 2, "m"))
+	d.q.Demand(group("c/web"), request(admission.Loss, 1, "m"), request(admission.Single, 1, "m"))
 	d.tokens = 100
 	require.Equal(t, []string{
 		"b/web", "c/web", "b/web", // losses, tenants in turn
 		"c/web",                               // an instance on demand
-		"a/big", "b/web", "a/second", "b/web", // growth: tenants in turn, and groups within a tenant
+		"a/big", "b/web", "a/second", "b/web", // growth: tenants in turn, groups in turn within a tenant
 		"a/big", "a/second", "a/big", "a/big", "a/big", "a/big",
 	}, d.pass(100))
 	require.Zero(t, d.next)
 	require.Empty(t, d.q.Waits(group("a/big"), d.now))
 }
 
-func TestTurnsGoOn(t *testing.T) {
-	d := newDesk(t)
+func TestRepeatedDemandKeepsTurn(t *testing.T) {
+	d := newQueueTest(t)
 	d.proven("m")
-	d.q.Demand(group("a/big"), want(admission.Growth, 100, "m"))
+	d.q.Demand(group("a/big"), request(admission.Growth, 100, "m"))
 	require.Len(t, d.pass(3), 3)
-	for range 4 { // stating the same demand again gains no turn
-		d.q.Demand(group("a/big"), want(admission.Growth, 100, "m"))
-		d.q.Demand(group("b/web"), want(admission.Growth, 100, "m"))
+	for range 4 { // repeating the same demand gains no turn
+		d.q.Demand(group("a/big"), request(admission.Growth, 100, "m"))
+		d.q.Demand(group("b/web"), request(admission.Growth, 100, "m"))
 	}
 	require.Equal(t, []string{"a/big", "b/web", "a/big", "b/web"}, d.pass(4))
 	d.q.Demand(group("b/web"))
-	require.Equal(t, []string{"a/big", "a/big"}, d.pass(2), "what waits no more holds up nothing")
+	require.Equal(t, []string{"a/big", "a/big"}, d.pass(2), "a cancelled demand delays nothing")
 }
 
 func TestBudget(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	d.proven("m")
 	d.tokens = 1
-	d.q.Demand(group("a/web"), want(admission.Loss, 2, "m"))
-	d.q.Demand(group("b/web"), want(admission.Growth, 1, "m"))
-	d.q.Demand(group("b/other"), want(admission.Growth, 1, "m"))
+	d.q.Demand(group("a/web"), request(admission.Loss, 2, "m"))
+	d.q.Demand(group("b/web"), request(admission.Growth, 1, "m"))
+	d.q.Demand(group("b/other"), request(admission.Growth, 1, "m"))
 	require.Equal(t, []string{"a/web"}, d.pass(10))
 	require.Equal(t, d.now.Add(time.Second), d.next)
 	require.Equal(t, []admission.Wait{{Kind: admission.WaitBudget, Until: d.next}}, d.q.Waits(group("a/web"), d.now))
 	require.Equal(t, admission.LossesFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.q.Demand(group("a/web"))
 	require.Equal(t, admission.GroupsFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
-	d.q.Demand(group("c/web"), want(admission.Growth, 1, "m"))
+	d.q.Demand(group("c/web"), request(admission.Growth, 1, "m"))
 	require.Equal(t, admission.TenantsFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.tokens = 100
-	require.Len(t, d.passFor(10, true), 0, "while demand is not known only losses are served")
+	require.Len(t, d.passFor(10, true), 0, "losses only until all demand is known")
 	require.Len(t, d.pass(10), 3)
 }
 
 func TestCapacityFirst(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	d.tokens = 1
 	d.q.Refused(spot("sold"), d.now, d.now)
-	d.q.Demand(group("a/web"), want(admission.Loss, 5, "sold"))
-	d.q.Demand(group("b/web"), want(admission.Growth, 1, "free"))
-	require.Equal(t, []string{"b/web"}, d.pass(10), "what is sold out takes no token")
+	d.q.Demand(group("a/web"), request(admission.Loss, 5, "sold"))
+	d.q.Demand(group("b/web"), request(admission.Growth, 1, "free"))
+	require.Equal(t, []string{"b/web"}, d.pass(10), "a sold-out shape takes no token")
 	require.Zero(t, d.tokens)
 }
 
-func TestGrowthWaitsForTheFirstAnswer(t *testing.T) {
-	d := newDesk(t)
-	d.q.Demand(group("a/web"), want(admission.Growth, 100, "m"))
+func TestGrowthWaitsForFirstAnswer(t *testing.T) {
+	d := newQueueTest(t)
+	d.q.Demand(group("a/web"), request(admission.Growth, 100, "m"))
 	for _, n := range []int{1, 2, 4, 8} {
 		require.Len(t, d.pass(100), n)
 		for range n - 1 {
@@ -162,30 +162,30 @@ func TestGrowthWaitsForTheFirstAnswer(t *testing.T) {
 	require.Empty(t, waits)
 	require.Len(t, d.pass(100), 16)
 	require.Equal(t, admission.WaitAnswer, d.q.Waits(group("a/web"), d.now)[0].Kind)
-	d.q.Demand(group("b/web"), want(admission.Loss, 7, "m"))
-	require.Len(t, d.pass(100), 7, "losses wait for no answer")
+	d.q.Demand(group("b/web"), request(admission.Loss, 7, "m"))
+	require.Len(t, d.pass(100), 7, "losses do not wait for the answer")
 }
 
-func TestHangingCreatesHoldUpNothingForLong(t *testing.T) {
-	d := newDesk(t)
-	d.q.Demand(group("a/web"), want(admission.Growth, 100, "m"))
+func TestHangingCreatesDelayForLimitedTime(t *testing.T) {
+	d := newQueueTest(t)
+	d.q.Demand(group("a/web"), request(admission.Growth, 100, "m"))
 	total := 0
 	for range 7 {
 		total += len(d.pass(100))
 		require.True(t, d.next.After(d.now) || total == 100)
 		d.now = d.next
 	}
-	require.Equal(t, 64, total, "twice as many each time that patience ends")
+	require.Equal(t, 64, total, "doubled after each timeout")
 }
 
 // TestSoldOutCosts45CallsInTenMinutes: 10,000 missing members and nine shapes.
 func TestSoldOutCosts45CallsInTenMinutes(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	var types []string
 	for i := range 9 {
 		types = append(types, fmt.Sprintf("type%d", i))
 	}
-	d.q.Demand(group("a/web"), want(admission.Growth, 10_000, types...))
+	d.q.Demand(group("a/web"), request(admission.Growth, 10_000, types...))
 	calls := 0
 	for end := d.now.Add(10 * time.Minute); d.now.Before(end); {
 		sent := d.now
@@ -196,7 +196,7 @@ func TestSoldOutCosts45CallsInTenMinutes(t *testing.T) {
 				d.q.Ended(s, d.now)
 				d.q.Refused(s, sent, d.now)
 			}
-			d.q.Demand(group("a/web"), want(admission.Growth, 10_000, types...))
+			d.q.Demand(group("a/web"), request(admission.Growth, 10_000, types...))
 			continue
 		}
 		require.True(t, d.next.After(d.now))
@@ -206,27 +206,27 @@ func TestSoldOutCosts45CallsInTenMinutes(t *testing.T) {
 }
 
 func TestRecovery(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	d.proven("m")
 	d.q.Refused(spot("m"), d.now, d.now)
-	d.q.Demand(group("a/web"), want(admission.Loss, 50, "m"))
-	d.q.Demand(group("b/web"), want(admission.Growth, 50, "m"))
+	d.q.Demand(group("a/web"), request(admission.Loss, 50, "m"))
+	d.q.Demand(group("b/web"), request(admission.Growth, 50, "m"))
 	require.Empty(t, d.pass(100))
 	d.now = d.next
-	require.Equal(t, []string{"a/web"}, d.pass(100), "the probe is for the first in the queue")
+	require.Equal(t, []string{"a/web"}, d.pass(100), "the first request in the queue probes")
 	for n := 2; n < 6; n++ {
 		d.now = d.now.Add(time.Millisecond)
 		d.end(spot("m"), true)
-		require.Len(t, d.pass(100), 2, "what comes back may be a little: %d in flight", n)
+		require.Len(t, d.pass(100), 2, "returned capacity may be small: %d in flight", n)
 	}
 	d.now = d.now.Add(4 * time.Minute)
 	require.Greater(t, len(d.pass(100)), 20)
 }
 
-func TestFirstRefusalTurnsTheOthersElsewhere(t *testing.T) {
-	d := newDesk(t)
+func TestFirstRefusalRedirectsOthers(t *testing.T) {
+	d := newQueueTest(t)
 	d.proven("n")
-	d.q.Demand(group("a/web"), want(admission.Growth, 4, "m", "n"))
+	d.q.Demand(group("a/web"), request(admission.Growth, 4, "m", "n"))
 	require.Len(t, d.pass(100), 1)
 	sent := d.now
 	d.now = d.now.Add(time.Millisecond)
@@ -234,46 +234,46 @@ func TestFirstRefusalTurnsTheOthersElsewhere(t *testing.T) {
 	d.q.Refused(spot("m"), sent, d.now)
 	require.Len(t, d.pass(100), 3)
 	require.Equal(t, []admission.Shape{spot("n"), spot("n"), spot("n")}, d.shapes)
-	require.True(t, d.q.SoldOut(spot("m"), sent, d.now), "what was granted before is not worth sending")
+	require.True(t, d.q.SoldOut(spot("m"), sent, d.now), "grants from before the refusal are not sent")
 	require.False(t, d.q.SoldOut(spot("m"), d.now, d.now))
 
 	d.now = d.now.Add(firstRetry)
-	d.q.Demand(group("a/web"), want(admission.Growth, 3, "m", "n"))
+	d.q.Demand(group("a/web"), request(admission.Growth, 3, "m", "n"))
 	require.Len(t, d.pass(100), 3)
-	require.Equal(t, []admission.Shape{spot("m"), spot("n"), spot("n")}, d.shapes, "one is the probe, the others wait for nothing")
+	require.Equal(t, []admission.Shape{spot("m"), spot("n"), spot("n")}, d.shapes, "one probe, the others take the next type at once")
 	d.q.Refused(spot("n"), d.now, d.now)
 	d.q.Refused(spot("m"), d.now, d.now)
-	d.q.Demand(group("a/web"), want(admission.Growth, 3, "m", "n"))
+	d.q.Demand(group("a/web"), request(admission.Growth, 3, "m", "n"))
 	require.Empty(t, d.pass(100))
 	require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(group("a/web"), d.now))
 }
 
-// firstRetry is the pause after the first refusal.
+// firstRetry is the backoff after the first refusal.
 const firstRetry = 30 * time.Second
 
-func TestAnswersThatCrossEachOther(t *testing.T) {
-	d := newDesk(t)
+func TestAnswersOutOfOrder(t *testing.T) {
+	d := newQueueTest(t)
 	sent := d.now
 	d.now = d.now.Add(time.Second)
 	d.q.Refused(spot("m"), sent, d.now)
 	d.q.Accepted(spot("m"), sent, d.now)
-	d.q.Demand(group("a/web"), want(admission.Loss, 1, "m"))
-	require.Empty(t, d.pass(1), "the one that was accepted may have been the last")
+	d.q.Demand(group("a/web"), request(admission.Loss, 1, "m"))
+	require.Empty(t, d.pass(1), "the accepted create may have used the last capacity")
 	until := d.next
 	d.q.Refused(spot("m"), sent, d.now.Add(time.Second))
 	d.pass(1)
-	require.Equal(t, until, d.next, "those that were sent together are one refusal")
+	require.Equal(t, until, d.next, "refusals of parallel creates count once")
 	d.now = until
 	d.q.Accepted(spot("m"), until, d.now)
 	require.Len(t, d.pass(1), 1)
 	d.q.Lost(spot("m"), d.now)
-	d.q.Demand(group("a/web"), want(admission.Loss, 1, "m"))
-	require.Empty(t, d.pass(1), "accepted and not started is a refusal")
-	require.Equal(t, time.Minute, d.next.Sub(d.now), "and the shortage has not ended")
+	d.q.Demand(group("a/web"), request(admission.Loss, 1, "m"))
+	require.Empty(t, d.pass(1), "accepted and not started counts as refused")
+	require.Equal(t, time.Minute, d.next.Sub(d.now), "the shortage continues")
 }
 
 func TestPreference(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	choose := func(r admission.Request, full ...string) (string, bool) {
 		none := map[string]int{}
 		for _, subnet := range full {
@@ -283,7 +283,7 @@ func TestPreference(t *testing.T) {
 		s, free := d.q.Choose(r, d.now)
 		return s.InstanceType + "/" + s.Subnet + "/" + string(s.Market), free
 	}
-	r := want(admission.Growth, 1, "m", "n")
+	r := request(admission.Growth, 1, "m", "n")
 	r.Subnets = []string{"s1", "s2"}
 	check := func(shape string, free bool, full ...string) {
 		t.Helper()
@@ -303,7 +303,7 @@ func TestPreference(t *testing.T) {
 	check("m/s1/spot", false)
 
 	d.now = d.now.Add(firstRetry)
-	check("m/s2/spot", false) // it is to be tried, and may be refused again
+	check("m/s2/spot", false) // due for a retry, and may be refused again
 	d.now = d.now.Add(-firstRetry)
 	r.Market.Fallback, r.Market.FallbackAfter = nstance.OnDemand, 2*time.Minute
 	check("m/s1/spot", false)
@@ -321,11 +321,11 @@ func TestPreference(t *testing.T) {
 	check("m/s1/spot", true, "s2")
 }
 
-func TestRepeatsKeepTheirShape(t *testing.T) {
-	d := newDesk(t)
+func TestRepeatsKeepShape(t *testing.T) {
+	d := newQueueTest(t)
 	d.q.Refused(spot("m"), d.now, d.now)
 	shape := spot("m")
-	r := want(admission.Loss, 1, "m", "n")
+	r := request(admission.Loss, 1, "m", "n")
 	r.Repeats, r.Instance = &shape, "i1"
 	d.q.Demand(group("a/web"), r)
 	require.Len(t, d.pass(1), 1)
@@ -333,12 +333,12 @@ func TestRepeatsKeepTheirShape(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	d := newDesk(t)
+	d := newQueueTest(t)
 	d.proven("m")
-	r := want(admission.Loss, 6, "m")
+	r := request(admission.Loss, 6, "m")
 	r.Subnets = []string{"s1", "s2", "s3"}
 	d.q.Demand(group("a/web"), r)
-	require.False(t, d.q.AddressesOld(), "nothing asks for it")
+	require.False(t, d.q.AddressesOld(), "no request names subnets")
 	_, _ = d.q.Choose(r, d.now)
 	require.True(t, d.q.AddressesOld())
 	d.q.SetAddresses(map[string]int{"s1": 2, "s2": 4, "s3": 0}, d.now.Add(-30*time.Second))
@@ -356,11 +356,11 @@ func TestAddresses(t *testing.T) {
 	require.Equal(t, "s2", d.shapes[0].Subnet)
 	d.q.Demand(group("a/web"), r)
 	d.pass(1)
-	require.Equal(t, "s1", d.shapes[0].Subnet, "a full one is the last resort, not none")
+	require.Equal(t, "s1", d.shapes[0].Subnet, "a full subnet is the last choice")
 
 	d.now = d.now.Add(11 * time.Minute)
 	d.q.Demand(group("a/web"), r)
 	d.pass(1)
-	require.Equal(t, "s1", d.shapes[0].Subnet, "an old count says nothing")
+	require.Equal(t, "s1", d.shapes[0].Subnet, "an old count is ignored")
 	require.True(t, d.q.AddressesOld())
 }

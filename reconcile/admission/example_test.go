@@ -8,8 +8,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/admission"
 )
 
-// The queue serves losses first, and turns to the next type once the first one is
-// sold out.
+// The queue grants losses first, and uses the next type once the first one is sold out.
 func Example() {
 	q := admission.New()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

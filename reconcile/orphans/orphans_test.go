@@ -16,7 +16,7 @@ var (
 	rule = orphans.Rule{Interval: 2 * time.Minute, MinAge: 5 * time.Minute, MinTerm: 5 * time.Minute}
 )
 
-// machine is one that was created an hour before noon.
+// machine was created an hour before noon.
 func machine(t testing.TB, change ...func(*nstance.Machine)) nstance.Machine {
 	t.Helper()
 	id, err := nstance.NewInstanceID("web", noon.Add(-time.Hour))
@@ -31,7 +31,7 @@ func machine(t testing.TB, change ...func(*nstance.Machine)) nstance.Machine {
 	return m
 }
 
-// shard is one in which nothing spares an orphan.
+// shard has no reason to keep an orphan.
 func shard() orphans.Shard {
 	return orphans.Shard{
 		Now: noon, TermBegan: noon.Add(-time.Hour), Members: 10, Live: 10,
@@ -39,7 +39,7 @@ func shard() orphans.Shard {
 	}
 }
 
-// listed returns a book in which machines were listed twice, an interval apart.
+// listed returns a book with two listings of the machines, an interval apart.
 func listed(machines ...nstance.Machine) *orphans.Book {
 	b := orphans.New(rule)
 	b.List(machines, noon.Add(-3*time.Minute))
@@ -58,7 +58,7 @@ func TestDue(t *testing.T) {
 	require.Empty(t, due)
 }
 
-func TestSpared(t *testing.T) {
+func TestKeepReasons(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*nstance.Machine)
 		shard  func(*orphans.Shard)
@@ -88,28 +88,28 @@ func TestSpared(t *testing.T) {
 			require.Contains(t, b.Spared(o, s), test.why)
 			due, doubt := b.Due(s)
 			require.Empty(t, due)
-			require.Equal(t, test.doubt, doubt != "", "an operator has to decide: %q", doubt)
+			require.Equal(t, test.doubt, doubt != "", "needs a decision by an operator: %q", doubt)
 		})
 	}
 }
 
-// TestListings: an orphan is one machine that every listing shows.
+// TestListings: an orphan is the same machine in every listing.
 func TestListings(t *testing.T) {
 	m := machine(t)
 	b := orphans.New(rule)
 	require.Equal(t, []nstance.Machine{m}, b.List([]nstance.Machine{m}, noon.Add(-10*time.Minute)))
 	due, _ := b.Due(shard())
-	require.Empty(t, due, "one listing proves nothing")
+	require.Empty(t, due, "one listing is not enough")
 	require.Empty(t, b.List(nil, noon.Add(-8*time.Minute)))
 	require.Empty(t, b.All())
-	require.Len(t, b.List([]nstance.Machine{m}, noon.Add(-3*time.Minute)), 1, "it is counted anew")
+	require.Len(t, b.List([]nstance.Machine{m}, noon.Add(-3*time.Minute)), 1, "the count starts again")
 
 	other := m
 	other.ProviderID = "another machine with this ID"
 	require.Len(t, b.List([]nstance.Machine{other}, noon.Add(-30*time.Second)), 1)
 	due, _ = b.Due(shard())
 	require.Empty(t, due)
-	b.List([]nstance.Machine{other}, noon.Add(-2*time.Minute)) // an answer to an earlier question
+	b.List([]nstance.Machine{other}, noon.Add(-2*time.Minute)) // answer to an earlier call
 	o, _ := b.Get(m.ID)
 	require.Equal(t, noon.Add(-30*time.Second), o.LastListed)
 }

@@ -27,8 +27,7 @@ func newFleet(t testing.TB, n int, letters ...string) plan.View {
 	return v
 }
 
-// TestAllocatesNothingPerMember holds for groups in which nothing is to be
-// done: full ones, and those in the midst of a rollout.
+// TestAllocatesNothingPerMember: for groups without actions, full or in a rollout.
 func TestAllocatesNothingPerMember(t *testing.T) {
 	for _, letters := range [][]string{{"r"}, {"r", "s", "r", "B"}} {
 		allocs := func(n int) float64 {
@@ -52,7 +51,7 @@ func BenchmarkPlan(b *testing.B) {
 			}
 		})
 	}
-	b.Run("floor", func(b *testing.B) { // reading what Plan reads of a member, once
+	b.Run("floor", func(b *testing.B) { // one read of the fields that Plan reads
 		v, due := newFleet(b, 10_000, "r"), 0
 		for b.Loop() {
 			for i := range v.Members {

@@ -8,9 +8,9 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// Plan is asked about a group of three that runs well, when the cloud announces
-// that it takes one machine back in two minutes. The drain ends ten seconds
-// before that, and the replacement does not wait for it.
+// Plan is called for a full group, before and after the cloud announces the reclaim of
+// one machine in two minutes. The drain ends ten seconds before the reclaim, and the
+// replacement does not wait for it.
 func ExamplePlan() {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	view := plan.View{

@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// What the model knows of markets: half of the groups are on spot, with a base,
-// and what they buy there is at times sold out.
+// Markets of the model: half of the groups are on spot with an on-demand base, and their
+// spot capacity is sometimes sold out.
 
 const returnAfter = 30 * time.Minute
 
@@ -21,10 +21,10 @@ func (w *world) someMarket() {
 
 func (w *world) onSpot() bool { return w.view.Group.Definition.Market.Type == nstance.Spot }
 
-func (w *world) base() int { return w.view.Group.Definition.Market.Base(w.wanted()) }
+func (w *world) base() int { return w.view.Group.Definition.Market.Base(w.size()) }
 
-// buy decides in which market a create ends that a plan asked for.
-func (w *world) buy(a plan.Action) nstance.MarketType {
+// market returns the market in which a planned create ends.
+func (w *world) market(a plan.Action) nstance.MarketType {
 	switch {
 	case !w.onSpot():
 		return nstance.OnDemand
@@ -37,8 +37,8 @@ func (w *world) buy(a plan.Action) nstance.MarketType {
 	return nstance.Spot
 }
 
-// wait begins the time until a member may go back to spot, as the loop does.
-func (w *world) wait() {
+// startReturnDelay starts the delay of the return to spot, as the loop does.
+func (w *world) startReturnDelay() {
 	n := 0
 	for _, m := range w.machines {
 		if !m.OnDemand && !m.State.Leaving() && !m.Gone && m.Market == nstance.OnDemand {
@@ -54,9 +54,9 @@ func (w *world) wait() {
 }
 
 var marketTroubles = []trouble{
-	{"spot is sold out or not", 6, func(w *world) { w.view.SpotFree = !w.view.SpotFree; w.wishes++ }},
-	{"another base", 4, func(w *world) { w.view.Group.Definition.Market.OnDemandBase.N = w.dice.N(5); w.wishes++ }},
-	{"taken while it boots", 4, func(w *world) {
+	{"spot is sold out or not", 6, func(w *world) { w.view.SpotFree = !w.view.SpotFree; w.desiredChanges++ }},
+	{"another base", 4, func(w *world) { w.view.Group.Definition.Market.OnDemandBase.N = w.dice.N(5); w.desiredChanges++ }},
+	{"reclaimed while booting", 4, func(w *world) {
 		w.some(func(m *machine) {
 			if m.RegisteredAt.IsZero() && m.HasMachine {
 				m.Gone, m.Taken = true, true
@@ -65,7 +65,7 @@ var marketTroubles = []trouble{
 	}},
 }
 
-// moves reports whether a member is in the wrong market, as far as numbers tell.
+// moves reports whether a member is in the wrong market, by the counts.
 func (p *pass) moves(m *machine) bool {
 	if p.held || !p.onSpot() {
 		return false
@@ -73,17 +73,16 @@ func (p *pass) moves(m *machine) bool {
 	if m.Market == nstance.OnDemand {
 		return p.onDemand > p.base()
 	}
-	return len(p.counted)-p.onDemand > p.wanted()-p.base()
+	return len(p.counted)-p.onDemand > p.size()-p.base()
 }
 
-// shifts reports whether a member may be made in another market than the one of a
-// member that is to go for it.
+// shifts reports whether a replacement may be created in another market than the member
+// it replaces.
 func (p *pass) shifts() bool {
-	return p.onSpot() && !p.held && p.wanted() > 0 && p.onDemand != p.base()
+	return p.onSpot() && !p.held && p.size() > 0 && p.onDemand != p.base()
 }
 
-// checkBase: voluntary work leaves the base whole, and what is lost of it is
-// made on demand.
+// checkBase: voluntary removals keep the base, and its losses are replaced on demand.
 func (p *pass) checkBase() {
 	base, left, taken, bought := p.base(), 0, 0, 0
 	for _, m := range p.counted {
@@ -111,12 +110,12 @@ func (p *pass) checkBase() {
 		p.failf("%d of %d creates are on demand, %d members of the base are missing", bought, len(p.creates), missing)
 	}
 	if bought > 0 && !p.onSpot() {
-		p.failf("a create for a base that is not")
+		p.failf("a create for the base without a base")
 	}
 }
 
-// checkMarkets: in the end, the base is there, and nothing beyond it that could
-// go back.
+// checkMarkets: at the end, the base is complete and no surplus on-demand member is
+// left.
 func (w *world) checkMarkets() {
 	n := 0
 	for _, m := range w.machines {

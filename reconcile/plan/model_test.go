@@ -14,14 +14,13 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// The model is a group in virtual time, with everything around Plan reduced to
-// its effect: machines that boot or do not, agents that fall silent, clouds
-// that take machines back or think better of it, people who change their minds,
-// leaders that come and go. Every plan on the way is held against
-// the promises in plan_promises_test.go; when the trouble stops, the group must
-// become what was asked for.
+// The model is a group in virtual time, with everything around Plan reduced to its
+// effect: machines that boot or fail, silent agents, reclaims and their withdrawals,
+// configuration changes, leader changes. Every plan is checked against the promises in
+// promises_test.go; when the troubles stop, the group must converge to its desired
+// state.
 
-// dice is where a history's choices come from.
+// dice is the source of a history's choices.
 type dice interface {
 	N(n int) int // in [0,n)
 	More() bool
@@ -30,23 +29,23 @@ type dice interface {
 type world struct {
 	dice dice
 	now  time.Time
-	next time.Time // when the last plan wants to be asked again
+	next time.Time // next plan time, as named by the last plan
 	view plan.View
 
-	machines []*machine
-	made     int             // machines ever asked for
-	broken   map[string]bool // definitions whose machines never get well
-	flaw     map[string]int  // how they fail
-	hashes   int
-	misses   int // creations that came to nothing since one became ready
-	wishes   int // grows with everything that may make surplus of a wanted member
-	eligible time.Duration
-	forced   time.Duration
-	launch   time.Duration
-	quiet    bool
-	partial  bool // the last decision was not carried out in full
+	machines       []*machine
+	made           int             // machines ever requested
+	broken         map[string]bool // definitions whose machines never become ready
+	flaw           map[string]int  // their failure mode
+	hashes         int
+	misses         int // failed creations since one became ready
+	desiredChanges int // counts changes that may make a desired member surplus
+	eligible       time.Duration
+	forced         time.Duration
+	launch         time.Duration
+	quiet          bool
+	partial        bool // the last decision was not executed in full
 
-	undefined bool // the definition is not known at present
+	undefined bool // the definition is missing at present
 
 	verbose bool
 	log     []string
@@ -55,16 +54,16 @@ type world struct {
 	fail    string
 }
 
-// A machine is a member as the loop knows it, and the truth about it.
+// machine is a member as the loop sees it, and its true state.
 type machine struct {
 	plan.Member
 	machineAt, registerAt, wellAt, hearAt time.Time
 	muteSince, reclaimAt, ackAt, goneAt   time.Time
-	goodSince                             time.Time // whatever this leader knows of it
+	goodSince                             time.Time // true state, whatever the leader has seen
 	probesFail, hidden, everReady         bool
-	surge                                 bool // made by P5
-	leftBefore, replacedBefore            bool // this term
-	wishes                                int  // of the world when it was made
+	surge                                 bool // created by P5
+	leftBefore, replacedBefore            bool // in this term
+	desiredChanges                        int  // of the world at its creation
 }
 
 const seeds = 200 // histories of the model
@@ -87,19 +86,19 @@ func newPlanWorld(dice dice) *world {
 	w.template(true)
 	for range w.view.Group.Size {
 		if dice.N(4) > 0 {
-			w.add(w.view.Hash, plan.ReasonSize).Market = w.buy(plan.Action{})
+			w.add(w.view.Hash, plan.ReasonSize).Market = w.market(plan.Action{})
 		}
 	}
 	for range dice.N(3) {
 		w.add(w.view.Hash, plan.ReasonOnDemand).OnDemand = true
 	}
-	for _, m := range w.machines { // they have been there for a while
+	for _, m := range w.machines { // they have existed for a while
 		m.machineAt, m.registerAt, m.wellAt = w.now, w.now, w.now
 	}
 	return w
 }
 
-func (w *world) note(format string, args ...any) {
+func (w *world) logf(format string, args ...any) {
 	if !w.verbose {
 		return
 	}
@@ -109,9 +108,9 @@ func (w *world) note(format string, args ...any) {
 func (w *world) failf(format string, args ...any) {
 	if w.fail == "" {
 		w.fail = fmt.Sprintf(format, args...)
-		w.note("BROKEN: %s", w.fail)
+		w.logf("BROKEN: %s", w.fail)
 		for _, m := range w.machines {
-			w.note("  %s", w.describe(m))
+			w.logf("  %s", w.describe(m))
 		}
 	}
 }
@@ -123,7 +122,7 @@ func (w *world) someSize() int {
 	return w.dice.N(7)
 }
 
-// describe writes what matters of a machine.
+// describe formats the relevant state of a machine.
 func (w *world) describe(m *machine) string {
 	at := func(name string, t time.Time) string {
 		if t.IsZero() {
@@ -148,13 +147,13 @@ func (w *world) template(good bool) {
 	w.broken[w.view.Hash] = !good
 	w.flaw[w.view.Hash] = w.dice.N(4)
 	w.view.History.Failures = 0
-	w.wishes++
+	w.desiredChanges++
 }
 
-// add makes a machine. What becomes of it is decided here.
+// add creates a machine and decides its future.
 func (w *world) add(hash string, reason plan.Reason) *machine {
 	w.made++
-	m := &machine{wishes: w.wishes}
+	m := &machine{desiredChanges: w.desiredChanges}
 	m.ID = nstance.InstanceID(fmt.Sprintf("i%d", w.made))
 	m.Reason, m.Hash, m.CreatedAt, m.State = reason, hash, w.now, nstance.Pending
 	m.machineAt = w.now.Add(w.between(0, 3*time.Second))
@@ -166,7 +165,7 @@ func (w *world) add(hash string, reason plan.Reason) *machine {
 			m.registerAt, m.wellAt = time.Time{}, time.Time{}
 		case 1:
 			m.wellAt = time.Time{}
-		case 2: // dies as soon as it starts
+		case 2: // fails at its start
 			m.registerAt, m.wellAt, m.reclaimAt = time.Time{}, time.Time{}, m.machineAt.Add(time.Second)
 		}
 	}
@@ -181,7 +180,7 @@ func (w *world) add(hash string, reason plan.Reason) *machine {
 	return m
 }
 
-// settle lets everything happen that is due.
+// settle applies everything that is due.
 func (w *world) settle() {
 	w.machines = slices.DeleteFunc(w.machines, func(m *machine) bool { return m.State == nstance.Deleting && w.due(m.goneAt) })
 	for _, m := range w.machines {
@@ -244,18 +243,18 @@ func readySince(since time.Time, well bool, now time.Time) time.Time {
 	return since
 }
 
-// knownReady is what a leader can know of a member being ready.
+// knownReady reports whether a leader can see that a member is ready.
 func (w *world) knownReady(m *plan.Member) bool {
 	return !m.RegisteredAt.IsZero() && !m.Silent && !m.Unhealthy && w.due(m.GoodSince) &&
 		w.due(m.GoodSince.Add(w.view.Group.Rollout.MinReady))
 }
 
-// serving is the truth that users feel.
+// serving is the true readiness.
 func (w *world) serving(m *machine) bool {
 	return !m.Gone && w.due(m.goodSince) && w.due(m.goodSince.Add(w.view.Group.Rollout.MinReady))
 }
 
-// upcoming returns when the world changes by itself next.
+// upcoming returns the next change of the world without a plan.
 func (w *world) upcoming() time.Time {
 	var next time.Time
 	for _, m := range w.machines {
@@ -275,7 +274,7 @@ func (w *world) upcoming() time.Time {
 	return next
 }
 
-// pass advances the clock by at most limit, but not beyond the next event.
+// pass advances the clock by at most limit, and stops at the next event.
 func (w *world) pass(limit time.Duration) bool {
 	to := w.now.Add(limit)
 	moved := false
@@ -289,7 +288,7 @@ func (w *world) pass(limit time.Duration) bool {
 	return moved
 }
 
-// run lets limit of time pass, planning whenever anything changes.
+// run advances the clock by limit and plans after each change.
 func (w *world) run(limit time.Duration) {
 	for end := w.now.Add(limit); w.now.Before(end) && w.fail == ""; {
 		w.pass(end.Sub(w.now))
@@ -297,11 +296,11 @@ func (w *world) run(limit time.Duration) {
 	}
 }
 
-// plan asks until nothing is left to do at this instant.
+// plan plans until nothing is left to do at this instant.
 func (w *world) plan() {
 	w.settle()
 	for range 12 {
-		w.wait()
+		w.startReturnDelay()
 		v := w.snapshot()
 		d := plan.Plan(v, w.now)
 		w.plans++
@@ -312,10 +311,10 @@ func (w *world) plan() {
 		}
 		w.settle()
 	}
-	w.failf("the plan does not come to rest at one instant")
+	w.failf("the plan does not converge at one instant")
 }
 
-// snapshot returns the view as a leader has it.
+// snapshot returns the view of the leader.
 func (w *world) snapshot() plan.View {
 	v := w.view
 	if w.undefined {
@@ -341,8 +340,8 @@ func (w *world) find(id nstance.InstanceID) *machine {
 	return w.machines[i]
 }
 
-// apply carries a decision out, as far as the create budget goes, and reports
-// whether anything changed.
+// apply executes a decision within the create budget, and reports whether anything
+// changed.
 func (w *world) apply(d plan.Decision) bool {
 	changed := false
 	counted := w.counted()
@@ -352,22 +351,22 @@ func (w *world) apply(d plan.Decision) bool {
 		if a.Kind == plan.Delete && m.State == nstance.Deleting {
 			continue
 		}
-		w.note("%s %s %s%v", a.Kind, a.ID, a.Reason, a.Causes)
+		w.logf("%s %s %s%v", a.Kind, a.ID, a.Reason, a.Causes)
 		changed = true
 		if a.Failure {
 			m.Answered = true
 		}
 		if a.Failure && m.Hash == w.view.Hash {
-			w.missed(false)
+			w.countFailure(false)
 		}
 		switch a.Kind {
 		case plan.Create:
 			if !w.quiet && w.dice.N(8) == 0 {
-				w.note("budget used up")
+				w.logf("budget used up")
 				w.next, w.partial = w.now.Add(5*time.Second), true
 				return false
 			}
-			w.create(a, counted >= w.wanted())
+			w.create(a, counted >= w.size())
 			counted++
 		case plan.Delete:
 			m.State, m.goneAt, m.ackAt = nstance.Deleting, w.now.Add(w.between(time.Second, time.Minute)), time.Time{}
@@ -376,15 +375,15 @@ func (w *world) apply(d plan.Decision) bool {
 			w.drain(m, a)
 		case plan.CancelDrain:
 			m.State, m.Drain, m.DrainOver, m.ackAt = nstance.Booting, nil, false, time.Time{}
-			w.wishes++ // a member that counts again may make another one surplus
+			w.desiredChanges++ // a member that counts again may make another one surplus
 		}
 	}
 	if d.Halt {
 		w.view.History.HaltedHash = w.view.Hash
-		w.wishes++
-		w.note("halted")
+		w.desiredChanges++
+		w.logf("halted")
 	}
-	w.judge()
+	w.recordLastGood()
 	return changed
 }
 
@@ -410,7 +409,7 @@ func (w *world) create(a plan.Action, surge bool) {
 		hash = w.view.History.LastGoodHash
 	}
 	m := w.add(hash, a.Reason)
-	m.Market = w.buy(a)
+	m.Market = w.market(a)
 	m.surge = surge
 	loss := w.find(a.Replaces)
 	if loss != nil {
@@ -428,14 +427,14 @@ func (w *world) create(a plan.Action, surge bool) {
 	}
 }
 
-// refuse forgets a member whose create was definitely refused.
+// refuse removes a member whose create was definitely refused.
 func (w *world) refuse(m *machine, capacity bool) {
-	w.note("create of %s refused", m.ID)
+	w.logf("create of %s refused", m.ID)
 	w.machines = slices.DeleteFunc(w.machines, func(o *machine) bool { return o == m })
-	w.missed(capacity)
+	w.countFailure(capacity)
 }
 
-func (w *world) missed(capacity bool) {
+func (w *world) countFailure(capacity bool) {
 	w.misses++
 	if !capacity {
 		w.view.History.Failures++
@@ -443,7 +442,7 @@ func (w *world) missed(capacity bool) {
 	w.view.History.BackoffUntil = w.now.Add(min(5*time.Second<<min(w.misses-1, 10), 5*time.Minute))
 }
 
-func (w *world) wanted() int {
+func (w *world) size() int {
 	if w.view.Removing {
 		return 0
 	}
@@ -460,9 +459,9 @@ func (w *world) counted() int {
 	return n
 }
 
-// judge remembers the definition with which the whole group was ready.
-func (w *world) judge() {
-	w.rememberFull()
+// recordLastGood records the definition with which the whole group was ready.
+func (w *world) recordLastGood() {
+	w.recordFullSize()
 	n := 0
 	for _, m := range w.machines {
 		if m.OnDemand || m.State.Leaving() {
@@ -473,13 +472,13 @@ func (w *world) judge() {
 		}
 		n++
 	}
-	if n > 0 && n >= w.wanted() {
+	if n > 0 && n >= w.size() {
 		w.view.History.LastGoodHash = w.view.Hash
 	}
 }
 
-// rememberFull remembers the size at which the whole group was ready.
-func (w *world) rememberFull() {
+// recordFullSize records the size at which the whole group was ready.
+func (w *world) recordFullSize() {
 	ready := 0
 	for _, m := range w.machines {
 		if !m.OnDemand && !m.State.Leaving() && !m.hidden && w.knownReady(&m.Member) {
@@ -492,7 +491,7 @@ func (w *world) rememberFull() {
 	}
 }
 
-// history plays one history to its end and returns why it is wrong, or "".
+// history runs one history to its end and returns its failure, or "".
 func (w *world) history(troubles int) string {
 	w.plan()
 	for i := 0; i < troubles && w.plans < 4000 && w.fail == "" && w.dice.More(); i++ {
@@ -502,7 +501,7 @@ func (w *world) history(troubles int) string {
 	if w.fail != "" {
 		return w.fail
 	}
-	w.calm()
+	w.stopTroubles()
 	before, had := w.made, len(w.machines)
 	w.plan()
 	w.run(8 * time.Hour)
@@ -518,7 +517,7 @@ func newSeed(seed int) *world {
 	return newPlanWorld(random{rand.New(rand.NewPCG(uint64(seed), 7))})
 }
 
-// TestModel plays many histories. A failure names its seed.
+// TestModel runs many histories. A failure names its seed.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for seed := range seeds {
@@ -532,7 +531,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// randomBytes takes a history's choices from a fuzzer's input.
+// randomBytes takes a history's choices from the input of a fuzzer.
 type randomBytes struct {
 	data []byte
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// A pass is one plan with what its promises are judged by.
+// pass is one plan with the counts for its checks.
 type pass struct {
 	*world
 	v        plan.View
@@ -18,10 +18,10 @@ type pass struct {
 	creates  []plan.Action
 	counted  []*machine // members that stay or would be surplus
 	stale    int
-	onDemand int // counted, in the on-demand market
+	onDemand int // counted, on demand
 	need     int
 	lost     int
-	urgent   int // losses that no backoff may hold up
+	urgent   int // losses that skip the backoff
 	held     bool
 }
 
@@ -39,7 +39,7 @@ func (w *world) check(v plan.View, d plan.Decision) {
 	}
 	p.checkDoomed()
 	p.checkCreates()
-	p.checkSick()
+	p.checkUnhealthyCap()
 	p.checkVoluntary()
 	p.checkFloor()
 	p.checkInFlight()
@@ -96,9 +96,9 @@ func (w *world) examine(v plan.View, d plan.Decision) *pass {
 			p.stale++
 		}
 	}
-	p.need = max(0, w.wanted()-len(p.counted))
+	p.need = max(0, w.size()-len(p.counted))
 	p.urgent += max(0, inherited-v.Unreadable)
-	p.lost = max(p.urgent, min(w.wanted(), v.History.FullAt)-len(p.counted)-v.Unreadable-leaving)
+	p.lost = max(p.urgent, min(w.size(), v.History.FullAt)-len(p.counted)-v.Unreadable-leaving)
 	h := v.History
 	halts := v.Group.Rollout.HaltAfter > 0 && h.Failures >= v.Group.Rollout.HaltAfter
 	p.held = h.Paused || h.HaltedHash == v.Hash || halts && (p.stale > 0 || h.LastGoodHash != v.Hash)
@@ -121,8 +121,8 @@ func (p *pass) isStale(m *machine) bool {
 	return m.Hash != "" && m.Hash != p.v.Hash && !p.undefined || p.due(m.EligibleAt)
 }
 
-// due reports whether t has come as far as anything may be drained or deleted
-// for it: not while the clock cannot be trusted.
+// due reports whether a deadline has passed that drains or deletes; none has while the
+// clock is wrong.
 func (p *pass) due(t time.Time) bool { return p.v.Clock == "" && p.world.due(t) }
 
 func voluntary(causes []nstance.Cause) bool {
@@ -139,11 +139,11 @@ func firstCause(a plan.Action) nstance.CauseKind {
 	return a.Causes[0].Kind
 }
 
-// checkPurity: equal input gives equal output, in whatever order the members
-// come, and the input is left alone.
+// checkPurity: equal input gives equal output, in any order of the members, and the
+// input is not changed.
 func (p *pass) checkPurity() {
 	if len(p.d.Actions) == 0 && p.made%8 > 0 {
-		return // enough of those
+		return // sampled
 	}
 	members := slices.Clone(p.v.Members)
 	if !reflect.DeepEqual(plan.Plan(p.v, p.now), p.d) {
@@ -178,17 +178,17 @@ func (p *pass) checkActions() {
 			p.checkStart(m, a)
 		case plan.Tighten:
 			if m.State != nstance.Draining || a.Deadline.After(m.Drain.Deadline) {
-				p.failf("%s: a deadline was lengthened", id)
+				p.failf("%s: a deadline was extended", id)
 			}
 			if a.Deadline.Equal(m.Drain.Deadline) && reflect.DeepEqual(a.Causes, m.Drain.Causes) {
-				p.failf("%s: tightened for nothing", id)
+				p.failf("%s: tightened without effect", id)
 			}
 			if a.Voluntary != voluntary(a.Causes) {
 				p.failf("%s: causes and voluntary differ", id)
 			}
 		case plan.CancelDrain:
 			if m.State != nstance.Draining || len(m.Notices) > 0 || m.Gone || slices.ContainsFunc(m.Drain.Causes, notNotice) {
-				p.failf("%s: its drain was cancelled although it must go", id)
+				p.failf("%s: its drain was cancelled although it must be removed", id)
 			}
 		case plan.Delete:
 			p.checkDelete(m)
@@ -221,7 +221,7 @@ func (p *pass) checkDelete(m *machine) {
 	}
 }
 
-// checkDrains: every drain ends before the cloud takes its machine.
+// checkDrains: every drain ends before the reclaim of its machine.
 func (p *pass) checkDrains() {
 	for i := range p.v.Members {
 		m := &p.v.Members[i]
@@ -241,11 +241,11 @@ func (p *pass) checkDrains() {
 	}
 }
 
-// idle reports whether nothing may begin in the group by itself.
+// idle reports whether the group starts nothing by itself.
 func (p *pass) idle() bool { return p.v.Frozen || p.undefined && !p.v.Removing }
 
-// checkFrozen: nothing but drains in progress and, in a group without a
-// definition, requested removals, which begin in this very pass.
+// checkFrozen: only drains in progress and, in a group without a definition, requested
+// removals, which start in this pass.
 func (p *pass) checkFrozen() {
 	if !p.idle() {
 		return
@@ -259,7 +259,7 @@ func (p *pass) checkFrozen() {
 	for i := range p.v.Members {
 		m := p.find(p.v.Members[i].ID)
 		if _, acted := p.acts[m.ID]; requests && m.Requested != nil && !m.Preserved && !m.State.Leaving() && m.State != nstance.Failed && !acted {
-			p.failf("the removal of %s was requested, and it stays", m.ID)
+			p.failf("the requested removal of %s did not start", m.ID)
 		}
 	}
 	if len(p.creates) > 0 || p.d.Halt {
@@ -267,8 +267,8 @@ func (p *pass) checkFrozen() {
 	}
 }
 
-// checkDoomed: who must go, goes in this very pass, and for nothing that does
-// not apply.
+// checkDoomed: members that must be removed are removed in this pass, and no others
+// without a cause.
 func (p *pass) checkDoomed() {
 	for i := range p.v.Members {
 		m := p.find(p.v.Members[i].ID)
@@ -291,7 +291,7 @@ func (p *pass) checkDoomed() {
 // checkCreates: as many as needed and no more (I5), and paced.
 func (p *pass) checkCreates() {
 	g, h, n := p.v.Group, p.v.History, len(p.creates)
-	limit := p.wanted()
+	limit := p.size()
 	if (p.stale > 0 || p.shifts()) && !p.held && limit > 0 {
 		limit += g.Rollout.MaxSurge.N
 	}
@@ -324,8 +324,8 @@ func (p *pass) checkCreates() {
 
 func createFailed(a plan.Action) bool { return a.Failure }
 
-// checkSick: few leave for being unhealthy at once.
-func (p *pass) checkSick() {
+// checkUnhealthyCap: few members are removed for being unhealthy at once.
+func (p *pass) checkUnhealthyCap() {
 	leaving, fresh := 0, 0
 	for i := range p.v.Members {
 		m := p.find(p.v.Members[i].ID)
@@ -338,14 +338,14 @@ func (p *pass) checkSick() {
 			fresh++
 		}
 	}
-	if fresh > 0 && leaving+fresh > max(1, p.wanted()/5) {
+	if fresh > 0 && leaving+fresh > max(1, p.size()/5) {
 		p.failf("%d more unhealthy members removed while %d are leaving", fresh, leaving)
 	}
 }
 
-// checkVoluntary: nothing voluntary before everybody could be heard, or while
-// records are unreadable; no member made by P5 is taken back by P4 while what
-// is wanted stays the same.
+// checkVoluntary: nothing voluntary before every member could report or while records
+// are unreadable. No member created by P5 is removed by P4 while the desired state is
+// unchanged.
 func (p *pass) checkVoluntary() {
 	unheard := slices.ContainsFunc(p.counted, func(m *machine) bool {
 		return !m.RegisteredAt.IsZero() && m.GoodSince.IsZero() && m.GraceUntil.After(p.now)
@@ -356,23 +356,23 @@ func (p *pass) checkVoluntary() {
 			continue
 		}
 		if unheard || p.v.Unreadable > 0 {
-			p.failf("%s leaves voluntarily although not everything is known", m.ID)
+			p.failf("%s leaves voluntarily although the view is incomplete", m.ID)
 		}
 		if firstCause(a) == nstance.CauseRollout && (p.held || !p.isStale(m)) && !p.moves(m) {
-			p.failf("%s leaves for a rollout that is not", m.ID)
+			p.failf("%s leaves for a rollout that has ended", m.ID)
 		}
-		if firstCause(a) == nstance.CauseSurplus && m.surge && m.wishes == p.wishes && !p.held && !p.moves(m) {
-			p.failf("%s was made by P5 and is taken back by P4", m.ID)
+		if firstCause(a) == nstance.CauseSurplus && m.surge && m.desiredChanges == p.desiredChanges && !p.held && !p.moves(m) {
+			p.failf("%s was created by P5 and is removed by P4", m.ID)
 		}
 	}
 	if unheard && len(p.creates) > p.need {
-		p.failf("a surge before everybody could be heard")
+		p.failf("a surge before every member could report")
 	}
 }
 
-// checkFloor: voluntary work keeps as many members serving as are wanted (I4).
+// checkFloor: voluntary removals keep as many members serving as the size (I4).
 func (p *pass) checkFloor() {
-	floor := p.wanted()
+	floor := p.size()
 	serving, sure, taken, surplus := 0, 0, 0, 0
 	for _, m := range p.counted {
 		a, acted := p.acts[m.ID]
@@ -400,7 +400,7 @@ func (p *pass) checkFloor() {
 	}
 }
 
-// checkInFlight: a rollout has only so many members on their way at a time.
+// checkInFlight: a rollout has a limited number of members in flight.
 func (p *pass) checkInFlight() {
 	inFlight, begun := 0, max(0, len(p.creates)-p.need)
 	for i := range p.v.Members {
@@ -427,7 +427,7 @@ func (p *pass) checkInFlight() {
 	}
 }
 
-// checkHalt: after enough failures, and once.
+// checkHalt: after enough failures, once.
 func (p *pass) checkHalt() {
 	h, limit := p.v.History, p.v.Group.Rollout.HaltAfter
 	failed := limit > 0 && h.Failures >= limit && (p.stale > 0 || h.LastGoodHash != p.v.Hash)
@@ -436,8 +436,7 @@ func (p *pass) checkHalt() {
 	}
 }
 
-// checkNext: until the instant that the last plan named, time alone changes
-// nothing.
+// checkNext: until the time that the last plan named, time alone changes nothing.
 func (w *world) checkNext(to time.Time) {
 	if w.partial || w.quiet && w.made%4 > 0 {
 		return
@@ -451,7 +450,7 @@ func (w *world) checkNext(to time.Time) {
 	}
 }
 
-// checkConverged: the group is what was asked for (I8), without detours.
+// checkConverged: the group has its desired state (I8), without detours.
 func (w *world) checkConverged(made, had int) {
 	if w.fail != "" {
 		return
@@ -469,10 +468,10 @@ func (w *world) checkConverged(made, had int) {
 			n++
 		}
 	}
-	if n != w.wanted() {
-		w.failf("%d ready members of %d", n, w.wanted())
+	if n != w.size() {
+		w.failf("%d ready members of %d", n, w.size())
 	}
-	if limit := 4 * (had + w.wanted() + 2); made > limit {
-		w.failf("%d creations for a group of %d that had %d machines", made, w.wanted(), had)
+	if limit := 4 * (had + w.size() + 2); made > limit {
+		w.failf("%d creates for a group of %d that had %d machines", made, w.size(), had)
 	}
 }

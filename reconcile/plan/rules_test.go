@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// A ruleCase changes a group and says what the plan is.
+// ruleCase changes a group and gives the expected plan.
 type ruleCase struct {
 	name    string
 	members string
@@ -43,27 +43,27 @@ var (
 	byRequest = nstance.Cause{Kind: nstance.CauseRequest, Message: "by hand"}
 )
 
-func TestFinishesLeaving(t *testing.T) {
+func TestFinishesRemovals(t *testing.T) {
 	timeout := func(d time.Duration) change { return func(v *plan.View) { v.Group.DrainTimeout = d } }
 	runCases(t, []ruleCase{
 		{"acknowledged", "r r r d", changes(each("d", func(m *plan.Member) { m.DrainOver = true })), "Delete(d4)", nil},
 		{"deadline passed", "r r r d", changes(each("d", draining(0, byRollout))), "Delete(d4)", nil},
 		{"machine gone", "r r r d", changes(each("d", func(m *plan.Member) { m.Gone = true })), "Delete(d4)", nil},
 		{"drains switched off", "r r r d", changes(timeout(0)), "Delete(d4)", nil},
-		{"deletion asked for", "r r r d", changes(each("d", func(m *plan.Member) {
+		{"deletion requested", "r r r d", changes(each("d", func(m *plan.Member) {
 			m.Requested, m.NoDrain = &byRequest, true
 		})), "Delete(d4)", nil},
 		{"repeated while deleting", "r r r d", changes(each("d", func(m *plan.Member) { m.State = nstance.Deleting })), "Delete(d4)", nil},
-		{"a refused create does not count", "r r b", changes(each("b", func(m *plan.Member) { m.State = nstance.Failed })), "Create(size)", nil},
-		{"neither is a parked machine", "r r r r", changes(each("r4", func(m *plan.Member) { m.State = nstance.Parked })), "none", nil},
-		{"nor one that the provider has deallocated", "r r r r", changes(each("r4", func(m *plan.Member) { m.State, m.Gone = nstance.Parked, true })), "none", nil},
-		{"a drain that never took effect", "r r r d", changes(each("d", func(m *plan.Member) { m.Drain = nil })), "StartDrain(d4)", nil},
+		{"refused create does not count", "r r b", changes(each("b", func(m *plan.Member) { m.State = nstance.Failed })), "Create(size)", nil},
+		{"parked machine does not count", "r r r r", changes(each("r4", func(m *plan.Member) { m.State = nstance.Parked })), "none", nil},
+		{"parked machine without a running one", "r r r r", changes(each("r4", func(m *plan.Member) { m.State, m.Gone = nstance.Parked, true })), "none", nil},
+		{"drain without a recorded drain", "r r r d", changes(each("d", func(m *plan.Member) { m.Drain = nil })), "StartDrain(d4)", nil},
 		{"an on-demand member's drain", "r r r d", changes(each("d", func(m *plan.Member) { m.OnDemand, m.DrainOver = true, true })), "Delete(d4)", nil},
 	})
 }
 
-func TestTightens(t *testing.T) {
-	t.Run("a notice during a rollout's drain makes it involuntary and shorter", func(t *testing.T) {
+func TestTightensDrains(t *testing.T) {
+	t.Run("notice during a rollout's drain: involuntary and shorter", func(t *testing.T) {
 		v := newView(t, "r r r d", each("d", func(m *plan.Member) { m.Notices = []nstance.Notice{newNotice("n", 2*time.Minute)} }))
 		a := onlyAction(t, plan.Plan(v, noon), plan.Tighten)
 		require.Equal(t, noon.Add(110*time.Second), a.Deadline)
@@ -71,21 +71,21 @@ func TestTightens(t *testing.T) {
 		require.Equal(t, "n", a.Causes[1].EventID)
 		require.False(t, a.Voluntary)
 	})
-	t.Run("its withdrawal leaves the rollout and the deadline", func(t *testing.T) {
+	t.Run("its withdrawal keeps the rollout and the deadline", func(t *testing.T) {
 		v := newView(t, "r r r d", each("d", draining(time.Minute, byRollout, byNotice)))
 		a := onlyAction(t, plan.Plan(v, noon), plan.Tighten)
 		require.Equal(t, noon.Add(time.Minute), a.Deadline)
 		require.Equal(t, []nstance.CauseKind{nstance.CauseRollout}, causeKinds(a.Causes))
 		require.True(t, a.Voluntary)
 	})
-	t.Run("a request is added once", func(t *testing.T) {
+	t.Run("request is added once", func(t *testing.T) {
 		v := newView(t, "r r r e", each("e", func(m *plan.Member) { m.Requested = &byRequest }))
 		a := onlyAction(t, plan.Plan(v, noon), plan.Tighten)
 		require.Equal(t, []nstance.CauseKind{nstance.CauseNotice, nstance.CauseRequest}, causeKinds(a.Causes))
 		v.Members[3].Drain.Causes = a.Causes
 		require.Equal(t, "none", steps(plan.Plan(v, noon)))
 	})
-	t.Run("another cause takes the place of a withdrawn notice", func(t *testing.T) {
+	t.Run("another cause replaces a withdrawn notice", func(t *testing.T) {
 		v := newView(t, "r r r e", each("e", func(m *plan.Member) { m.Notices, m.ExpireAt = nil, noon.Add(-1) }))
 		a := onlyAction(t, plan.Plan(v, noon), plan.Tighten)
 		require.Equal(t, []nstance.CauseKind{nstance.CauseExpired}, causeKinds(a.Causes))
@@ -96,7 +96,7 @@ func TestTightens(t *testing.T) {
 		v.Members[3].Notices[0].Deadline = noon.Add(30 * time.Second)
 		require.Equal(t, noon.Add(20*time.Second), onlyAction(t, plan.Plan(v, noon), plan.Tighten).Deadline)
 	})
-	t.Run("the margin that shrinks with time does not", func(t *testing.T) {
+	t.Run("shrinking margin does not", func(t *testing.T) {
 		v := newView(t, "r r r e")
 		for s := range 100 {
 			require.Equal(t, "none", steps(plan.Plan(v, noon.Add(time.Duration(s)*time.Second))))
@@ -113,7 +113,7 @@ func causeKinds(causes []nstance.Cause) []nstance.CauseKind {
 	return out
 }
 
-func TestCancels(t *testing.T) {
+func TestCancelsDrains(t *testing.T) {
 	withdrawn := func(m *plan.Member) { m.Notices = nil }
 	both := func(f ...func(*plan.Member)) change {
 		return each("e", func(m *plan.Member) {
@@ -123,16 +123,16 @@ func TestCancels(t *testing.T) {
 		})
 	}
 	runCases(t, []ruleCase{
-		{"when the only notice is withdrawn", "r r r e", changes(both(withdrawn)), "CancelDrain(e4)", nil},
-		{"when it is marked as withdrawn", "r r r e", changes(both(func(m *plan.Member) { m.Notices[0].Cancelled = true })), "CancelDrain(e4)", nil},
-		{"and the member counts in the same pass", "r r e", changes(both(withdrawn)), "CancelDrain(e3)", nil},
-		{"even an acknowledged drain", "r r e", changes(both(withdrawn, func(m *plan.Member) { m.DrainOver = true })), "CancelDrain(e3)", nil},
-		{"but nothing surplus with it goes yet", "r r r r e", changes(both(withdrawn)), "CancelDrain(e5)", nil},
-		{"not while a notice stands", "r r r e", nil, "none", nil},
-		{"not one that is deleting", "r r r e", changes(both(withdrawn, func(m *plan.Member) { m.State = nstance.Deleting })), "Delete(e4)", nil},
-		{"not a rollout whose reason is gone", "r r r d", nil, "none", nil},
-		{"not a drain of unknown cause", "r r r e", changes(both(withdrawn, func(m *plan.Member) { m.Drain.Causes = nil })), "none", nil},
-		{"not before a new leader has heard from the agent", "r r r e", changes(both(withdrawn, func(m *plan.Member) {
+		{"only notice withdrawn", "r r r e", changes(both(withdrawn)), "CancelDrain(e4)", nil},
+		{"notice marked as withdrawn", "r r r e", changes(both(func(m *plan.Member) { m.Notices[0].Cancelled = true })), "CancelDrain(e4)", nil},
+		{"the member counts in the same pass", "r r e", changes(both(withdrawn)), "CancelDrain(e3)", nil},
+		{"acknowledged drain, too", "r r e", changes(both(withdrawn, func(m *plan.Member) { m.DrainOver = true })), "CancelDrain(e3)", nil},
+		{"no surplus removal in the same pass", "r r r r e", changes(both(withdrawn)), "CancelDrain(e5)", nil},
+		{"not while a notice is in force", "r r r e", nil, "none", nil},
+		{"not while deleting", "r r r e", changes(both(withdrawn, func(m *plan.Member) { m.State = nstance.Deleting })), "Delete(e4)", nil},
+		{"not a rollout's drain", "r r r d", nil, "none", nil},
+		{"not without known cause", "r r r e", changes(both(withdrawn, func(m *plan.Member) { m.Drain.Causes = nil })), "none", nil},
+		{"not before a report to a new leader", "r r r e", changes(both(withdrawn, func(m *plan.Member) {
 			m.GoodSince, m.GraceUntil = time.Time{}, noon.Add(1)
 		})), "none", nil},
 	})
@@ -157,17 +157,17 @@ func TestDrainDeadline(t *testing.T) {
 		want    time.Duration
 	}{
 		{"10 s before the cloud's", 5 * time.Minute, []nstance.Notice{reclaim(2*time.Minute, 0)}, 110 * time.Second},
-		{"a third of what is left, if that is less", 5 * time.Minute, []nstance.Notice{reclaim(15*time.Second, 0)}, 10 * time.Second},
+		{"a third of the remaining time, if that is less", 5 * time.Minute, []nstance.Notice{reclaim(15*time.Second, 0)}, 10 * time.Second},
 		{"the group's, if that is earlier", time.Minute, []nstance.Notice{reclaim(2*time.Minute, 0)}, time.Minute},
 		{"the earliest of several", 5 * time.Minute, []nstance.Notice{reclaim(2*time.Minute, 0), reclaim(time.Minute, 0)}, 50 * time.Second},
 		{"estimated where the cloud gives none", 5 * time.Minute, []nstance.Notice{reclaim(0, 0)}, 20 * time.Second},
 		{"estimated from when it was seen", 5 * time.Minute, []nstance.Notice{reclaim(0, -15*time.Second)}, 10 * time.Second},
 		{"estimated from now, without any date", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Reclaim}}, 20 * time.Second},
-		{"now, if it has passed", 5 * time.Minute, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 0},
-		{"drained now, if it had passed on arrival", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), 0)}, 20 * time.Second},
-		{"and goes on from there", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -15*time.Second)}, 10 * time.Second},
+		{"now, if the deadline has passed", 5 * time.Minute, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 0},
+		{"full margin, if it had passed on arrival", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), 0)}, 20 * time.Second},
+		{"continues from there", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -15*time.Second)}, 10 * time.Second},
 		{"also where the cloud gives none", 5 * time.Minute, []nstance.Notice{arrived(reclaim(0, -time.Minute), 0)}, 20 * time.Second},
-		{"not because it has passed since", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -2*time.Minute)}, 0},
+		{"not if it has passed since", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -2*time.Minute)}, 0},
 		{"not estimated for a stop", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Stop, DetectedAt: noon}}, 5 * time.Minute},
 	}
 	for _, c := range cases {
@@ -181,7 +181,7 @@ func TestDrainDeadline(t *testing.T) {
 	}
 }
 
-func TestDoomed(t *testing.T) {
+func TestRemovesDoomed(t *testing.T) {
 	expired := func(m *plan.Member) { m.ExpireAt = noon }
 	asked := func(now bool) func(*plan.Member) {
 		return func(m *plan.Member) { m.Requested, m.NoDrain = &byRequest, now }
@@ -193,47 +193,47 @@ func TestDoomed(t *testing.T) {
 	}
 	runCases(t, []ruleCase{
 		{"past its forced age", "r r r", changes(each("r1", expired)), "StartDrain(r1) Create(replace)", nil},
-		{"asked to go", "r r r", changes(each("r1", asked(false))), "StartDrain(r1) Create(replace)", nil},
-		{"asked to be deleted", "r r r", changes(each("r1", asked(true))), "Delete(r1) Create(replace)", nil},
-		{"asked to go before it registered", "r r b", changes(each("b", asked(false))), "Delete(b3) Create(size)", nil},
-		{"no drains in this group", "r r n", changes(func(v *plan.View) { v.Group.DrainTimeout = 0 }), "Delete(n3) Create(replace)", nil},
+		{"drain requested", "r r r", changes(each("r1", asked(false))), "StartDrain(r1) Create(replace)", nil},
+		{"delete requested", "r r r", changes(each("r1", asked(true))), "Delete(r1) Create(replace)", nil},
+		{"drain requested before it registered", "r r b", changes(each("b", asked(false))), "Delete(b3) Create(size)", nil},
+		{"drains disabled", "r r n", changes(func(v *plan.View) { v.Group.DrainTimeout = 0 }), "Delete(n3) Create(replace)", nil},
 		{"registered, not ready in time", "r r u", changes(each("u", late)), "StartDrain(u3) Create(size)", nil},
-		{"never too late once it was well", "r r r", changes(each("r1", late)), "none", nil},
-		{"nor if a new leader has not heard of it", "r r u", changes(each("u", func(m *plan.Member) {
+		{"late, but was ready before", "r r r", changes(each("r1", late)), "none", nil},
+		{"late, no report to a new leader yet", "r r u", changes(each("u", func(m *plan.Member) {
 			m.LaunchBy, m.GraceUntil = noon, noon.Add(-1)
 		})), "none", nil},
-		{"a replacement that fails is replaced", "r r t", changes(each("t", asReplacement)), "Delete(t3) Create(size)", nil},
+		{"failed replacement is replaced", "r r t", changes(each("t", asReplacement)), "Delete(t3) Create(size)", nil},
 		{"unhealthy, one of three", "r r r", changes(each("r", sick)), "StartDrain(r1) Create(replace)", []string{"unhealthy_cap"}},
 		{"unhealthy, two of ten", "r r r r r r r r r r", changes(each("r", sick), withSize(10)),
 			"StartDrain(r1) StartDrain(r2) Create(replace) Create(replace)", []string{"unhealthy_cap"}},
-		{"unhealthy, while one is leaving for that", "r r r d", changes(each("r1", sick),
+		{"unhealthy, while another drains for that", "r r r d", changes(each("r1", sick),
 			each("d", draining(time.Minute, nstance.Cause{Kind: nstance.CauseUnhealthy}))), "none", []string{"unhealthy_cap"}},
-		{"unhealthy, while one is being deleted for that", "r r r d", changes(each("r1", sick), each("d", func(m *plan.Member) {
+		{"unhealthy, while another is deleted for that", "r r r d", changes(each("r1", sick), each("d", func(m *plan.Member) {
 			m.State, m.Drain, m.DeletedFor = nstance.Deleting, nil, nstance.CauseUnhealthy
 		})), "Delete(d4)", []string{"unhealthy_cap"}},
-		{"unhealthy and noticed is no matter of health", "r r r", changes(each("r", func(m *plan.Member) {
+		{"unhealthy and noticed: the cap does not apply", "r r r", changes(each("r", func(m *plan.Member) {
 			sick(m)
 			m.Notices = []nstance.Notice{newNotice("n", time.Minute)}
 		})), "StartDrain(r1) StartDrain(r2) StartDrain(r3) Create(replace) Create(replace) Create(replace)", nil},
-		{"no verdict within a new leader's grace", "r r u", changes(each("u", func(m *plan.Member) {
+		{"within a new leader's grace", "r r u", changes(each("u", func(m *plan.Member) {
 			sick(m)
 			m.GraceUntil = noon.Add(1)
 		})), "none", []string{"settling"}},
 		{"on-demand, noticed", "r r r n", changes(each("n", func(m *plan.Member) { m.OnDemand = true })), "StartDrain(n4)", nil},
 		{"on-demand, gone", "r r r x", changes(each("x", func(m *plan.Member) { m.OnDemand = true })), "Delete(x4)", nil},
 		{"on-demand, too old", "r r r r", changes(onDemand(expired)), "StartDrain(r4)", nil},
-		{"on-demand, asked to go", "r r r r", changes(onDemand(asked(false))), "StartDrain(r4)", nil},
+		{"on-demand, drain requested", "r r r r", changes(onDemand(asked(false))), "StartDrain(r4)", nil},
 		{"on-demand, silent", "r r r r", changes(onDemand(sick)), "none", nil},
 		{"on-demand, never registered", "r r r t", changes(each("t", func(m *plan.Member) { m.OnDemand = true })), "none", nil},
 		{"on-demand, not ready in time", "r r r b", changes(each("b", func(m *plan.Member) { m.OnDemand, m.HasMachine = true, true; late(m) })), "none", nil},
 		{"on-demand, no machine in time", "r r r b", changes(each("b", func(m *plan.Member) { m.OnDemand, m.HasMachine = true, false; late(m) })), "Delete(b4)", nil},
-		{"on-demand, of a group that goes", "r r r r", changes(onDemand(func(*plan.Member) {}), func(v *plan.View) { v.Removing = true }),
+		{"on-demand, in a removed group", "r r r r", changes(onDemand(func(*plan.Member) {}), func(v *plan.View) { v.Removing = true }),
 			"StartDrain(r1) StartDrain(r2) StartDrain(r3)", nil},
 		{"on-demand, drifted", "r r r s", changes(each("s", func(m *plan.Member) { m.OnDemand = true })), "none", nil},
 	})
 }
 
-func TestRefills(t *testing.T) {
+func TestRefillsDeficits(t *testing.T) {
 	backoff := func(d time.Duration) change {
 		return func(v *plan.View) { v.History.BackoffUntil, v.History.Failures = noon.Add(d), 1 }
 	}
@@ -242,53 +242,53 @@ func TestRefills(t *testing.T) {
 	unreadable := func(n int) change { return func(v *plan.View) { v.Unreadable = n } }
 	runCases(t, []ruleCase{
 		{"backing off: losses only", "r n", changes(backoff(time.Minute)), "StartDrain(n2) Create(replace)", []string{"backoff"}},
-		{"backing off: nothing else", "r r", changes(backoff(time.Minute)), "none", []string{"backoff"}},
-		{"backing off: a failed replacement is no loss", "r r t", changes(backoff(time.Minute), each("t", asReplacement)), "Delete(t3)", []string{"backoff"}},
-		{"backing off: one that died before it registered neither", "r r b", changes(backoff(time.Minute), each("b", func(m *plan.Member) {
+		{"backing off: no growth", "r r", changes(backoff(time.Minute)), "none", []string{"backoff"}},
+		{"backing off: a failed replacement is not a loss", "r r t", changes(backoff(time.Minute), each("t", asReplacement)), "Delete(t3)", []string{"backoff"}},
+		{"backing off: vanished before it registered is not a loss", "r r b", changes(backoff(time.Minute), each("b", func(m *plan.Member) {
 			asReplacement(m)
 			m.Gone = true
 		})), "Delete(b3)", []string{"backoff"}},
-		{"backing off: one that was reclaimed is", "r r b", changes(backoff(time.Minute), each("b", func(m *plan.Member) {
+		{"backing off: reclaimed is a loss", "r r b", changes(backoff(time.Minute), each("b", func(m *plan.Member) {
 			asReplacement(m)
 			m.Gone, m.Notices = true, []nstance.Notice{newNotice("n", time.Minute)}
 		})), "Delete(b3) Create(replace)", nil},
 		{"backoff over: one at a time", "r", changes(backoff(0)), "Create(size)", []string{"backoff"}},
-		{"backoff over: and then none", "r b", changes(backoff(0)), "none", []string{"backoff"}},
+		{"backoff over: next one waits", "r b", changes(backoff(0)), "none", []string{"backoff"}},
 		{"sold out, not failed: all at once", "r", changes(backoff(0), func(v *plan.View) { v.History.Failures = 0 }), "Create(size) Create(size)", nil},
 		{"backing off: one hold for both rules", "s s", changes(backoff(time.Minute), withSurge(2)), "none", []string{"backoff"}},
 		{"backing off: no surge", "s s s", changes(backoff(time.Minute)), "none", []string{"backoff"}},
 		{"paused: the last good definition", "s s n", changes(paused, lastGood), "StartDrain(n3) Create(replace, last good)", []string{"paused"}},
 		{"halted: the last good definition", "s s", changes(halted, lastGood), "Create(rollout, last good)", []string{"halted"}},
-		{"halted: the desired one if none is known", "s s", changes(halted), "Create(rollout)", []string{"halted"}},
-		{"paused: what that made is left alone", "s s S", changes(paused, lastGood), "none", []string{"paused"}},
+		{"halted: the desired one without a last good one", "s s", changes(halted), "Create(rollout)", []string{"halted"}},
+		{"paused: its surplus create stays", "s s S", changes(paused, lastGood), "none", []string{"paused"}},
 		{"unreadable record: no scale-up", "r", changes(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: exactly the losses", "r n", changes(unreadable(1), withSize(5)), "StartDrain(n2) Create(replace)", []string{"unreadable"}},
-		{"unreadable record: no surplus goes", "r r r r", changes(unreadable(1)), "none", []string{"unreadable"}},
+		{"unreadable record: no surplus removal", "r r r r", changes(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: no rollout", "s s s", changes(unreadable(1)), "none", []string{"unreadable"}},
 		{"unreadable record: losses of a former term", "e e e", changes(unreadable(1), each("e", inherited)), "Create(replace) Create(replace)", []string{"unreadable"}},
-		{"a loss goes before what else is missing", "r e", changes(withSize(4)), "Create(replace) Create(size) Create(size)", nil},
-		{"a loss with a replacement, and no member is missing any more", "r r b e", changes(each("e", answered)), "none", nil},
-		{"a loss without a replacement, although backing off", "r e", changes(backoff(time.Minute)), "Create(replace)", []string{"backoff"}},
-		{"a loss whose replacement failed backs off", "r r e", changes(backoff(time.Minute), each("e", answered)), "none", []string{"backoff"}},
-		{"a loss whose notice is withdrawn", "r r e", changes(each("e", func(m *plan.Member) { m.Notices = nil })), "CancelDrain(e3)", nil},
-		{"a loss of a former term, although backing off", "r r e", changes(backoff(time.Minute), each("e", inherited)), "Create(replace)", nil},
-		{"a loss of a former term that may have a replacement", "r e b", changes(backoff(time.Minute), each("e", inherited), each("b", asReplacement), each("b", inherited)), "none", []string{"backoff"}},
-		{"a loss beside a replacement of this term", "r e b", changes(backoff(time.Minute), each("b", asReplacement)), "Create(replace)", nil},
-		{"members that have left are losses", "r", changes(onceFull(3)), "Create(replace) Create(replace)", nil},
-		{"those that left beyond the size that was full are not", "r", changes(onceFull(2)), "Create(replace) Create(size)", nil},
-		{"those that leave for the rollout are not", "s d R", changes(onceFull(3)), "Create(rollout)", nil},
-		{"unreadable record: members that have left", "r", changes(unreadable(1), onceFull(3)), "Create(replace)", []string{"unreadable"}},
-		{"a loss beside an unreadable record", "r e", changes(unreadable(1)), "Create(replace)", []string{"unreadable"}},
-		{"unreadable record: a loss that is being replaced", "r e b", changes(unreadable(1), withSize(5), each("b", asReplacement), each("e", answered)), "none", []string{"unreadable"}},
+		{"losses before other deficits", "r e", changes(withSize(4)), "Create(replace) Create(size) Create(size)", nil},
+		{"loss with a replacement, and no deficit", "r r b e", changes(each("e", answered)), "none", nil},
+		{"loss without a replacement, while backing off", "r e", changes(backoff(time.Minute)), "Create(replace)", []string{"backoff"}},
+		{"loss with a failed replacement backs off", "r r e", changes(backoff(time.Minute), each("e", answered)), "none", []string{"backoff"}},
+		{"loss with a withdrawn notice", "r r e", changes(each("e", func(m *plan.Member) { m.Notices = nil })), "CancelDrain(e3)", nil},
+		{"loss of a former term, while backing off", "r r e", changes(backoff(time.Minute), each("e", inherited)), "Create(replace)", nil},
+		{"loss of a former term that may have a replacement", "r e b", changes(backoff(time.Minute), each("e", inherited), each("b", asReplacement), each("b", inherited)), "none", []string{"backoff"}},
+		{"loss beside a replacement of this term", "r e b", changes(backoff(time.Minute), each("b", asReplacement)), "Create(replace)", nil},
+		{"removed members count as losses", "r", changes(onceFull(3)), "Create(replace) Create(replace)", nil},
+		{"not those beyond the size that was full", "r", changes(onceFull(2)), "Create(replace) Create(size)", nil},
+		{"not those removed by the rollout", "s d R", changes(onceFull(3)), "Create(rollout)", nil},
+		{"unreadable record: removed members", "r", changes(unreadable(1), onceFull(3)), "Create(replace)", []string{"unreadable"}},
+		{"loss beside an unreadable record", "r e", changes(unreadable(1)), "Create(replace)", []string{"unreadable"}},
+		{"unreadable record: loss with a replacement", "r e b", changes(unreadable(1), withSize(5), each("b", asReplacement), each("e", answered)), "none", []string{"unreadable"}},
 	})
-	t.Run("losses are named to their replacements", func(t *testing.T) {
+	t.Run("creates name the losses they replace", func(t *testing.T) {
 		d := plan.Plan(newView(t, "x n t s s", withSize(5)), noon)
 		require.Equal(t, "Delete(x1) StartDrain(n2) Delete(t3) Create(replace) Create(replace) Create(rollout)", steps(d))
 		require.Equal(t, nstance.InstanceID("x1"), d.Actions[3].Replaces)
 		require.Equal(t, nstance.InstanceID("n2"), d.Actions[4].Replaces)
 		require.Empty(t, d.Actions[5].Replaces)
 	})
-	t.Run("losses of this term first, failed creations are none", func(t *testing.T) {
+	t.Run("losses of this term first, failed creations are not losses", func(t *testing.T) {
 		v := newView(t, "t e n", withSize(5), each("t", asReplacement))
 		creates := slices.DeleteFunc(plan.Plan(v, noon).Actions, func(a plan.Action) bool { return a.Kind != plan.Create })
 		require.Equal(t, []plan.Action{
@@ -300,11 +300,11 @@ func TestRefills(t *testing.T) {
 	t.Run("failures are marked for counting", func(t *testing.T) {
 		d := plan.Plan(newView(t, "t x n", each("n", func(m *plan.Member) { m.RegisteredAt = time.Time{} })), noon)
 		require.Equal(t, "Delete(t1) Delete(x2) Delete(n3)", steps(plan.Decision{Actions: d.Actions[:3]}))
-		require.True(t, d.Actions[0].Failure, "not in time")
-		require.False(t, d.Actions[1].Failure, "had served")
+		require.True(t, d.Actions[0].Failure, "not registered in time")
+		require.False(t, d.Actions[1].Failure, "was ready")
 		require.False(t, d.Actions[2].Failure, "reclaimed")
 		for name, change := range map[string]func(*plan.Member){
-			"died before it was ready":   func(m *plan.Member) { m.Gone = true },
+			"gone before it was ready":   func(m *plan.Member) { m.Gone = true },
 			"silent before it was ready": func(m *plan.Member) { m.Silent, m.Unhealthy = true, true },
 		} {
 			d := plan.Plan(newView(t, "r r u", each("u", change)), noon)
@@ -315,28 +315,28 @@ func TestRefills(t *testing.T) {
 	})
 }
 
-func TestShrinks(t *testing.T) {
+func TestShrinksSurplus(t *testing.T) {
 	since := func(d time.Duration) func(*plan.Member) {
 		return func(m *plan.Member) { m.GoodSince = noon.Add(-d) }
 	}
 	minReady := func(v *plan.View) { v.Group.Rollout.MinReady = 10 * time.Minute }
 	silent := func(m *plan.Member) { m.Silent = true }
 	runCases(t, []ruleCase{
-		{"no machine before one that boots", "r r r b b", changes(withSize(4), each("b4", func(m *plan.Member) { m.HasMachine = false })), "Delete(b4)", nil},
-		{"one that boots before one that is not well", "r r r u b", changes(withSize(4)), "Delete(b5)", nil},
-		{"not well, stale first", "r r r V u", changes(withSize(4), withSurge(0)), "StartDrain(V4)", nil},
+		{"intent without machine before a booting machine", "r r r b b", changes(withSize(4), each("b4", func(m *plan.Member) { m.HasMachine = false })), "Delete(b4)", nil},
+		{"booting before unhealthy", "r r r u b", changes(withSize(4)), "Delete(b5)", nil},
+		{"unhealthy, stale first", "r r r V u", changes(withSize(4), withSurge(0)), "StartDrain(V4)", nil},
 		{"silent before ready", "r r r r", changes(each("r3", silent)), "StartDrain(r3)", nil},
 		{"on trial before ready", "r r r r", changes(minReady, each("r2", since(time.Minute))), "StartDrain(r2)", nil},
 		{"nothing that may serve while too few are known to", "r r r r", changes(each("r3", silent), each("r4", silent)), "none", []string{"settling"}},
 		{"a new leader waits for min_ready", "r r r r", changes(minReady, each("r", since(time.Minute))), "none", []string{"settling"}},
-		{"but not with what serves nothing", "r r r r b", changes(minReady, each("r", since(time.Minute))), "Delete(b5)", []string{"settling"}},
+		{"removes members that serve nothing", "r r r r b", changes(minReady, each("r", since(time.Minute))), "Delete(b5)", []string{"settling"}},
 		{"a removed group", "r b", changes(func(v *plan.View) { v.Removing = true }), "Delete(b2) StartDrain(r1)", nil},
 		{"a removed group keeps on-demand members", "r r", changes(func(v *plan.View) { v.Removing = true },
 			each("r2", func(m *plan.Member) { m.OnDemand = true })), "StartDrain(r1)", nil},
 	})
 }
 
-func TestRollsOut(t *testing.T) {
+func TestRollsOutDefinition(t *testing.T) {
 	percent := func(n int) change {
 		return func(v *plan.View) { v.Group.Rollout.MaxSurge = nstance.Count{N: n, Percent: true} }
 	}
@@ -347,29 +347,29 @@ func TestRollsOut(t *testing.T) {
 	silent := func(m *plan.Member) { m.Silent = true }
 	runCases(t, []ruleCase{
 		{"eligible for their age: one at a time", "r r r", changes(eligible), "Create(rollout)", nil},
-		{"of unknown origin: not stale", "s s s", changes(each("s", func(m *plan.Member) { m.Hash = "" })), "none", nil},
+		{"unknown definition: not stale", "s s s", changes(each("s", func(m *plan.Member) { m.Hash = "" })), "none", nil},
 		{"percent of the size, rounded up", "s s s s s", changes(withSize(5), percent(30)), "Create(rollout) Create(rollout)", nil},
 		{"zero percent is zero", "s s s s s", changes(withSize(5), percent(0)), "StartDrain(s1)", nil},
 		{"a drain and a create together", "s s s R", changes(withSurge(2)), "StartDrain(s1) Create(rollout)", nil},
-		{"not while the new one is on trial", "s s s R", changes(minReady, each("R", recent)), "none", nil},
-		{"not while a fresh one is silent", "s s s R", changes(each("R", silent)), "none", nil},
-		{"probes fail everywhere: one at a time, first", "s s s s", changes(each("s", unwell), withSize(4)), "StartDrain(s1)", nil},
+		{"not while the new one is within min_ready", "s s s R", changes(minReady, each("R", recent)), "none", nil},
+		{"not while a current one is silent", "s s s R", changes(each("R", silent)), "none", nil},
+		{"probes fail everywhere: one at a time, remove first", "s s s s", changes(each("s", unwell), withSize(4)), "StartDrain(s1)", nil},
 		{"agents silent everywhere: none", "s s s", changes(each("s", silent), withSurge(0)), "none", nil},
-		{"a silent stale one first, once there is a spare", "s s s R R", changes(withSurge(2), each("s2", silent)), "StartDrain(s2)", nil},
+		{"silent stale one first, once there is a surge", "s s s R R", changes(withSurge(2), each("s2", silent)), "StartDrain(s2)", nil},
 		{"a new leader waits for min_ready", "s s s", changes(minReady, each("s", recent), withSurge(0)), "none", nil},
-		{"an open loss: max_surge 0 waits", "b s s s", changes(withSurge(0), withSize(4), each("b", asReplacement)), "none", nil},
+		{"unanswered loss: max_surge 0 waits", "b s s s", changes(withSurge(0), withSize(4), each("b", asReplacement)), "none", nil},
 		{"halted", "s s s", changes(func(v *plan.View) { v.History.HaltedHash = freshHash }), "none", []string{"halted"}},
 		{"halted for another definition", "s s s", changes(func(v *plan.View) { v.History.HaltedHash = staleHash }), "Create(rollout)", nil},
 		{"settling", "s s s u", changes(each("u", func(m *plan.Member) { m.GraceUntil = noon.Add(1) })), "none", []string{"settling"}},
 	})
 }
 
-func TestHalts(t *testing.T) {
+func TestHaltsRollout(t *testing.T) {
 	failed := func(v *plan.View) { v.History.Failures = 2 }
 	halt := func(members string, change ...change) plan.Decision {
 		return plan.Plan(newView(t, members, change...), noon)
 	}
-	t.Run("after as many failures as the group permits", func(t *testing.T) {
+	t.Run("after halt_after failures", func(t *testing.T) {
 		d := halt("s s s", failed)
 		require.True(t, d.Halt)
 		require.Equal(t, "none", steps(d), "in the same pass")
@@ -378,23 +378,23 @@ func TestHalts(t *testing.T) {
 	t.Run("once", func(t *testing.T) {
 		require.False(t, halt("s s s", failed, func(v *plan.View) { v.History.HaltedHash = freshHash }).Halt)
 	})
-	t.Run("never, if the group says so", func(t *testing.T) {
+	t.Run("never with halt_after 0", func(t *testing.T) {
 		require.False(t, halt("s s s", failed, func(v *plan.View) { v.Group.Rollout.HaltAfter = 0 }).Halt)
 	})
-	t.Run("with nothing left to roll out from, too", func(t *testing.T) {
+	t.Run("without a last good definition", func(t *testing.T) {
 		d := halt("", failed, func(v *plan.View) { v.History.LastGoodHash = staleHash })
 		require.True(t, d.Halt)
 		require.Equal(t, "Create(size, last good) Create(size, last good) Create(size, last good)", steps(d))
 	})
-	t.Run("not a proven definition with nothing to replace", func(t *testing.T) {
+	t.Run("not a last good definition with nothing to replace", func(t *testing.T) {
 		require.False(t, halt("r r", failed, func(v *plan.View) { v.History.LastGoodHash = freshHash }).Halt)
 	})
 }
 
-func TestFrozen(t *testing.T) {
+func TestFrozenGroup(t *testing.T) {
 	frozen := func(v *plan.View) { v.Frozen = true }
 	runCases(t, []ruleCase{
-		{"nothing begins", "n s x", changes(frozen), "none", []string{"frozen"}},
+		{"nothing starts", "n s x", changes(frozen), "none", []string{"frozen"}},
 		{"drains end", "n r r d", changes(frozen, each("d", draining(0, byRollout))), "Delete(d4)", []string{"frozen"}},
 		{"drains are tightened", "r r r d", changes(frozen, each("d", func(m *plan.Member) {
 			m.Notices = []nstance.Notice{newNotice("n", time.Minute)}
@@ -403,27 +403,27 @@ func TestFrozen(t *testing.T) {
 	})
 }
 
-func TestUndefined(t *testing.T) {
+func TestGroupWithoutDefinition(t *testing.T) {
 	undefined := func(v *plan.View) { v.Hash = plan.UnknownHash }
 	requested := func(m *plan.Member) { m.Requested = &byRequest }
 	deleteNow := func(m *plan.Member) { m.Requested, m.NoDrain = &byRequest, true }
 	runCases(t, []ruleCase{
-		{"nothing begins by itself", "n s x b t", changes(undefined), "none", []string{"definition"}},
-		{"a requested removal happens, without a replacement", "r r r", changes(undefined, each("r1", requested)), "StartDrain(r1)", []string{"definition"}},
-		{"without a drain, if that was requested", "r r r", changes(undefined, each("r1", deleteNow)), "Delete(r1)", []string{"definition"}},
-		{"one that is draining already, too", "r d", changes(undefined, each("d", deleteNow)), "Delete(d2)", []string{"definition"}},
-		{"without a drain, if there is nothing to drain", "b r", changes(undefined, each("b", requested)), "Delete(b1)", []string{"definition"}},
-		{"for all causes", "n r", changes(undefined, each("n", requested)), "StartDrain(n1)", []string{"definition"}},
-		{"one on demand", "r r", changes(undefined, each("r1", func(m *plan.Member) { m.OnDemand = true; requested(m) })), "StartDrain(r1)", []string{"definition"}},
-		{"not one that is preserved", "r r", changes(undefined, each("r1", func(m *plan.Member) { m.Preserved = true; requested(m) })), "none", []string{"definition"}},
+		{"nothing starts by itself", "n s x b t", changes(undefined), "none", []string{"definition"}},
+		{"requested removal, without a replacement", "r r r", changes(undefined, each("r1", requested)), "StartDrain(r1)", []string{"definition"}},
+		{"requested removal without a drain", "r r r", changes(undefined, each("r1", deleteNow)), "Delete(r1)", []string{"definition"}},
+		{"of a draining member, too", "r d", changes(undefined, each("d", deleteNow)), "Delete(d2)", []string{"definition"}},
+		{"no drain before registration", "b r", changes(undefined, each("b", requested)), "Delete(b1)", []string{"definition"}},
+		{"all causes are recorded", "n r", changes(undefined, each("n", requested)), "StartDrain(n1)", []string{"definition"}},
+		{"instance on demand", "r r", changes(undefined, each("r1", func(m *plan.Member) { m.OnDemand = true; requested(m) })), "StartDrain(r1)", []string{"definition"}},
+		{"not a preserved one", "r r", changes(undefined, each("r1", func(m *plan.Member) { m.Preserved = true; requested(m) })), "none", []string{"definition"}},
 		{"drains end", "r d", changes(undefined, each("d", draining(0, byRollout))), "Delete(d2)", []string{"definition"}},
-		{"a freeze is a freeze", "r r", changes(func(v *plan.View) { v.Frozen = true }, each("r1", requested)), "none", []string{"frozen"}},
-		{"a freeze without a definition is a freeze", "r r", changes(undefined, func(v *plan.View) { v.Frozen = true }, each("r1", requested)), "none", []string{"frozen"}},
-		{"one that is removed goes whole", "r b", changes(undefined, func(v *plan.View) { v.Removing = true }), "Delete(b2) StartDrain(r1)", nil},
+		{"frozen", "r r", changes(func(v *plan.View) { v.Frozen = true }, each("r1", requested)), "none", []string{"frozen"}},
+		{"frozen without a definition", "r r", changes(undefined, func(v *plan.View) { v.Frozen = true }, each("r1", requested)), "none", []string{"frozen"}},
+		{"removed", "r b", changes(undefined, func(v *plan.View) { v.Removing = true }), "Delete(b2) StartDrain(r1)", nil},
 	})
 }
 
-func TestClock(t *testing.T) {
+func TestWrongClock(t *testing.T) {
 	wrong := func(v *plan.View) { v.Clock = "it is an hour ahead" }
 	held := func(members string, want string, change ...change) ruleCase {
 		return ruleCase{members: members, want: want, change: append(change, wrong), holds: []string{"clock"}}
@@ -432,28 +432,28 @@ func TestClock(t *testing.T) {
 	past := noon.Add(-time.Hour)
 	each := func(letter string, change func(*plan.Member)) change { return each(letter, change) }
 	runCases(t, []ruleCase{
-		named("a drain's deadline deletes nothing", held("r r r d", "none", each("d", draining(-time.Hour, byRollout)))),
-		named("nor that of a reclaim", held("r r r e", "none", each("e", func(m *plan.Member) { m.Drain.Deadline = past }))),
-		named("its acknowledgement does", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.Drain.Deadline, m.DrainOver = past, true }))),
-		named("so does the end of its machine", held("r r r e", "Delete(e4)", each("e", func(m *plan.Member) { m.Drain.Deadline, m.Gone = past, true }))),
-		named("and a request", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.Requested, m.NoDrain = &byRequest, true }))),
-		named("and what was begun", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.State = nstance.Deleting }))),
-		named("a forced age", held("r r r", "none", each("r", func(m *plan.Member) { m.ExpireAt = past }))),
-		named("an eligible age", held("r r r", "none", each("r", func(m *plan.Member) { m.EligibleAt = past }))),
-		named("the age of an instance on demand", held("r r r r", "none", each("r4", func(m *plan.Member) { m.OnDemand, m.ExpireAt = true, past }))),
-		named("that it did not register in time", held("r r t", "none")),
-		named("that it did not become ready in time", held("r r u", "none", each("u", func(m *plan.Member) { m.LaunchBy = past }))),
-		named("that no machine was had on demand in time", held("r r r b", "none", each("b", func(m *plan.Member) {
+		named("drain deadline", held("r r r d", "none", each("d", draining(-time.Hour, byRollout)))),
+		named("reclaim deadline", held("r r r e", "none", each("e", func(m *plan.Member) { m.Drain.Deadline = past }))),
+		named("acknowledged drain is deleted", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.Drain.Deadline, m.DrainOver = past, true }))),
+		named("vanished machine is deleted", held("r r r e", "Delete(e4)", each("e", func(m *plan.Member) { m.Drain.Deadline, m.Gone = past, true }))),
+		named("requested delete", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.Requested, m.NoDrain = &byRequest, true }))),
+		named("delete in progress", held("r r r d", "Delete(d4)", each("d", func(m *plan.Member) { m.State = nstance.Deleting }))),
+		named("forced age", held("r r r", "none", each("r", func(m *plan.Member) { m.ExpireAt = past }))),
+		named("eligible age", held("r r r", "none", each("r", func(m *plan.Member) { m.EligibleAt = past }))),
+		named("age of an instance on demand", held("r r r r", "none", each("r4", func(m *plan.Member) { m.OnDemand, m.ExpireAt = true, past }))),
+		named("registration timeout", held("r r t", "none")),
+		named("launch timeout", held("r r u", "none", each("u", func(m *plan.Member) { m.LaunchBy = past }))),
+		named("launch timeout of an instance on demand", held("r r r b", "none", each("b", func(m *plan.Member) {
 			m.OnDemand, m.HasMachine, m.LaunchBy = true, false, past
 		}))),
-		named("notices are acted on", held("r r n", "StartDrain(n3) Create(replace)")),
-		named("and withdrawn", held("r r e", "CancelDrain(e3)", each("e", func(m *plan.Member) { m.Notices, m.Drain.Deadline = nil, past }))),
-		named("machines that are gone are replaced", held("r r x", "Delete(x3) Create(replace)")),
-		named("so are the unhealthy", held("r r r", "StartDrain(r1) Create(replace)", each("r1", func(m *plan.Member) { m.Silent, m.Unhealthy = true, true }))),
-		named("rollouts go on", held("s s s", "Create(rollout)")),
-		named("surplus goes", held("r r r r", "StartDrain(r1)")),
-		named("deficits are filled", held("r r", "Create(size)")),
-		{"in a frozen group, too", "r r r d", changes(wrong, func(v *plan.View) { v.Frozen = true }, each("d", draining(-time.Hour, byRollout))),
+		named("notice", held("r r n", "StartDrain(n3) Create(replace)")),
+		named("withdrawal", held("r r e", "CancelDrain(e3)", each("e", func(m *plan.Member) { m.Notices, m.Drain.Deadline = nil, past }))),
+		named("vanished machine is replaced", held("r r x", "Delete(x3) Create(replace)")),
+		named("unhealthy member is replaced", held("r r r", "StartDrain(r1) Create(replace)", each("r1", func(m *plan.Member) { m.Silent, m.Unhealthy = true, true }))),
+		named("rollout continues", held("s s s", "Create(rollout)")),
+		named("surplus is removed", held("r r r r", "StartDrain(r1)")),
+		named("deficit is filled", held("r r", "Create(size)")),
+		{"frozen group", "r r r d", changes(wrong, func(v *plan.View) { v.Frozen = true }, each("d", draining(-time.Hour, byRollout))),
 			"none", []string{"clock", "frozen"}},
 	})
 	t.Run("all of it when the clock is right again", func(t *testing.T) {
@@ -466,13 +466,13 @@ func TestClock(t *testing.T) {
 	})
 }
 
-func TestWithoutDefinition(t *testing.T) {
+func TestUnreadableDefinition(t *testing.T) {
 	d := plan.Plan(newView(t, "n x r d", func(v *plan.View) { v.Hash = "" }), noon)
 	require.Empty(t, d.Actions)
 	require.Equal(t, []string{"definition"}, holdKinds(d))
 }
 
-func TestNext(t *testing.T) {
+func TestNextPlanTime(t *testing.T) {
 	in := func(d time.Duration) time.Time { return noon.Add(d) }
 	cases := []struct {
 		name    string
@@ -489,8 +489,8 @@ func TestNext(t *testing.T) {
 		{"eligible age", "r r r", each("r2", func(m *plan.Member) { m.EligibleAt = in(3 * time.Second) }), 3 * time.Second},
 		{"forced age", "r r r", each("r2", func(m *plan.Member) { m.ExpireAt = in(4 * time.Second) }), 4 * time.Second},
 		{"backoff", "r r", func(v *plan.View) { v.History.BackoffUntil = in(5 * time.Second) }, 5 * time.Second},
-		{"a backoff that holds nothing up", "r r r", func(v *plan.View) { v.History.BackoffUntil = in(5 * time.Second) }, 0},
-		{"an on-demand member's age", "r r r r", each("r4", func(m *plan.Member) { m.OnDemand, m.ExpireAt = true, in(6*time.Second) }), 6 * time.Second},
+		{"backoff without a deficit", "r r r", func(v *plan.View) { v.History.BackoffUntil = in(5 * time.Second) }, 0},
+		{"age of an instance on demand", "r r r r", each("r4", func(m *plan.Member) { m.OnDemand, m.ExpireAt = true, in(6*time.Second) }), 6 * time.Second},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -505,7 +505,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestBreaker: an unhealthy member that is not replaced counts.
+// TestBreaker: an unhealthy member that the breaker keeps still counts.
 func TestBreaker(t *testing.T) {
 	v := newView(t, "r r r", func(v *plan.View) { v.Members[0].Unhealthy, v.Members[0].Silent = true, true })
 	d := plan.Plan(v, noon)

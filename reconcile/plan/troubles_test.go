@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// A trouble is something that may befall a group.
+// A trouble is an event or a fault of the group.
 type trouble struct {
 	name   string
 	weight int
@@ -54,17 +54,17 @@ var troubles = []trouble{
 	{"rollback", 2, func(w *world) {
 		if h := w.view.History.LastGoodHash; h != "" {
 			w.view.Hash, w.view.History.Failures = h, 0
-			w.wishes++
+			w.desiredChanges++
 		}
 	}},
-	{"size", 6, func(w *world) { w.view.Group.Size = w.someSize(); w.wishes++ }},
-	{"max surge", 3, func(w *world) { w.view.Group.Rollout.MaxSurge.N = w.dice.N(4); w.wishes++ }},
-	{"pause or go on", 3, func(w *world) { w.view.History.Paused = !w.view.History.Paused; w.wishes++ }},
-	{"resume", 2, func(w *world) { w.view.History.HaltedHash, w.view.History.Failures = "", 0; w.wishes++ }},
+	{"size", 6, func(w *world) { w.view.Group.Size = w.someSize(); w.desiredChanges++ }},
+	{"max surge", 3, func(w *world) { w.view.Group.Rollout.MaxSurge.N = w.dice.N(4); w.desiredChanges++ }},
+	{"pause or resume", 3, func(w *world) { w.view.History.Paused = !w.view.History.Paused; w.desiredChanges++ }},
+	{"resume", 2, func(w *world) { w.view.History.HaltedHash, w.view.History.Failures = "", 0; w.desiredChanges++ }},
 	{"freeze or thaw", 2, func(w *world) { w.view.Frozen = !w.view.Frozen }},
 	{"definition lost or found", 2, func(w *world) { w.undefined = !w.undefined }},
 	{"clock wrong or right", 2, func(w *world) {
-		w.wishes++ // ages count no more, or again
+		w.desiredChanges++ // ages no longer count, or count again
 		if w.view.Clock == "" {
 			w.view.Clock = "it is an hour ahead"
 		} else {
@@ -79,7 +79,7 @@ var troubles = []trouble{
 	{"drain timeout", 1, func(w *world) { w.view.Group.DrainTimeout = time.Duration(w.dice.N(3)) * 2 * time.Minute }},
 	{"unreadable record", 1, func(w *world) { w.some(func(m *machine) { m.hidden = true }) }},
 	{"repaired records", 2, func(w *world) { w.unhide() }},
-	{"group removed or restored", 1, func(w *world) { w.view.Removing = !w.view.Removing; w.wishes++ }},
+	{"group removed or restored", 1, func(w *world) { w.view.Removing = !w.view.Removing; w.desiredChanges++ }},
 }
 
 func (w *world) trouble() {
@@ -90,7 +90,7 @@ func (w *world) trouble() {
 	n := w.dice.N(total)
 	for _, t := range troubles {
 		if n -= t.weight; n < 0 {
-			w.note("%s", t.name)
+			w.logf("%s", t.name)
 			t.happen(w)
 			return
 		}
@@ -100,7 +100,7 @@ func (w *world) trouble() {
 func (w *world) some(happen func(*machine)) {
 	if len(w.machines) > 0 {
 		m := w.machines[w.dice.N(len(w.machines))]
-		w.note("  to %s", m.ID)
+		w.logf("  to %s", m.ID)
 		happen(m)
 	}
 }
@@ -138,12 +138,12 @@ func (w *world) unhide() {
 	for _, m := range w.machines {
 		if m.hidden {
 			m.hidden = false
-			w.wishes++
+			w.desiredChanges++
 		}
 	}
 }
 
-// takeover forgets what only the last leader knew.
+// takeover discards the memory of the last leader.
 func (w *world) takeover() {
 	for _, m := range w.machines {
 		m.Answered, m.leftBefore, m.replacedBefore = false, m.State.Leaving(), m.Reason == plan.ReasonReplace
@@ -163,12 +163,12 @@ func (w *world) takeover() {
 	}
 }
 
-// calm ends all trouble: what is broken stays broken, but nothing else breaks.
-func (w *world) calm() {
-	w.note("calm")
+// stopTroubles ends all trouble: existing faults remain, no new ones occur.
+func (w *world) stopTroubles() {
+	w.logf("calm")
 	w.quiet = true
 	w.view.SpotFree = true
-	w.wishes++ // no age is limited any more
+	w.desiredChanges++ // no age limit any more
 	w.view.Frozen, w.undefined, w.view.Removing, w.view.Clock = false, false, false, ""
 	w.view.History.Paused, w.view.History.HaltedHash, w.view.History.Failures = false, "", 0
 	w.view.Group.Rollout.HaltAfter = 0 // as if the rollout was resumed

@@ -16,7 +16,7 @@ import (
 type clocks struct {
 	server  time.Duration // ahead of the true time
 	storage time.Duration
-	silent  bool // storage answers no more
+	silent  bool // storage no longer answers
 	last    *storage.Reading
 }
 
@@ -73,23 +73,23 @@ func TestComparedWithStorage(t *testing.T) {
 	}
 }
 
-func TestTrustReturnsAfterCalm(t *testing.T) {
+func TestTrustReturnsWhenStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &clocks{server: time.Minute}
 		clock := wallclock.New(wallclock.Options{Wall: k.wall, Dated: k})
 		require.NotEmpty(t, look(clock, time.Second))
 		k.server = 0
 		require.NotEmpty(t, look(clock, wallclock.Calm/2))
-		k.server = time.Minute // it comes and goes
+		k.server = time.Minute // flapping
 		require.NotEmpty(t, look(clock, time.Second))
 		k.server = 0
-		require.NotEmpty(t, look(clock, wallclock.Calm), "calm begins anew")
+		require.NotEmpty(t, look(clock, wallclock.Calm), "the stable time starts again")
 		require.Empty(t, look(clock, 2*time.Second))
 		require.Zero(t, clock.Since())
 	})
 }
 
-// TestStepWhileStorageIsSilent: the time that has elapsed since its last answer counts.
+// TestStepWhileStorageIsSilent: the time elapsed since storage's last answer counts.
 func TestStepWhileStorageIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -97,7 +97,7 @@ func TestStepWhileStorageIsSilent(t *testing.T) {
 		clock := wallclock.New(wallclock.Options{Wall: k.wall, Dated: k, Elapsed: func() time.Duration { return time.Since(began) }})
 		require.Empty(t, look(clock, time.Second))
 		k.silent = true
-		require.Empty(t, look(clock, time.Hour), "silence is no evidence")
+		require.Empty(t, look(clock, time.Hour), "a missing answer is no evidence")
 		k.server = time.Minute
 		require.Contains(t, look(clock, time.Second), "ahead of storage's")
 	})
@@ -136,7 +136,7 @@ func TestStepsWithoutStorage(t *testing.T) {
 			k := &clocks{}
 			clock := wallclock.New(wallclock.Options{Wall: k.wall, Elapsed: func() time.Duration { return time.Since(began) }})
 			for range 100 {
-				k.server += 10 * time.Second // small steps are followed
+				k.server += 10 * time.Second // small steps are accepted
 				require.Empty(t, look(clock, time.Minute))
 			}
 		})
