@@ -26,7 +26,7 @@ func TestBadInput(t *testing.T) {
 		{"an endless comment", `{ /* `,
 			`c:1:3: parsing comment: unexpected EOF (correct the JSON)`},
 		{"not an object", `[1]`,
-			`c:1:1: wants an object, not a list (write an object)`},
+			`c:1:1: must be an object, not a list (write an object)`},
 		{"not UTF-8", "{\n \"\xff\": 1}",
 			`c:2:3: is not UTF-8 (save the file as UTF-8)`},
 		{"too deep", strings.Repeat("[", 200),
@@ -102,23 +102,23 @@ func TestBadInput(t *testing.T) {
 
 		// Types.
 		{"a number in quotes", group(`"rollout": {"halt_after": "2"}`),
-			`groups.default.web.rollout.halt_after: c:6:88: wants a number, not a string (write a number)`},
+			`groups.default.web.rollout.halt_after: c:6:88: must be a number, not a string (write a number)`},
 		{"a number for a string", group(`"vars": {"port": 80}`),
-			`groups.default.web.vars.port: c:6:79: wants a string, not a number (write a string)`},
+			`groups.default.web.vars.port: c:6:79: must be a string, not a number (write a string)`},
 		{"a string for a list", shard(`"subnet_pools": {}`),
 			`shard.subnet_pools: c:4:1: is given twice (keep one of them)`},
 		{"a string for truth", group(`"protect": "yes"`),
-			`groups.default.web.protect: c:6:73: wants true or false, not a string (write true or false)`},
+			`groups.default.web.protect: c:6:73: must be true or false, not a string (write true or false)`},
 		{"null", group(`"market": null`),
-			`groups.default.web.market: c:6:72: wants an object, not null (leave the setting out instead)`},
+			`groups.default.web.market: c:6:72: must be an object, not null (leave the setting out instead)`},
 		{"a list for a map", `{"groups": {"default": []}, "cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
-			`groups.default: c:1:24: wants an object, not a list (write an object)`},
+			`groups.default: c:1:24: must be an object, not a list (write an object)`},
 		{"args that are no object", group(`"args": [1]`),
-			`groups.default.web.args: c:6:70: wants an object, not a list (write an object)`},
+			`groups.default.web.args: c:6:70: must be an object, not a list (write an object)`},
 		{"a bare duration", group(`"drain_timeout": 60`),
-			`groups.default.web.drain_timeout: c:6:79: wants a duration such as "90s", "5m" or "7d", not a number (write a duration such as "90s", "5m" or "7d")`},
+			`groups.default.web.drain_timeout: c:6:79: must be a duration such as "90s", "5m" or "7d", not a number (write a duration such as "90s", "5m" or "7d")`},
 		{"an object in a list", group(`"instance_types": [{}]`),
-			`groups.default.web.instance_types[0]: c:6:81: wants a string, not an object (write a string)`},
+			`groups.default.web.instance_types[0]: c:6:81: must be a string, not an object (write a string)`},
 
 		// Values.
 		{"a missing setting", `{"cluster": {}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`,
@@ -229,7 +229,7 @@ func TestSeveralErrorsInFileOrder(t *testing.T) {
 		`shard.spot: c:4:1: is not supported by this version (remove it)`,
 		`templates.web.kind: c:5:22: is missing (add it)`,
 		`groups.default.web.template: c:6:31: is missing (add it)`,
-		`groups.default.web.size: c:6:40: wants a number, not a string (write a number)`,
+		`groups.default.web.size: c:6:40: must be a number, not a string (write a number)`,
 	}, "\n"))
 }
 

@@ -119,7 +119,7 @@ func (d *decoder) kind(path string, v *hujson.Value, dst reflect.Value, tag refl
 	case reflect.String:
 		dst.SetString(d.text(path, v, tag))
 	case reflect.Bool:
-		if d.wants(path, v, "true or false", 't', 'f') {
+		if d.expect(path, v, "true or false", 't', 'f') {
 			dst.SetBool(v.Value.Kind() == 't')
 		}
 	case reflect.Int, reflect.Float64:
@@ -129,8 +129,8 @@ func (d *decoder) kind(path string, v *hujson.Value, dst reflect.Value, tag refl
 	}
 }
 
-// wants reports whether v has one of the given kinds, and the mismatch if not.
-func (d *decoder) wants(path string, v *hujson.Value, what string, kinds ...hujson.Kind) bool {
+// expect reports whether v has one of the given kinds, and the mismatch if not.
+func (d *decoder) expect(path string, v *hujson.Value, what string, kinds ...hujson.Kind) bool {
 	got := v.Value.Kind()
 	if slices.Contains(kinds, got) {
 		return true
@@ -142,13 +142,13 @@ func (d *decoder) wants(path string, v *hujson.Value, what string, kinds ...hujs
 	if got == 'n' {
 		remedy = "leave the setting out instead"
 	}
-	d.fail(path, v.StartOffset, remedy, "wants %s, not %s", what, name)
+	d.fail(path, v.StartOffset, remedy, "must be %s, not %s", what, name)
 	return false
 }
 
 // fields decodes an object into a struct whose defaults are set already.
 func (d *decoder) fields(path string, v *hujson.Value, dst reflect.Value) {
-	if !d.wants(path, v, "an object", '{') {
+	if !d.expect(path, v, "an object", '{') {
 		return
 	}
 	known := settings(dst.Type())
@@ -188,7 +188,7 @@ func members(v *hujson.Value) iter.Seq2[string, *hujson.ObjectMember] {
 
 // entries decodes an object into a map.
 func (d *decoder) entries(path string, v *hujson.Value, dst reflect.Value) {
-	if !d.wants(path, v, "an object", '{') {
+	if !d.expect(path, v, "an object", '{') {
 		return
 	}
 	dst.Set(reflect.MakeMap(dst.Type()))
@@ -209,7 +209,7 @@ func (d *decoder) entries(path string, v *hujson.Value, dst reflect.Value) {
 
 // list decodes a list of words, none empty, none twice.
 func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value, tag reflect.StructTag) {
-	if !d.wants(path, v, "a list of strings", '[') {
+	if !d.expect(path, v, "a list of strings", '[') {
 		return
 	}
 	elements := v.Value.(*hujson.Array).Elements
@@ -234,7 +234,7 @@ func (d *decoder) list(path string, v *hujson.Value, dst reflect.Value, tag refl
 }
 
 func (d *decoder) text(path string, v *hujson.Value, tag reflect.StructTag) string {
-	if !d.wants(path, v, "a string", '"') {
+	if !d.expect(path, v, "a string", '"') {
 		return ""
 	}
 	s := v.Value.(hujson.Literal).String()
@@ -251,7 +251,7 @@ func (d *decoder) text(path string, v *hujson.Value, tag reflect.StructTag) stri
 }
 
 func (d *decoder) number(path string, v *hujson.Value, dst reflect.Value, tag reflect.StructTag) {
-	if !d.wants(path, v, "a number", '0') {
+	if !d.expect(path, v, "a number", '0') {
 		return
 	}
 	text := v.Value.(hujson.Literal).String()
@@ -274,7 +274,7 @@ func (d *decoder) number(path string, v *hujson.Value, dst reflect.Value, tag re
 }
 
 func (d *decoder) duration(path string, v *hujson.Value, tag reflect.StructTag) time.Duration {
-	if !d.wants(path, v, `a duration such as "90s", "5m" or "7d"`, '"') {
+	if !d.expect(path, v, `a duration such as "90s", "5m" or "7d"`, '"') {
 		return 0
 	}
 	s := v.Value.(hujson.Literal).String()
@@ -294,7 +294,7 @@ func (d *decoder) duration(path string, v *hujson.Value, tag reflect.StructTag) 
 
 func (d *decoder) count(path string, v *hujson.Value) nstance.Count {
 	const what = `a count such as 1 or a percentage such as "20%"`
-	if !d.wants(path, v, what, '0', '"') {
+	if !d.expect(path, v, what, '0', '"') {
 		return nstance.Count{}
 	}
 	lit := v.Value.(hujson.Literal)
@@ -311,7 +311,7 @@ func (d *decoder) count(path string, v *hujson.Value) nstance.Count {
 
 // object keeps an object for the provider, in its canonical spelling.
 func (d *decoder) object(path string, v *hujson.Value, tag reflect.StructTag) json.RawMessage {
-	if !d.wants(path, v, "an object", '{') {
+	if !d.expect(path, v, "an object", '{') {
 		return nil
 	}
 	if tag.Get("rendered") != "" {

@@ -71,7 +71,7 @@ func (b Budget) Grown(groupsBefore, groups, bytesBefore, bytes int) error {
 	case groups > groupsBefore && groups > b.MaxGroups:
 		return b.Exceeded(nstance.Quota, "max_groups", fmt.Sprintf("may make %d groups", b.MaxGroups))
 	case bytes > bytesBefore && bytes > b.MaxGroupBytes:
-		return b.Exceeded(nstance.Quota, "max_group_bytes", fmt.Sprintf("says %d bytes of its groups, and may %d", bytes, b.MaxGroupBytes))
+		return b.Exceeded(nstance.Quota, "max_group_bytes", fmt.Sprintf("its groups have %d bytes, the limit is %d", bytes, b.MaxGroupBytes))
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (p *play) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b := found.weigh(p.size, p.crossing.fresh, p.crossing.stay)
+	b := found.weigh(p.size, p.failoverState.fresh, p.failoverState.stay)
 	p.balance = &b
 	if b != (balance{}) {
 		return nstance.Errorf(nstance.Internal, "%d machines leaked, %d are superfluous, %d instances were lost", b.leaked, b.duplicated, b.lost)

@@ -46,20 +46,20 @@ func Run(ctx context.Context, o *Options) (err error) {
 	out := newOutput(o)
 	h, err := openHome(o.Data)
 	if err != nil {
-		return unplayed(o, out, err)
+		return startFailure(o, out, err)
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
 	s := newStory(o.Scenario == "")
 	w, err := newShard(ctx, o, h, s)
 	if err != nil {
-		return unplayed(o, out, o.told(ctx, err))
+		return startFailure(o, out, o.told(ctx, err))
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	work, err := w.start(ctx)
 	if err != nil {
-		return unplayed(o, out, o.told(ctx, err))
+		return startFailure(o, out, o.told(ctx, err))
 	}
-	return o.told(ctx, w.perform(work, out))
+	return o.told(ctx, w.printAndPlay(work, out))
 }
 
 // told returns nil if err only says that ctx has ended, which is how Run ends
@@ -74,8 +74,8 @@ func (o *Options) told(ctx context.Context, err error) error {
 	return err
 }
 
-// unplayed reports that a scenario could not begin.
-func unplayed(o *Options, out *output, err error) error {
+// startFailure reports that a scenario could not begin.
+func startFailure(o *Options, out *output, err error) error {
 	if o.Scenario == "" || err == nil {
 		return err
 	}
@@ -85,9 +85,9 @@ func unplayed(o *Options, out *output, err error) error {
 	}))
 }
 
-// perform prints what happens, while the scenario is played or until ctx ends.
-func (w *shard) perform(ctx context.Context, out *output) error {
-	if err := w.introduce(out); err != nil {
+// printAndPlay prints events while it plays the scenario, or until ctx ends.
+func (w *shard) printAndPlay(ctx context.Context, out *output) error {
+	if err := w.printIntroduction(out); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -116,8 +116,8 @@ func (w *shard) perform(ctx context.Context, out *output) error {
 	return errors.Join(err, out.summary(sum))
 }
 
-// introduce says where to look and what to try next.
-func (w *shard) introduce(out *output) error {
+// printIntroduction prints addresses and commands to try.
+func (w *shard) printIntroduction(out *output) error {
 	pages := "http://" + w.http + "/"
 	if w.pair != nil {
 		pages += " (leads)  http://" + w.pair.other().addrs.HTTP + "/"

@@ -12,8 +12,8 @@ import (
 // growth is by how many members the group grows when the leader is killed.
 const growth = 2
 
-// A crossing is what has to come through the death of the leader.
-type crossing struct {
+// A failoverState is what must survive the end of the leader.
+type failoverState struct {
 	drain    nstance.Drain              // of the victim, as it was before
 	stay     map[nstance.InstanceID]int // processes of the members that nothing happens to
 	failover time.Duration              // from the kill until the other leads
@@ -34,14 +34,14 @@ func (p *play) failover(ctx context.Context) error {
 	if err := p.choose(victims); err != nil {
 		return err
 	}
-	if err := p.remember(slices.DeleteFunc(members, func(id nstance.InstanceID) bool { return slices.Contains(victims, id) })); err != nil {
+	if err := p.recordMembers(slices.DeleteFunc(members, func(id nstance.InstanceID) bool { return slices.Contains(victims, id) })); err != nil {
 		return err
 	}
-	p.crossing.fresh = growth + len(p.victims)
+	p.failoverState.fresh = growth + len(p.victims)
 	for _, step := range []func(context.Context) error{p.locate, p.disturb, p.takeOver, p.finish, p.audit} {
 		if err := step(ctx); err != nil {
 			stage := p.stage
-			if p.crossing.took && p.balance == nil {
+			if p.failoverState.took && p.balance == nil {
 				_ = p.audit(ctx) // for the summary: the first error is the news
 			}
 			p.stage = stage
@@ -51,14 +51,14 @@ func (p *play) failover(ctx context.Context) error {
 	return nil
 }
 
-func (p *play) remember(members []nstance.InstanceID) error {
-	p.crossing.stay = map[nstance.InstanceID]int{}
+func (p *play) recordMembers(members []nstance.InstanceID) error {
+	p.failoverState.stay = map[nstance.InstanceID]int{}
 	for _, id := range members {
 		pid, err := p.home.pid(id)
 		if err != nil {
 			return err
 		}
-		p.crossing.stay[id] = pid
+		p.failoverState.stay[id] = pid
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (p *play) locate(ctx context.Context) error {
 		return nil
 	}
 	return p.poll(ctx, stageAddress, func(ctx context.Context) (err error) {
-		p.crossing.address, err = p.leaderHolds(ctx)
+		p.failoverState.address, err = p.leaderHolds(ctx)
 		return err
 	})
 }
@@ -96,8 +96,8 @@ func (p *play) follow(ctx context.Context, killed time.Time) error {
 	return p.poll(ctx, stageAddress, func(ctx context.Context) error {
 		h, err := p.leaderHolds(ctx)
 		if err == nil {
-			p.crossing.moved = time.Since(killed)
-			p.story.tell(nstance.Event{Type: eventAddressMoved, Reason: h.Address + " from " + p.crossing.address.At + " to " + h.At})
+			p.failoverState.moved = time.Since(killed)
+			p.story.tell(nstance.Event{Type: eventAddressMoved, Reason: h.Address + " from " + p.failoverState.address.At + " to " + h.At})
 		}
 		return err
 	})
@@ -116,7 +116,7 @@ func (p *play) disturb(ctx context.Context) error {
 			return nstance.Errorf(nstance.Unavailable, "machine %s is not being emptied", victim)
 		}
 		d, err := p.drain(ctx)
-		p.crossing.drain = d
+		p.failoverState.drain = d
 		return err
 	})
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *play) disturb(ctx context.Context) error {
 	}
 	return p.poll(ctx, "creates_in_flight", func(context.Context) error {
 		done, undone := p.cloud.front().hanging()
-		if done+undone < p.crossing.fresh {
-			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, p.crossing.fresh)
+		if done+undone < p.failoverState.fresh {
+			return nstance.Errorf(nstance.Unavailable, "%d calls for machines are under way instead of %d", done+undone, p.failoverState.fresh)
 		}
 		return nil
 	})
@@ -152,7 +152,7 @@ func (p *play) takeOver(ctx context.Context) error {
 		}
 		return nil
 	})
-	p.crossing.failover, p.crossing.took = time.Since(killed), err == nil
+	p.failoverState.failover, p.failoverState.took = time.Since(killed), err == nil
 	if err != nil {
 		return err
 	}
@@ -171,9 +171,9 @@ func (p *play) finish(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return err
-		case !same(d, p.crossing.drain):
+		case !same(d, p.failoverState.drain):
 			return fatal{nstance.Errorf(nstance.Internal, "the drain was generation %d until %s, and is generation %d until %s",
-				p.crossing.drain.Generation, p.crossing.drain.Deadline, d.Generation, d.Deadline)}
+				p.failoverState.drain.Generation, p.failoverState.drain.Deadline, d.Generation, d.Deadline)}
 		}
 		return nstance.Errorf(nstance.Conflict, "%s is still there", p.victims[0])
 	})
@@ -185,7 +185,7 @@ func (p *play) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.calm(ctx)
+	return p.awaitSettled(ctx)
 }
 
 // same reports whether a drain is the one that was begun, with the time that it

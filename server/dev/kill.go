@@ -15,12 +15,12 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// eventKilled is what scenario kill tells of each kill: the instance, or the
-// server in its reason.
+// eventKilled reports each kill of scenario kill: of an instance, or of the server in
+// its reason.
 const eventKilled nstance.EventType = "killed"
 
-// A storm is what scenario kill does.
-type storm struct {
+// A killRun counts what scenario kill does.
+type killRun struct {
 	began   bool
 	kills   int // of servers and of machines
 	servers int // of servers
@@ -32,66 +32,65 @@ const (
 	callLimit = 3 * time.Second // for an administrator's call
 )
 
-// meanPause is how much time there is for one kill, in the mean: enough for a
-// leader to be found and do something.
+// meanPause is the mean time between two kills: enough for a server to lead and act.
 func (o *Options) meanPause() time.Duration { return 3*o.ElectionTTL/2 + 250*time.Millisecond }
 
-// kill kills servers and machines at random instants while the group is kept
-// busy, and sees it come to rest afterwards, with nothing lost or made twice.
+// kill kills servers and machines at random instants while the group changes, and checks
+// that the group is full afterwards, with nothing lost or made twice.
 func (p *play) kill(ctx context.Context) error {
-	p.crossing.fresh = anyNumber
-	p.storm = storm{began: true, release: 1}
+	p.failoverState.fresh = anyNumber
+	p.killRun = killRun{began: true, release: 1}
 	if _, err := p.full(ctx); err != nil {
 		return err
 	}
-	if err := p.rage(ctx); err != nil {
+	if err := p.killUnderLoad(ctx); err != nil {
 		return err
 	}
 	err := p.recover(ctx)
 	if err != nil {
 		stage := p.stage
-		_ = p.audit(ctx) // for the summary: the first error is the news
+		_ = p.audit(ctx) // for the summary: the first error is returned
 		p.stage = stage
 		return err
 	}
 	return p.audit(ctx)
 }
 
-// rage kills, and keeps the group busy meanwhile.
-func (p *play) rage(ctx context.Context) error {
+// killUnderLoad kills servers and machines while the group changes.
+func (p *play) killUnderLoad(ctx context.Context) error {
 	p.stage = "kill"
 	busy, over := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { p.bustle(busy, rand.New(rand.NewPCG(p.o.Seed, 1))) })
-	err := p.strikes(ctx, rand.New(rand.NewPCG(p.o.Seed, 2)))
+	wg.Go(func() { p.generateLoad(busy, rand.New(rand.NewPCG(p.o.Seed, 1))) })
+	err := p.killRepeatedly(ctx, rand.New(rand.NewPCG(p.o.Seed, 2)))
 	over()
 	wg.Wait()
 	return err
 }
 
-// strikes kills Options.Count times, and returns when all servers are started
+// killRepeatedly kills Options.Count times, and returns when all servers are started
 // again.
-func (p *play) strikes(ctx context.Context, rng *rand.Rand) error {
+func (p *play) killRepeatedly(ctx context.Context, rng *rand.Rand) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for p.storm.kills < p.o.Count {
+	for p.killRun.kills < p.o.Count {
 		if !sleep.For(ctx, time.Duration(rng.Int64N(int64(2*p.o.meanPause())))) {
 			return context.Cause(ctx)
 		}
 		if rng.IntN(3) == 0 {
-			p.strikeMachine(ctx, rng)
+			p.killMachine(ctx, rng)
 			continue
 		}
 		down := time.Duration(rng.Int64N(int64(2 * p.o.ElectionTTL)))
-		s := p.strikable(ctx, rng.IntN(4) > 0, rng.IntN(2))
+		s := p.runningServer(ctx, rng.IntN(4) > 0, rng.IntN(2))
 		if s == nil {
 			continue // both are down
 		}
 		if err := s.kill(); err != nil {
 			return err
 		}
-		p.storm.servers++
-		p.struck(nstance.Event{Type: eventKilled, Reason: "server " + s.name})
+		p.killRun.servers++
+		p.publishKill(nstance.Event{Type: eventKilled, Reason: "server " + s.name})
 		wg.Go(func() {
 			if !sleep.For(ctx, down) {
 				return
@@ -104,14 +103,14 @@ func (p *play) strikes(ctx context.Context, rng *rand.Rand) error {
 	return nil
 }
 
-func (p *play) struck(e nstance.Event) {
-	p.storm.kills++
+func (p *play) publishKill(e nstance.Event) {
+	p.killRun.kills++
 	p.story.tell(e)
 }
 
-// strikable returns a server that runs, the leader if it shall be and is known,
+// runningServer returns a running server, the leader if that is asked for and known,
 // or nil.
-func (p *play) strikable(ctx context.Context, leader bool, n int) *process {
+func (p *play) runningServer(ctx context.Context, leader bool, n int) *process {
 	var live []*process
 	for _, s := range p.pair.servers {
 		if !s.lives() {
@@ -128,11 +127,11 @@ func (p *play) strikable(ctx context.Context, leader bool, n int) *process {
 	return live[n%len(live)]
 }
 
-// strikeMachine kills the process of a machine, if there is one.
-func (p *play) strikeMachine(ctx context.Context, rng *rand.Rand) {
+// killMachine kills the process of a machine, if there is one.
+func (p *play) killMachine(ctx context.Context, rng *rand.Rand) {
 	id, ok := p.anyMachine(ctx, rng)
-	if ok && p.cloud.crash(id) == nil { // else it has just ended by itself
-		p.struck(nstance.Event{Type: eventKilled, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
+	if ok && p.cloud.crash(id) == nil { // else it has just ended
+		p.publishKill(nstance.Event{Type: eventKilled, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 	}
 }
 
@@ -146,10 +145,10 @@ func (p *play) anyMachine(ctx context.Context, rng *rand.Rand) (nstance.Instance
 	return machines[rng.IntN(len(machines))].ID, true
 }
 
-// bustle keeps the group busy until ctx ends: its size changes, members are
+// generateLoad keeps the group busy until ctx ends: its size changes, members are
 // taken back, the template changes. What fails because no server leads is
 // left undone.
-func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
+func (p *play) generateLoad(ctx context.Context, rng *rand.Rand) {
 	for sleep.For(ctx, 100*time.Millisecond+time.Duration(rng.Int64N(int64(time.Second)))) {
 		switch rng.IntN(4) {
 		case 0, 1:
@@ -166,9 +165,9 @@ func (p *play) bustle(ctx context.Context, rng *rand.Rand) {
 
 // releaseNext changes the template.
 func (p *play) releaseNext(ctx context.Context) error {
-	p.storm.release++
+	p.killRun.release++
 	for _, s := range p.pair.servers {
-		if err := s.configure(p.o, p.cloud, p.storm.release); err != nil {
+		if err := s.configure(p.o, p.cloud, p.killRun.release); err != nil {
 			return err
 		}
 	}
@@ -226,13 +225,13 @@ func (p *play) recover(ctx context.Context) error {
 		if err := p.settled(ctx); err != nil {
 			return err
 		}
-		return p.unproblematic(ctx)
+		return p.hasNoProblems(ctx)
 	})
 }
 
-// unproblematic returns what the leader reports as a problem: a journal that did
+// hasNoProblems returns what the leader reports as a problem: a journal that did
 // not survive would be one.
-func (p *play) unproblematic(ctx context.Context) error {
+func (p *play) hasNoProblems(ctx context.Context) error {
 	s, err := p.status(ctx)
 	for _, a := range s.Attention {
 		if a.Kind != reconcile.AttentionAlarm {
@@ -242,8 +241,8 @@ func (p *play) unproblematic(ctx context.Context) error {
 	return err
 }
 
-// summarize adds what the storm was.
-func (s *storm) summarize(o *Options, sum *Summary) {
+// summarize adds the counts.
+func (s *killRun) summarize(o *Options, sum *Summary) {
 	if s.began {
 		sum.Seed, sum.Kills, sum.ServerKills = &o.Seed, &s.kills, &s.servers
 	}

@@ -68,7 +68,7 @@ const drainFile = "drains"
 // DrainDemo is what a machine runs to empty itself. There is nothing on it, so
 // it waits for a moment, as if there were, and says so.
 func DrainDemo(ctx context.Context, work time.Duration, out io.Writer) error {
-	if err := noteDrain(); err != nil {
+	if err := recordDrain(); err != nil {
 		return nstance.Errorf(nstance.Internal, "%w", err)
 	}
 	select {
@@ -81,7 +81,7 @@ func DrainDemo(ctx context.Context, work time.Duration, out io.Writer) error {
 	return err
 }
 
-func noteDrain() error {
+func recordDrain() error {
 	f, err := os.OpenFile(drainFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return err

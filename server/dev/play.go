@@ -25,9 +25,9 @@ type play struct {
 	victims []nstance.InstanceID // whom it did it to
 	pids    []int                // their processes
 
-	crossing crossing // of scenario failover
-	storm    storm    // of scenario kill
-	balance  *balance // of both; nil while it is not known
+	failoverState failoverState // of scenario failover
+	killRun       killRun       // of scenario kill
+	balance       *balance      // of both; nil while it is not known
 }
 
 // play plays the scenario and returns how it went.
@@ -241,7 +241,7 @@ func (p *play) limit() time.Duration {
 // over waits until the victims' processes are gone and the group is as it was,
 // no machine more and none less, and checks that each victim was replaced once.
 func (p *play) over(ctx context.Context) error {
-	if err := p.calm(ctx); err != nil {
+	if err := p.awaitSettled(ctx); err != nil {
 		return err
 	}
 	told, _, _ := p.story.read()
@@ -251,9 +251,9 @@ func (p *play) over(ctx context.Context) error {
 	return nil
 }
 
-// calm waits until the victims' processes are gone and the group is full, no
+// awaitSettled waits until the victims' processes are gone and the group is full, no
 // machine more and none less.
-func (p *play) calm(ctx context.Context) error { return p.poll(ctx, "group_full", p.settled) }
+func (p *play) awaitSettled(ctx context.Context) error { return p.poll(ctx, "group_full", p.settled) }
 
 // poll waits for a stage of which no event tells: until look returns nil, as
 // long as a stage may take.

@@ -81,14 +81,14 @@ func (p *play) summary() Summary {
 		}
 		s.Count, s.Lost = len(p.victims), &lost
 	}
-	if p.crossing.took {
-		ms := p.crossing.failover.Milliseconds()
+	if p.failoverState.took {
+		ms := p.failoverState.failover.Milliseconds()
 		s.FailoverMS = &ms
 	}
-	if p.crossing.moved > 0 {
-		s.LeaderAddressMS = new(p.crossing.moved.Milliseconds())
+	if p.failoverState.moved > 0 {
+		s.LeaderAddressMS = new(p.failoverState.moved.Milliseconds())
 	}
-	p.storm.summarize(p.o, &s)
+	p.killRun.summarize(p.o, &s)
 	if p.balance != nil {
 		s.Leaked, s.Duplicated, s.Lost = &p.balance.leaked, &p.balance.duplicated, &p.balance.lost
 	}
