@@ -21,28 +21,28 @@ const (
 	agentTick      = 2 * time.Second
 )
 
-// An agent is what runs on one machine.
+// agent is the agent on one machine.
 type agent struct {
 	w    *World
 	id   nstance.InstanceID
 	spec nstance.MachineSpec
 
-	mu      sync.Mutex
-	rng     *rand.Rand
-	notices []nstance.Notice
-	owed    map[string]bool // notices not acknowledged yet
-	emptied []uint64        // drains that the machine was emptied for; acknowledged again and again
+	mu             sync.Mutex
+	rng            *rand.Rand
+	notices        []nstance.Notice
+	pendingNotices map[string]bool // notices without acknowledgement yet
+	drained        []uint64        // generations drained; their acknowledgements are repeated
 
-	server  *reconcile.Reconciler
-	vouched *reconcile.Reconciler // has been told that the agent is registered
-	said    time.Time             // last report
-	begun   map[uint64]bool
+	server         *reconcile.Reconciler
+	registeredWith *reconcile.Reconciler // the server that knows the agent is registered
+	lastReport     time.Time             // last report
+	begun          map[uint64]bool
 }
 
 func newAgent(w *World, m nstance.Machine, spec nstance.MachineSpec, nth uint64) *agent {
 	return &agent{
 		w: w, id: m.ID, spec: spec, rng: rand.New(rand.NewPCG(w.cfg.Seed<<16+nth, 3)),
-		owed: map[string]bool{}, begun: map[uint64]bool{},
+		pendingNotices: map[string]bool{}, begun: map[uint64]bool{},
 	}
 }
 
@@ -56,24 +56,24 @@ func (a *agent) run(ctx context.Context) {
 		if a.w.isMute(a.id) || strings.HasSuffix(rendered(a.spec), " "+badImage) {
 			continue
 		}
-		if a.w.isApart(a.id) {
+		if a.w.isPartitioned(a.id) {
 			a.leave()
 			continue
 		}
 		r, drains := a.w.leader()
-		a.meet(r)
+		a.setServer(r)
 		if r == nil || !a.register(ctx, r) {
 			continue
 		}
 		a.report(r)
-		a.bring(r)
-		a.empty(ctx, &wg, drains)
+		a.sendNotices(r)
+		a.startDrains(ctx, &wg, drains)
 		a.acknowledge(ctx, drains)
 	}
 	a.leave()
 }
 
-// leave lets the server see the stream break.
+// leave reports the broken stream to the server.
 func (a *agent) leave() {
 	if a.server != nil {
 		a.server.Observe(nstance.Disconnected{ID: a.id})
@@ -81,29 +81,29 @@ func (a *agent) leave() {
 	a.server = nil
 }
 
-// meet notes which server the agent talks to now.
-func (a *agent) meet(r *reconcile.Reconciler) {
+// setServer sets the server that the agent is connected to.
+func (a *agent) setServer(r *reconcile.Reconciler) {
 	if r == nil || r == a.server {
 		return
 	}
-	a.server, a.said = r, time.Time{}
+	a.server, a.lastReport = r, time.Time{}
 	a.mu.Lock()
 	for _, n := range a.notices {
-		a.owed[n.EventID] = true
+		a.pendingNotices[n.EventID] = true
 	}
 	a.mu.Unlock()
 	r.Observe(nstance.Connected{ID: a.id})
 }
 
-// draw returns a number below 1 from the machine's own seed.
-func (a *agent) draw() float64 {
+// random returns a number below 1 from the machine's own seed.
+func (a *agent) random() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.rng.Float64()
 }
 
-// lost reports whether the next message does not arrive.
-func (a *agent) lost() bool { return a.draw() < a.w.lossy() }
+// loseMessage reports whether the next message is lost.
+func (a *agent) loseMessage() bool { return a.random() < a.w.messageLoss() }
 
 func (a *agent) watch(ctx context.Context) {
 	for n, err := range a.w.cloud.Detector(a.id).Watch(ctx) {
@@ -116,7 +116,7 @@ func (a *agent) watch(ctx context.Context) {
 		a.mu.Lock()
 		a.notices = slices.DeleteFunc(a.notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
 		a.notices = append(a.notices, n)
-		a.owed[n.EventID] = true
+		a.pendingNotices[n.EventID] = true
 		a.mu.Unlock()
 	}
 }
@@ -127,7 +127,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		return false
 	}
 	if !rec.RegisteredAt.IsZero() {
-		a.vouch(r)
+		a.reportRegistered(r)
 		return true
 	}
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -140,64 +140,64 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		return nil
 	})
 	if err == nil {
-		a.w.check.registered(a.id)
-		a.vouch(r)
+		a.w.check.checkRegistered(a.id)
+		a.reportRegistered(r)
 	}
 	return err == nil
 }
 
-// vouch lets a server know once that the agent is registered: also when its
-// record says so because an earlier attempt landed whose answer was lost.
-func (a *agent) vouch(r *reconcile.Reconciler) {
-	if a.vouched != r {
-		a.vouched = r
+// reportRegistered reports the registration to a server once, also when an earlier attempt landed
+// whose answer was lost.
+func (a *agent) reportRegistered(r *reconcile.Reconciler) {
+	if a.registeredWith != r {
+		a.registeredWith = r
 		r.Observe(nstance.Registered{ID: a.id})
 	}
 }
 
 func (a *agent) report(r *reconcile.Reconciler) {
-	if time.Since(a.said) < reportInterval {
+	if time.Since(a.lastReport) < reportInterval {
 		return
 	}
-	a.said = time.Now()
-	if a.lost() {
+	a.lastReport = time.Now()
+	if a.loseMessage() {
 		return
 	}
 	a.mu.Lock()
 	standing := slices.DeleteFunc(slices.Clone(a.notices), func(n nstance.Notice) bool { return n.Cancelled })
 	a.mu.Unlock()
 	if len(standing) > 0 {
-		a.w.check.scarcer()
+		a.w.check.recordShortage()
 	}
 	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Notices: a.received(r, standing...)}})
-	a.w.check.well(a.id)
+	a.w.check.markReady(a.id)
 }
 
-// bring brings every notice until it is acknowledged.
-func (a *agent) bring(r *reconcile.Reconciler) {
+// sendNotices sends every notice until it is acknowledged.
+func (a *agent) sendNotices(r *reconcile.Reconciler) {
 	a.mu.Lock()
 	var owed []nstance.Notice
 	for _, n := range a.notices {
-		if a.owed[n.EventID] {
+		if a.pendingNotices[n.EventID] {
 			owed = append(owed, n)
 		}
 	}
 	a.mu.Unlock()
 	for _, n := range owed {
-		if a.lost() {
+		if a.loseMessage() {
 			continue
 		}
-		a.w.check.scarcer()
+		a.w.check.recordShortage()
 		r.Observe(nstance.Noticed{ID: a.id, Notice: a.received(r, n)[0], Ack: func() {
 			if !n.Cancelled {
-				a.w.check.noticeTaken(a.id, n.EventID)
+				a.w.check.checkAcknowledged(a.id, n.EventID)
 			}
 			go a.acknowledged(n)
 		}})
 	}
 }
 
-// received returns notices as they arrive at a server, by its clock.
+// received returns notices with the arrival time of the server's clock.
 func (a *agent) received(r *reconcile.Reconciler, notices ...nstance.Notice) (out []nstance.Notice) {
 	now := a.w.clockOf(r).now().UTC()
 	for _, n := range notices {
@@ -206,51 +206,48 @@ func (a *agent) received(r *reconcile.Reconciler, notices ...nstance.Notice) (ou
 	return out
 }
 
-// acknowledged notes that a notice need not be brought again, if the
-// acknowledgement arrives.
+// acknowledged stops the repetition of a notice, if the acknowledgement arrives.
 func (a *agent) acknowledged(n nstance.Notice) {
-	if a.lost() {
+	if a.loseMessage() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.owed, n.EventID)
+	delete(a.pendingNotices, n.EventID)
 }
 
-// empty begins to empty the machine for each drain that is the agent's, which
-// takes a while, or longer while hooks hang. It is not stopped by a
-// cancellation, so that its acknowledgement may come when nobody asks for it
-// any more.
-func (a *agent) empty(ctx context.Context, wg *sync.WaitGroup, drains *drain.Coordinator) {
+// startDrains starts the agent's drains. Each takes a while, longer while hooks hang. A
+// cancellation does not stop it, so that its acknowledgement may be stale.
+func (a *agent) startDrains(ctx context.Context, wg *sync.WaitGroup, drains *drain.Coordinator) {
 	d, ok := drains.Of(a.id)
 	if !ok || d.Executor != nstance.ExecutorAgent || a.begun[d.Generation] {
 		return
 	}
 	a.begun[d.Generation] = true
 	wg.Go(func() {
-		for ok := sleep.For(ctx, time.Duration(1+a.draw()*40)*time.Second); a.w.hang.Load() > 0; {
+		for ok := sleep.For(ctx, time.Duration(1+a.random()*40)*time.Second); a.w.hang.Load() > 0; {
 			if !ok || !sleep.For(ctx, agentTick) {
 				return
 			}
 		}
-		a.w.check.emptied(a.id, d.Generation)
+		a.w.check.recordDrained(a.id, d.Generation)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.emptied = append(a.emptied, d.Generation)
+		a.drained = append(a.drained, d.Generation)
 	})
 }
 
-// acknowledge says again what was said before, old drains included, until the
-// machine is gone: the server may have forgotten.
+// acknowledge repeats the acknowledgements of all drains until the machine is gone: the
+// server may have lost them.
 func (a *agent) acknowledge(ctx context.Context, drains *drain.Coordinator) {
 	a.mu.Lock()
-	emptied := slices.Clone(a.emptied)
+	emptied := slices.Clone(a.drained)
 	a.mu.Unlock()
 	for _, generation := range emptied {
-		if a.lost() {
+		if a.loseMessage() {
 			continue
 		}
-		_ = drains.Acknowledge(ctx, nstance.Ack{ // refused unless it is for the present drain
+		_ = drains.Acknowledge(ctx, nstance.Ack{ // refused unless it is for the current drain
 			Instance: a.id, Generation: generation, By: nstance.ExecutorAgent, Outcome: nstance.OutcomeDrained,
 		})
 	}

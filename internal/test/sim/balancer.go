@@ -9,16 +9,16 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// leaveWithin is how long a deletion waits for a load balancer that cannot be
+// leaveWithin limits how long a deletion waits for a load balancer that cannot be
 // changed.
 const leaveWithin = 30 * time.Second
 
 var _ nstance.Balancer = linkedProvider{}
 
-// balancers are what groups may name.
+// balancers are the load balancers that groups may name.
 var balancers = []nstance.LoadBalancer{{Name: "front", ID: "lb-1"}, {Name: "back", ID: "lb-2"}}
 
-// balancersOf is what a group names.
+// balancersOf returns the load balancers of a group.
 func balancersOf(key nstance.GroupKey) []string {
 	if key == web {
 		return []string{"front"}
@@ -40,7 +40,7 @@ func (p linkedProvider) JoinBalancer(ctx context.Context, lb nstance.LoadBalance
 	return p.balance(ctx, "a join", func(ctx context.Context) error {
 		err := p.cloud.JoinBalancer(ctx, lb, machines)
 		if t, _ := p.p.last(); t.Err() != nil {
-			p.c.joinedLate(machines)
+			p.c.recordLateJoins(machines)
 		}
 		return err
 	})
@@ -52,10 +52,10 @@ func (p linkedProvider) LeaveBalancer(ctx context.Context, lb nstance.LoadBalanc
 }
 
 func (p linkedProvider) balance(ctx context.Context, what string, do func(context.Context) error) (err error) {
-	p.c.sends(p.p, what)
+	p.c.checkTermAtSend(p.p, what)
 	lerr := p.l.carry(ctx, func() {
 		err = do(context.WithoutCancel(ctx))
-		p.c.tell("%s for %s: %v", what, p.p.name, err)
+		p.c.logTrace("%s for %s: %v", what, p.p.name, err)
 	})
 	if lerr != nil {
 		return lerr
@@ -63,9 +63,9 @@ func (p linkedProvider) balance(ctx context.Context, what string, do func(contex
 	return err
 }
 
-// unbalance lets one load balancer fail all that is asked of it, or some of it,
-// lets a person remove and make it again, or has a group name none for a while.
-func (a act) unbalance() {
+// disturbBalancer makes calls for a load balancer fail, deletes and recreates it, or removes
+// it from a group for a while.
+func (a act) disturbBalancer() {
 	key, long := a.group(), a.seconds(5, 90)
 	lb := balancers[a.rng.IntN(len(balancers))].ID
 	ops := []simcloud.Op{simcloud.OpMembers, simcloud.OpJoin, simcloud.OpLeave}
@@ -76,9 +76,9 @@ func (a act) unbalance() {
 		a.sleep(long)
 		a.cloud.SetBalancer(lb, true)
 	case 1:
-		a.want(key, func(g *nstance.Group) { g.Definition.LoadBalancers = nil })
+		a.setGroup(key, func(g *nstance.Group) { g.Definition.LoadBalancers = nil })
 		a.sleep(long)
-		a.want(key, func(g *nstance.Group) { g.Definition.LoadBalancers = balancersOf(key) })
+		a.setGroup(key, func(g *nstance.Group) { g.Definition.LoadBalancers = balancersOf(key) })
 	default:
 		for _, op := range ops {
 			a.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(lb), When: when, Times: times})
@@ -86,23 +86,22 @@ func (a act) unbalance() {
 	}
 }
 
-// joinedLate notes machines that may have become members by a call that was
-// sent before the end of a term and landed after it: the next leader cannot know.
-func (c *checker) joinedLate(machines []nstance.Machine) {
+// recordLateJoins records machines that may have joined by a call that was sent before the
+// end of a term and landed after it: the next leader cannot see it.
+func (c *checker) recordLateJoins(machines []nstance.Machine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range machines {
-		c.intruded[m.ProviderID] = true
+		c.joinedLate[m.ProviderID] = true
 	}
 }
 
-// severs checks, at the moment in which the cloud is asked to delete a machine
-// that runs, that no load balancer sends traffic to it any more, or has had long
-// enough to stop.
-func (c *checker) severs(m nstance.Machine) {
+// checkDeleteBalanced checks at the delete call of a running machine that no load balancer sends
+// traffic to it, or that the time to leave is over.
+func (c *checker) checkDeleteBalanced(m nstance.Machine) {
 	marked := c.w.store.markedSince(m.ID)
 	c.mu.Lock()
-	late := c.intruded[m.ProviderID]
+	late := c.joinedLate[m.ProviderID]
 	c.mu.Unlock()
 	if late || time.Since(marked) >= leaveWithin {
 		return
@@ -114,33 +113,32 @@ func (c *checker) severs(m nstance.Machine) {
 	}
 }
 
-// balanced checks that exactly those are members in the end that should be.
-func (c *checker) balanced(machines []nstance.Machine) {
+// checkBalancers checks the members of all load balancers at the end.
+func (c *checker) checkBalancers(machines []nstance.Machine) {
 	for _, lb := range balancers {
 		in := c.w.cloud.Balanced(lb.ID)
 		for _, m := range machines {
 			key := nstance.GroupKey{Tenant: m.Owner.Tenant, Group: m.Group}
-			named := slices.Contains(c.w.wanted(key).Definition.LoadBalancers, lb.Name)
+			named := slices.Contains(c.w.currentGroup(key).Definition.LoadBalancers, lb.Name)
 			if member := slices.Contains(in, m.ProviderID); member != named {
-				c.violated("balancer", "machine %s of group %s in load balancer %s: %t, wanted: %t", m.ID, key, lb.Name, member, named)
+				c.violated("balancer", "machine %s of group %s in load balancer %s: %t, desired: %t", m.ID, key, lb.Name, member, named)
 			}
 		}
 		if slices.ContainsFunc(in, func(id string) bool {
 			return !slices.ContainsFunc(machines, func(m nstance.Machine) bool { return m.ProviderID == id })
 		}) {
-			c.violated("balancer", "load balancer %s holds what is gone: %v", lb.Name, in)
+			c.violated("balancer", "load balancer %s has members that are gone: %v", lb.Name, in)
 		}
 	}
 }
 
-// drillBalancer takes a machine while the load balancer that it is in cannot be
-// changed. It goes all the same, and not before the load balancer has had its
-// time.
+// drillBalancer reclaims a machine while its load balancer cannot be changed. The
+// machine is deleted, but not before the time to leave is over.
 func (d *driver) drillBalancer(key nstance.GroupKey) {
 	for _, op := range []simcloud.Op{simcloud.OpMembers, simcloud.OpLeave} {
 		d.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(balancers[0].ID), Times: -1})
 	}
-	d.want(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout / 6 })
+	d.setGroup(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout / 6 })
 	id := d.machines(key)[0].ID
 	_ = d.cloud.Reclaim(id, 10*time.Minute)
 	d.pass(drainTimeout/6 + leaveWithin + 2*time.Minute)
@@ -148,7 +146,7 @@ func (d *driver) drillBalancer(key nstance.GroupKey) {
 		d.check.violated("balancer", "%s cannot be deleted while its load balancer does not answer", id)
 	}
 	d.cloud.Heal()
-	d.want(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout })
+	d.setGroup(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout })
 	d.pass(7 * time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

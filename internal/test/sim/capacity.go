@@ -13,12 +13,11 @@ const (
 	large = "large"
 )
 
-// scarce is for how long after the cloud had no room for an instance type, or took
-// a machine of it, another may be preferred; and how long what was chosen then
-// may take to be asked for.
-const scarce = 5 * time.Minute
+// shortageMemory is how long another instance type may be preferred after a refusal or a
+// reclaim, and how long a create chosen then may take to be sent.
+const shortageMemory = 5 * time.Minute
 
-// shortage lets the preferred instance type, or everything, sell out for a while.
+// shortage makes the preferred instance type, or all of them, sold out for a while.
 func (a act) shortage() {
 	pool, room, long := simcloud.Pool{InstanceType: small}, a.rng.IntN(a.cfg.Size), a.seconds(0, 120)
 	if a.rng.IntN(2) == 0 {
@@ -29,42 +28,42 @@ func (a act) shortage() {
 	a.cloud.SetCapacity(pool, -1)
 }
 
-// answered notes how the cloud answered a create.
-func (c *checker) answered(err error) {
+// recordCreateAnswer records the cloud's answer to a create.
+func (c *checker) recordCreateAnswer(err error) {
 	if nstance.CodeOf(err) == nstance.Capacity {
-		c.scarcer()
+		c.recordShortage()
 	}
 }
 
-// scarcer notes that there may be no room at the cloud for what groups prefer.
-func (c *checker) scarcer() {
+// recordShortage records that preferred capacity may be missing.
+func (c *checker) recordShortage() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.scarce = time.Now()
+	c.shortageAt = time.Now()
 }
 
-// preferred checks that a machine is of the instance type that its group prefers,
-// if that can be had.
-func (c *checker) preferred(spec nstance.MachineSpec) {
+// checkPreferred checks that a create is for the preferred instance type, if that has
+// capacity.
+func (c *checker) checkPreferred(spec nstance.MachineSpec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if spec.InstanceType != small && (c.scarce.IsZero() || time.Since(c.scarce) > scarce) {
-		c.note("capacity", "machine %s is to be %s, and nothing speaks against %s", spec.ID, spec.InstanceType, small)
+	if spec.InstanceType != small && (c.shortageAt.IsZero() || time.Since(c.shortageAt) > shortageMemory) {
+		c.violatedLocked("capacity", "machine %s is created as %s although %s has capacity", spec.ID, spec.InstanceType, small)
 	}
 }
 
-// drillCapacity makes a group larger while the preferred instance type is sold
-// out. What is added is of the next one, and soon.
+// drillCapacity grows a group while the preferred instance type is sold out. The next
+// type is used soon.
 func (d *driver) drillCapacity(key nstance.GroupKey) {
-	d.pass(scarce)
+	d.pass(shortageMemory)
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: small}, 0)
-	d.want(key, func(g *nstance.Group) { g.Size++ })
+	d.setGroup(key, func(g *nstance.Group) { g.Size++ })
 	d.pass(20 * time.Second)
-	if n, want := d.others(key, ""), d.wanted(key).Size; n != want {
-		d.check.violated("capacity", "group %s has %d machines of %d after 20s, although there is room for %s", key, n, want, large)
+	if n, want := d.countOthers(key, ""), d.currentGroup(key).Size; n != want {
+		d.check.violated("capacity", "group %s has %d machines of %d after 20s, although %s has capacity", key, n, want, large)
 	}
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: small}, -1)
-	d.want(key, func(g *nstance.Group) { g.Size-- })
+	d.setGroup(key, func(g *nstance.Group) { g.Size-- })
 	d.pass(drainTimeout + 2*time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// A skewed clock runs a little too fast or too slow.
+// skewed is a clock that runs slightly too fast or too slow.
 type skewed struct {
 	lease.Clock
 	rate float64
 }
 
-// skew returns a clock that is wrong by up to 2 %.
+// skew returns a clock with a rate error of up to 2 %.
 func skew(seed uint64) lease.Clock {
 	return skewed{lease.GoClock(), 0.98 + 0.04*rand.New(rand.NewPCG(seed, 5)).Float64()}
 }

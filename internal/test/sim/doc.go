@@ -1,11 +1,10 @@
-// Package sim plays a shard's life from a seed, in virtual time: several
-// servers that compete for the lease, a store and a cloud that delay, lose and
-// refuse, an agent on every machine, groups of two tenants that come and go,
-// people who order instances, freeze, preserve, pause and roll back, and a driver
-// that crashes, cuts off, freezes and reclaims. What must hold always is checked
-// at every call that could break it, and what must hold in the end when the
-// faults have stopped. What one feature promises stands in its own file: what is
-// done to it, what is checked, and a drill.
+// Package sim simulates a shard from a seed, in virtual time: several servers that
+// compete for the lease, a store and a cloud that delay, lose and refuse calls, an agent
+// on every machine, changing groups of two tenants, operators who request instances,
+// freeze, preserve, pause and roll back, and a driver that crashes, partitions, freezes
+// and reclaims. Invariants are checked at every call that could break them, and the
+// final state after the faults have stopped. Each feature has a file with its faults,
+// its checks and a drill.
 //
 // The servers are the real lease, reconciler and drain coordinator. Only the
 // wire between agents and servers is left out.

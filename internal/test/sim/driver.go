@@ -13,18 +13,17 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// A driver lets things go wrong by a schedule. The schedule, with everything
-// that is drawn for it, comes from the seed alone: what a fault meets in the
-// world has no influence on the next one.
+// driver injects faults by a schedule. The schedule and all its parameters come from the
+// seed alone; the state of the world does not influence later faults.
 type driver struct {
 	*World
 	rng    *rand.Rand
 	acts   sync.WaitGroup
 	faults []string
 
-	chosen   sync.Mutex // guards what follows
+	chosen   sync.Mutex // guards the fields below
 	versions int
-	crashed  map[int]bool // servers that have crashed and not come back yet
+	crashed  map[int]bool // servers that have crashed and not restarted yet
 	freezing map[nstance.GroupKey]bool
 }
 
@@ -32,33 +31,32 @@ func newDriver(w *World) *driver {
 	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}, freezing: map[nstance.GroupKey]bool{}}
 }
 
-// An act is one thing that goes wrong, with its own luck.
+// act is one fault or change, with its own random source.
 type act struct {
 	*driver
 	rng *rand.Rand
 }
 
-// kinds are the acts and how often each is chosen.
+// kinds are the acts and their weights.
 var kinds = []struct {
 	name   string
 	weight int
 	do     func(act)
 }{
 	{"reclaim", 6, act.reclaim}, {"storm", 2, act.storm}, {"kill", 2, act.kill}, {"mute", 2, act.muteOne},
-	{"withdraw", 2, act.withdraw}, {"wolf", 3, act.wolf}, {"crash", 4, act.crashOne}, {"crash in a drain", 3, act.crashInDrain},
-	{"deaf takeover", 2, act.deafTakeover}, {"cut", 3, act.cutOne}, {"freeze", 3, act.freezeOne}, {"lose answers", 3, act.loseAnswers},
-	{"lose messages", 2, act.loseMessages}, {"separate", 2, act.separateSome}, {"blackout", 2, act.blackout},
+	{"withdraw", 2, act.withdraw}, {"withdraw and repeat", 3, act.withdrawAndRepeat}, {"crash", 4, act.crashOne}, {"crash in a drain", 3, act.crashInDrain},
+	{"takeover without notice", 2, act.takeoverWithoutNotice}, {"cut", 3, act.cutOne}, {"freeze server", 3, act.freezeOne}, {"lose answers", 3, act.loseAnswers},
+	{"lose messages", 2, act.loseMessages}, {"partition", 2, act.partitionSome}, {"blackout", 2, act.blackout},
 	{"resize", 2, act.resize}, {"redefine", 2, act.redefine}, {"bad image", 1, act.badImage}, {"shortage", 2, act.shortage},
-	{"stillborn", 2, act.stillbornOnes}, {"fault", 2, act.fault}, {"hang hooks", 2, act.hangHooks},
+	{"boot without agent", 2, act.bootWithoutAgent}, {"fault", 2, act.fault}, {"hang hooks", 2, act.hangHooks},
 	{"retire", 2, act.retireOne}, {"succession", 2, act.succession}, {"stray", 2, act.strayOne}, {"throttle", 2, act.throttle},
-	{"operator", 3, act.attend}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
-	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"unbalance", 3, act.unbalance},
-	{"clock", 3, act.misset}, {"date", 2, act.misdate}, {"stop change", 2, act.stopChange}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
-	{"leave pending", 3, act.leavePending}, {"fail starts", 2, act.failStarts}, {"no spot", 2, act.noSpot},
+	{"operator", 3, act.changeOperatorMode}, {"reconfigure", 2, act.reconfigure}, {"step", 2, act.step}, {"pause", 1, act.pause},
+	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"disturb balancer", 3, act.disturbBalancer},
+	{"clock", 3, act.setClockWrong}, {"date", 2, act.setStorageClockWrong}, {"freeze group", 2, act.freezeGroup}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
+	{"leave pending", 3, act.leavePending}, {"fail starts", 2, act.failStarts}, {"sell out spot", 2, act.sellOutSpot},
 }
 
-// play goes through the schedule until the time for faults is over and the last
-// one has ended.
+// play runs the schedule until the time for faults is over and the last act has ended.
 func (d *driver) play() {
 	total := 0
 	for _, k := range kinds {
@@ -67,7 +65,7 @@ func (d *driver) play() {
 	for time.Since(d.began) < d.cfg.Faults {
 		gap := time.Duration(2+d.rng.IntN(50)) * time.Second
 		if d.rng.IntN(8) == 0 {
-			gap += 3 * time.Minute // long enough to finish something
+			gap += 3 * time.Minute // long enough to converge
 		}
 		d.pass(gap)
 		n, seed := d.rng.IntN(total), d.rng.Uint64()
@@ -82,12 +80,12 @@ func (d *driver) play() {
 	d.acts.Wait()
 }
 
-// seconds draws a duration from low to high seconds.
+// seconds returns a random duration from low to high seconds.
 func (a act) seconds(low, high int) time.Duration {
 	return time.Duration(low+a.rng.IntN(high-low+1)) * time.Second
 }
 
-// victims returns about n machines that run.
+// victims returns about n running machines.
 func (a act) victims(n int) []nstance.InstanceID {
 	var running, out []nstance.InstanceID
 	for _, m := range a.cloud.Machines() {
@@ -107,7 +105,7 @@ func (a act) reclaim() {
 	notice := a.seconds(20, 120)
 	for _, id := range a.victims(1) {
 		a.put(a.noticed, id)
-		_ = a.cloud.Reclaim(id, notice) // it may be on its way out already
+		_ = a.cloud.Reclaim(id, notice) // it may be stopping already
 	}
 }
 
@@ -129,7 +127,7 @@ func (a act) muteOne() {
 	}
 }
 
-// withdraw announces a reclaim and takes it back.
+// withdraw announces a reclaim and withdraws it.
 func (a act) withdraw() {
 	wait := a.seconds(0, 30)
 	for _, id := range a.victims(1) {
@@ -141,8 +139,8 @@ func (a act) withdraw() {
 	}
 }
 
-// wolf announces a reclaim, takes it back and announces another.
-func (a act) wolf() {
+// withdrawAndRepeat announces a reclaim, withdraws it and announces another.
+func (a act) withdrawAndRepeat() {
 	first, second := a.seconds(3, 20), a.seconds(3, 15)
 	for _, id := range a.victims(1) {
 		a.put(a.noticed, id)
@@ -158,11 +156,11 @@ func (a act) wolf() {
 
 func (a act) crashOne() { a.crash(a.rng.IntN(a.cfg.Servers)) }
 
-// crash kills a server; another life of it begins a little later.
-func (a act) crash(i int) { a.succeed(i, (*process).crash) }
+// crash kills a server and restarts it a little later.
+func (a act) crash(i int) { a.replaceServer(i, (*process).crash) }
 
-// succeed ends a server's life; the next one begins a little later.
-func (a act) succeed(i int, end func(*process)) {
+// replaceServer stops a server with end and restarts it a little later.
+func (a act) replaceServer(i int, end func(*process)) {
 	away := a.seconds(0, 20)
 	a.chosen.Lock()
 	if a.crashed[i] {
@@ -176,7 +174,7 @@ func (a act) succeed(i int, end func(*process)) {
 	a.sleep(away)
 	next := a.start(string(rune('a' + i)))
 	a.mu.Lock()
-	a.dying = append(a.dying, was)
+	a.crashedProcesses = append(a.crashedProcesses, was)
 	a.processes = slices.Clone(a.processes)
 	a.processes[i] = next
 	a.mu.Unlock()
@@ -185,13 +183,13 @@ func (a act) succeed(i int, end func(*process)) {
 	a.chosen.Unlock()
 }
 
-// crashLeader kills whoever leads.
-func (a act) crashLeader() { a.succeedLeader((*process).crash) }
+// crashLeader kills the leader.
+func (a act) crashLeader() { a.replaceLeader((*process).crash) }
 
-func (a act) succeedLeader(end func(*process)) {
+func (a act) replaceLeader(end func(*process)) {
 	for i, p := range a.all() {
 		if r, _ := p.leading(); r != nil {
-			a.succeed(i, end)
+			a.replaceServer(i, end)
 			return
 		}
 	}
@@ -204,19 +202,19 @@ func (a act) crashInDrain() {
 	a.crashLeader()
 }
 
-// deafTakeover lets a new leader find a drain under way for a notice of which
-// the agent cannot tell it.
-func (a act) deafTakeover() {
+// takeoverWithoutNotice gives a new leader a drain in progress for a notice that the agent cannot
+// report.
+func (a act) takeoverWithoutNotice() {
 	soon, long := a.seconds(4, 10), a.seconds(40, 120)
 	for _, id := range a.victims(1) {
 		a.put(a.noticed, id)
 		_ = a.cloud.Reclaim(id, 10*time.Minute) // as above
 		a.hang.Add(1)
 		a.sleep(soon)
-		a.separate(1, id)
+		a.partition(1, id)
 		a.crashLeader()
 		a.sleep(long)
-		a.separate(-1, id)
+		a.partition(-1, id)
 		a.hang.Add(-1)
 	}
 }
@@ -230,8 +228,8 @@ func (a act) cutOne() {
 	p.link.set(func(l *link) { l.cut = false })
 }
 
-// freezeOne stops a server in the middle of whatever it does, and lets it go on
-// as if no time had passed.
+// freezeOne stops a server at an arbitrary point and resumes it as if no time had
+// passed.
 func (a act) freezeOne() {
 	thaw := a.one().link.freeze()
 	a.sleep(a.seconds(1, 30))
@@ -256,20 +254,20 @@ func (a act) loseMessages() {
 	a.loss.Store(0)
 }
 
-// separateSome cuts some agents off from every server.
-func (a act) separateSome() {
+// partitionSome partitions some agents from every server.
+func (a act) partitionSome() {
 	for _, id := range a.victims(1 + a.rng.IntN(a.cfg.Size)) {
-		a.separate(1, id)
-		defer a.separate(-1, id)
+		a.partition(1, id)
+		defer a.partition(-1, id)
 	}
 	a.sleep(a.seconds(5, 180))
 }
 
-// blackout cuts every agent off while the cloud does not say what it has.
+// blackout partitions every agent while the cloud's listings fail.
 func (a act) blackout() {
 	for _, m := range a.cloud.Machines() {
-		a.separate(1, m.ID)
-		defer a.separate(-1, m.ID)
+		a.partition(1, m.ID)
+		defer a.partition(-1, m.ID)
 	}
 	for _, op := range []simcloud.Op{simcloud.OpGet, simcloud.OpList} {
 		a.cloud.Inject(simcloud.Fault{Op: op, Times: 20 + a.rng.IntN(200)})
@@ -279,23 +277,23 @@ func (a act) blackout() {
 
 func (a act) resize() {
 	key := a.group()
-	size := a.rng.IntN(2 * a.usual(key))
-	a.want(key, func(g *nstance.Group) { g.Size = size })
+	size := a.rng.IntN(2 * a.usualSize(key))
+	a.setGroup(key, func(g *nstance.Group) { g.Size = size })
 }
 
-// stillbornOnes lets a few machines boot without an agent.
-func (a act) stillbornOnes() {
-	a.dud(1 + a.rng.IntN(3))
+// bootWithoutAgent makes a few machines boot without an agent.
+func (a act) bootWithoutAgent() {
+	a.withoutAgent(1 + a.rng.IntN(3))
 }
 
-// dud lets the next n machines boot without an agent.
-func (d *driver) dud(n int) {
+// withoutAgent makes the next n machines boot without an agent.
+func (d *driver) withoutAgent(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stillborn = n
+	d.nextWithoutAgent = n
 }
 
-// fault makes the cloud fail a few calls, before, after or long after the deed.
+// fault makes the cloud fail a few calls, before, after or long after their effect.
 func (a act) fault() {
 	ops := []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList}
 	whens := []simcloud.When{simcloud.Before, simcloud.After, simcloud.Late}
@@ -310,7 +308,7 @@ func (a act) hangHooks() {
 	a.hang.Add(-1)
 }
 
-// heal ends every fault and asks for something that can be had.
+// heal ends every fault and resets all groups.
 func (d *driver) heal() {
 	d.cloud.Heal()
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: small}, -1)
@@ -327,18 +325,17 @@ func (d *driver) heal() {
 	d.storage.step(0)
 	d.thaw(wholeShard)
 	d.mu.Lock()
-	d.stillborn = 0
+	d.nextWithoutAgent = 0
 	d.mu.Unlock()
-	for _, g := range d.standing() {
-		d.calm(g.Key)
+	for _, g := range d.desiredGroups() {
+		d.resetGroup(g.Key)
 	}
-	d.undate()
+	d.deleteDelayed()
 }
 
-// attended lets time go by in which people do what a hold asks them for: where
-// so many agents fell silent together that none is replaced, they start them
-// again.
-func (d *driver) attended(long time.Duration) {
+// advanceAttended advances the clock with an operator who follows the remedies of holds: where
+// the breaker holds, the agents are restarted.
+func (d *driver) advanceAttended(long time.Duration) {
 	const look = 5 * time.Minute
 	for ; long > 0; long -= look {
 		d.pass(min(look, long))
@@ -354,7 +351,7 @@ func (d *driver) attended(long time.Duration) {
 	}
 }
 
-// revive starts the agents of a group's machines again.
+// revive restarts the agents of a group's machines.
 func (d *driver) revive(key nstance.GroupKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -363,13 +360,13 @@ func (d *driver) revive(key nstance.GroupKey) {
 	}
 }
 
-// calm asks for something of a group that can be had.
-func (d *driver) calm(key nstance.GroupKey) {
+// resetGroup sets a group to a state that can be reached.
+func (d *driver) resetGroup(key nstance.GroupKey) {
 	d.thaw(key)
 	d.resume(key)
 	version := d.version()
-	d.want(key, func(g *nstance.Group) {
-		g.Size, g.DrainTimeout, g.Definition.UserData = d.usual(key), drainTimeout, content(key, version)
-		g.Rollout.MaxSurge.N = max(g.Rollout.MaxSurge.N, d.usual(key)/5-4) // a large group must be done in time too
+	d.setGroup(key, func(g *nstance.Group) {
+		g.Size, g.DrainTimeout, g.Definition.UserData = d.usualSize(key), drainTimeout, content(key, version)
+		g.Rollout.MaxSurge.N = max(g.Rollout.MaxSurge.N, d.usualSize(key)/5-4) // a large group must converge in time too
 	})
 }

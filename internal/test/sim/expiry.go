@@ -8,11 +8,11 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// age lets a group's machines be too old for a while.
+// age gives a group an age limit for a while.
 func (a act) age() {
 	key, may, must := a.group(), a.seconds(300, 1200), a.seconds(900, 2400)
 	which := a.rng.IntN(3)
-	a.want(key, func(g *nstance.Group) {
+	a.setGroup(key, func(g *nstance.Group) {
 		if which != 0 {
 			g.Expiry.EligibleAge = may
 		}
@@ -21,16 +21,16 @@ func (a act) age() {
 		}
 	})
 	a.sleep(a.seconds(60, 300))
-	a.want(key, func(g *nstance.Group) { g.Expiry = nstance.Expiry{OnDemandAge: orderAge} })
+	a.setGroup(key, func(g *nstance.Group) { g.Expiry = nstance.Expiry{OnDemandAge: orderAge} })
 }
 
-// aged checks that what leaves for its age has reached it.
-func (c *checker) aged(old *storage.Instance, now storage.Instance) {
+// checkExpiry checks that members that leave for their age have reached it.
+func (c *checker) checkExpiry(old *storage.Instance, now storage.Instance) {
 	if old == nil || leaving(*old) != "" || leaving(now) != nstance.CauseExpired {
 		return
 	}
 	least := time.Duration(math.MaxInt64)
-	c.w.recent(keyOf(now), func(s sized) {
+	c.w.eachRecent(keyOf(now), func(s groupVersion) {
 		limit := s.expiry.ForcedAge
 		if now.OnDemand {
 			limit = s.expiry.OnDemandAge
@@ -40,27 +40,27 @@ func (c *checker) aged(old *storage.Instance, now storage.Instance) {
 		}
 	})
 	dates := c.dateOf(now.ID)
-	if is := time.Since(dates.created); !dates.unborn && is < least-2*maxStep {
-		c.violated("expiry", "%s leaves for its age of %v, and may be %v old", now.ID, is, least)
+	if is := time.Since(dates.created); !dates.ageWrong && is < least-2*maxStep {
+		c.violated("expiry", "%s leaves for its age of %v, limit %v", now.ID, is, least)
 	}
 }
 
-// drillExpiry lets the members of a group be old enough to be replaced when
-// there is time. One after another is, and the new ones stay.
+// drillExpiry makes the members of a group eligible for their age. They are replaced one
+// at a time, and the new ones stay.
 func (d *driver) drillExpiry(key nstance.GroupKey) {
 	const old = 12 * time.Minute
-	began := time.Now().Truncate(time.Millisecond) // as instances are dated
+	began := time.Now().Truncate(time.Millisecond) // precision of instance IDs
 	for _, m := range d.machines(key) {
 		d.pass(old - time.Since(m.CreatedAt))
 	}
-	d.want(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = old, drainTimeout/6 })
+	d.setGroup(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = old, drainTimeout/6 })
 	d.pass(10 * time.Minute)
 	for _, m := range d.machines(key) {
 		if m.CreatedAt.Before(began) {
 			d.check.violated("expiry", "%s is %v old and was not replaced", m.ID, time.Since(m.CreatedAt))
 		}
 	}
-	d.want(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = 0, drainTimeout })
+	d.setGroup(key, func(g *nstance.Group) { g.Expiry.EligibleAge, g.DrainTimeout = 0, drainTimeout })
 	d.pass(3 * time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// underWay is how long something that was decided before a freeze, or before a
-// machine was preserved, may take to be sent.
-const underWay = 15 * time.Second
+// inFlight is how long a call that was decided before a freeze or a preservation may
+// take to be sent.
+const inFlight = 15 * time.Second
 
-// asker is who asks for things, as a reason.
-const asker = "asked for by the simulation"
+// requester is the requester, as a reason.
+const requester = "asked for by the simulation"
 
-// wholeShard stands for every group where something is frozen.
+// wholeShard is the key for a freeze of the shard.
 var wholeShard nstance.GroupKey
 
-// stopChange freezes a group or the shard for a while.
-func (a act) stopChange() {
+// freezeGroup freezes a group or the shard for a while.
+func (a act) freezeGroup() {
 	key, long := a.group(), a.seconds(20, 240)
 	if a.rng.IntN(3) == 0 {
 		key = wholeShard
@@ -31,7 +31,7 @@ func (a act) stopChange() {
 	a.freezing[key] = true
 	a.chosen.Unlock()
 	if taken {
-		return // one at a time: else nobody knows whose thaw it is
+		return // one at a time, so that each thaw has its freeze
 	}
 	a.freeze(key)
 	a.sleep(long)
@@ -49,36 +49,35 @@ func (d *driver) freeze(key nstance.GroupKey) {
 		return r.Freeze(ctx, key, "drill")
 	})
 	if err == nil {
-		d.check.froze(key)
+		d.check.recordFreeze(key)
 	}
 }
 
 func (d *driver) thaw(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		d.check.thaws(key)
+		d.check.recordThaw(key)
 		if key == wholeShard {
-			return r.ThawShard(ctx, asker)
+			return r.ThawShard(ctx, requester)
 		}
-		return r.Thaw(ctx, key, asker) // NotFound: it has been removed
+		return r.Thaw(ctx, key, requester) // NotFound: it has been removed
 	})
 }
 
-// froze notes that somebody was told of a freeze: it is durable.
-func (c *checker) froze(key nstance.GroupKey) {
+// recordFreeze records an acknowledged freeze: it is durable.
+func (c *checker) recordFreeze(key nstance.GroupKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.frozen[key] = time.Now()
 }
 
-// thaws notes that somebody asks for the end of a freeze: it may be in force
-// from now on.
-func (c *checker) thaws(key nstance.GroupKey) {
+// recordThaw records a requested thaw: it may be in force from now on.
+func (c *checker) recordThaw(key nstance.GroupKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.frozen, key)
 }
 
-// frozenSince returns since when nothing may change of a group, if that is so.
+// frozenSince returns since when a group is frozen, if it is.
 func (c *checker) frozenSince(key nstance.GroupKey) (since time.Time, frozen bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,16 +89,16 @@ func (c *checker) frozenSince(key nstance.GroupKey) (since time.Time, frozen boo
 	return since, frozen
 }
 
-// still checks that no machine is asked for in a frozen group.
-func (c *checker) still(rec storage.Instance) {
-	if since, frozen := c.frozenSince(keyOf(rec)); frozen && time.Since(since) > underWay {
-		c.violated("freeze", "machine %s is asked for although %s is frozen for %v", rec.ID, keyOf(rec), time.Since(since))
+// checkFrozenCreate checks that no machine of a frozen group is created.
+func (c *checker) checkFrozenCreate(rec storage.Instance) {
+	if since, frozen := c.frozenSince(keyOf(rec)); frozen && time.Since(since) > inFlight {
+		c.violated("freeze", "machine %s is created although %s is frozen for %v", rec.ID, keyOf(rec), time.Since(since))
 	}
 }
 
-// unmoved checks that nothing is decided about a frozen group: no instance
-// begins and none leaves. What was decided before goes on.
-func (c *checker) unmoved(old *storage.Instance, now storage.Instance) {
+// checkFrozenWrite checks that no instance of a frozen group starts or leaves. What was decided
+// before continues.
+func (c *checker) checkFrozenWrite(old *storage.Instance, now storage.Instance) {
 	since, frozen := c.frozenSince(keyOf(now))
 	if !frozen {
 		return
@@ -108,7 +107,7 @@ func (c *checker) unmoved(old *storage.Instance, now storage.Instance) {
 	dates := c.dateOf(now.ID)
 	switch {
 	case old == nil && now.Deleting == nil && dates.created.After(since):
-		c.violated("freeze", "%s begins although %s is frozen", now.ID, keyOf(now))
+		c.violated("freeze", "%s starts although %s is frozen", now.ID, keyOf(now))
 	case (old == nil || leaving(*old) == "") && leaving(now) != "" && dates.left.After(since):
 		c.violated("freeze", "%s leaves for %s although %s is frozen", now.ID, leaving(now), keyOf(now))
 	}
@@ -124,8 +123,8 @@ func leftAt(rec storage.Instance) time.Time {
 	return rec.Deleting.At.Add(-time.Minute)
 }
 
-// drillFreeze freezes a group. The cloud takes a member, people change what they
-// want and the leader crashes, and nothing is done about it until the thaw.
+// drillFreeze freezes a group. A member is reclaimed, the configuration changes and the
+// leader crashes; nothing is done until the thaw.
 func (d *driver) drillFreeze(key nstance.GroupKey) {
 	d.freeze(key)
 	before := d.machines(key)
@@ -133,10 +132,10 @@ func (d *driver) drillFreeze(key nstance.GroupKey) {
 	if i := slices.IndexFunc(before, func(m nstance.Machine) bool { return m.Market == nstance.Spot }); i >= 0 {
 		lost = before[i].ID
 		_ = d.cloud.Reclaim(lost, time.Minute)
-	} else { // all members have fallen back, and without surge there is no way back
+	} else { // all members have fallen back, and without surge they stay on demand
 		_ = d.cloud.Kill(lost)
 	}
-	d.want(key, func(g *nstance.Group) { g.Size++ })
+	d.setGroup(key, func(g *nstance.Group) { g.Size++ })
 	d.pass(2 * time.Minute)
 	d.acts.Go(func() { d.act(12).crashLeader() })
 	d.pass(3 * time.Minute)
@@ -145,12 +144,12 @@ func (d *driver) drillFreeze(key nstance.GroupKey) {
 		d.check.violated("freeze", "group %s had %d machines when it was frozen, lost one, and has %d", key, len(before), n)
 	}
 	if rec, ok := d.store.record(lost); !ok || leaving(rec) != "" {
-		d.check.violated("freeze", "%s was let go although %s is frozen", lost, key)
+		d.check.violated("freeze", "%s was removed although %s is frozen", lost, key)
 	}
 	d.thaw(key)
 	d.pass(5 * time.Minute)
-	d.check.settled()
-	d.want(key, func(g *nstance.Group) { g.Size-- })
+	d.check.checkSettled()
+	d.setGroup(key, func(g *nstance.Group) { g.Size-- })
 	d.pass(drainTimeout + 2*time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

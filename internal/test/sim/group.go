@@ -20,24 +20,24 @@ const (
 	orderAge     = 20 * time.Minute // of instances on demand
 )
 
-// The groups that are always there: two tenants', of the same name. Each tenant
-// may have one more, which comes and goes.
+// The permanent groups: one for each of two tenants, of the same name. Each tenant may
+// have a temporary one.
 var (
 	web     = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
 	webToo  = nstance.GroupKey{Tenant: "acme", Group: "web"}
 	tenants = []nstance.TenantID{web.Tenant, webToo.Tenant}
 )
 
-// A wish is one group as people want it.
-type wish struct {
+// groupState is the desired state of one group.
+type groupState struct {
 	group    nstance.Group
-	inEffect *nstance.Definition // while another one is pending
-	gone     bool                // it was removed, and nothing is left of it
-	past     []sized             // every wish so far, for what may be under way
+	inEffect *nstance.Definition // while another definition is pending
+	gone     bool                // removed completely
+	versions []groupVersion      // all versions so far, for calls in flight
 }
 
-// sized is what the checks need to know of an earlier wish.
-type sized struct {
+// groupVersion is an earlier version of a group, for the checks.
+type groupVersion struct {
 	at     time.Time
 	size   int
 	room   int           // size and surge
@@ -46,18 +46,18 @@ type sized struct {
 	expiry nstance.Expiry
 }
 
-// usual is the size that a group has when nobody has changed it.
-func (w *World) usual(key nstance.GroupKey) int {
+// usualSize is the size of a group without changes.
+func (w *World) usualSize(key nstance.GroupKey) int {
 	if key == web {
 		return w.cfg.Size
 	}
 	return side
 }
 
-// newGroup returns a group as it is made.
+// newGroup returns a new group.
 func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 	g := nstance.Group{
-		Key: key, Size: w.usual(key), DrainTimeout: drainTimeout, Expiry: nstance.Expiry{OnDemandAge: orderAge},
+		Key: key, Size: w.usualSize(key), DrainTimeout: drainTimeout, Expiry: nstance.Expiry{OnDemandAge: orderAge},
 		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: surge}, HaltAfter: 2},
 		Definition: nstance.Definition{
 			Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{small, large}, Market: nstance.Market{Type: nstance.Spot},
@@ -74,18 +74,18 @@ func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 	return g
 }
 
-// content is user data that says whose it is.
+// content is user data that names its group.
 func content(key nstance.GroupKey, version string) nstance.UserData {
 	return nstance.UserData{Content: key.String() + " " + version}
 }
 
-// want changes what is wanted of a group, and tells whoever leads.
-func (w *World) want(key nstance.GroupKey, change func(*nstance.Group)) {
+// setGroup changes a group and reports it to the leader.
+func (w *World) setGroup(key nstance.GroupKey, change func(*nstance.Group)) {
 	w.mu.Lock()
-	v := w.wishes[key]
+	v := w.groups[key]
 	if v == nil {
-		v = &wish{}
-		w.wishes[key] = v
+		v = &groupState{}
+		w.groups[key] = v
 		w.keys = append(w.keys, key)
 	}
 	g := &v.group
@@ -96,99 +96,99 @@ func (w *World) want(key nstance.GroupKey, change func(*nstance.Group)) {
 		size = 0
 	}
 	surge := g.Rollout.MaxSurge.Of(size)
-	v.past = append(v.past, sized{time.Now(), size, size + max(1, surge), g.DrainTimeout, surge, g.Expiry})
+	v.versions = append(v.versions, groupVersion{time.Now(), size, size + max(1, surge), g.DrainTimeout, surge, g.Expiry})
 	w.mu.Unlock()
-	w.check.wanted(key, w.made(key))
-	w.tell()
+	w.check.recordDefinition(key, w.effectiveDefinition(key))
+	w.publishDesired()
 }
 
-// standing returns every group that is wanted, or still on its way out.
-func (w *World) standing() (out []nstance.Group) {
+// desiredGroups returns every group that is desired or being removed.
+func (w *World) desiredGroups() (out []nstance.Group) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range w.keys {
-		if v := w.wishes[key]; !v.gone {
+		if v := w.groups[key]; !v.gone {
 			out = append(out, v.group)
 		}
 	}
 	return out
 }
 
-func (w *World) wanted(key nstance.GroupKey) nstance.Group {
+func (w *World) currentGroup(key nstance.GroupKey) nstance.Group {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if v := w.wishes[key]; v != nil {
+	if v := w.groups[key]; v != nil {
 		return v.group
 	}
 	return nstance.Group{Key: key}
 }
 
-// forgets returns what a server does when nothing is left of a group that was
-// removed: in its term, it strikes it off.
-func (w *World) forgets(t *lease.Term) func(reconcile.GroupView, bool) {
+// dropRemoved returns the callback of a server for a group that is removed completely: in
+// its term, it drops the group.
+func (w *World) dropRemoved(t *lease.Term) func(reconcile.GroupView, bool) {
 	return func(v reconcile.GroupView, gone bool) {
 		if !gone || !v.Removing || v.OnDemand > 0 || t.Err() != nil {
 			return
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if known := w.wishes[v.Key]; known != nil {
-			known.gone = known.group.Removing // somebody may want it again
+		if known := w.groups[v.Key]; known != nil {
+			known.gone = known.group.Removing // it may be desired again
 		}
 	}
 }
 
-// recent calls look for every wish of the last minutes: what happens now may
-// have been decided under an earlier one.
-func (w *World) recent(key nstance.GroupKey, look func(sized)) {
+// eachRecent calls look with every version of the last minutes: the current calls may have
+// been decided under an earlier one.
+func (w *World) eachRecent(key nstance.GroupKey, look func(groupVersion)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := w.wishes[key]
+	v := w.groups[key]
 	if v == nil {
 		return
 	}
-	for i, s := range v.past {
-		if i == len(v.past)-1 || time.Since(v.past[i+1].at) < 5*time.Minute {
+	for i, s := range v.versions {
+		if i == len(v.versions)-1 || time.Since(v.versions[i+1].at) < 5*time.Minute {
 			look(s)
 		}
 	}
 }
 
-// roomiest is the largest number of members that any of them permits.
-func (w *World) roomiest(key nstance.GroupKey) (most int) {
-	w.recent(key, func(s sized) { most = max(most, s.room) })
+// maxMembers is the largest permitted number of members.
+func (w *World) maxMembers(key nstance.GroupKey) (most int) {
+	w.eachRecent(key, func(s groupVersion) { most = max(most, s.room) })
 	return most
 }
 
-// largest and smallest are the sizes between which all of them lie.
+// largest and smallest are the bounds of the recent sizes.
 func (w *World) largest(key nstance.GroupKey) (most int) {
-	w.recent(key, func(s sized) { most = max(most, s.size) })
+	w.eachRecent(key, func(s groupVersion) { most = max(most, s.size) })
 	return most
 }
 
 func (w *World) smallest(key nstance.GroupKey) int {
 	least := math.MaxInt
-	w.recent(key, func(s sized) { least = min(least, s.size) })
+	w.eachRecent(key, func(s groupVersion) { least = min(least, s.size) })
 	return least
 }
 
-// surgeless reports whether any of them permits no surge.
-func (w *World) surgeless(key nstance.GroupKey) (yes bool) {
-	w.recent(key, func(s sized) { yes = yes || s.surge == 0 })
+// anyWithoutSurge reports whether a recent version permits no surge.
+func (w *World) anyWithoutSurge(key nstance.GroupKey) (yes bool) {
+	w.eachRecent(key, func(s groupVersion) { yes = yes || s.surge == 0 })
 	return yes
 }
 
-// undrained reports whether a deletion that was decided at an instant, by a
-// server's own clock, may have been decided while nothing was to be drained.
-func (w *World) undrained(key nstance.GroupKey, at time.Time) bool {
+// anyUndrained reports whether a deletion decided at a time, by a server's own clock, may
+// have been decided while drains were disabled.
+func (w *World) anyUndrained(key nstance.GroupKey, at time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := w.wishes[key]
+	v := w.groups[key]
 	if v == nil {
 		return false
 	}
-	for i, s := range v.past {
-		ended := i < len(v.past)-1 && at.Sub(v.past[i+1].at) > 5*time.Minute
+	for i, s := range v.versions {
+		ended := i < len(v.versions)-1 && at.Sub(v.versions[i+1].at) > 5*time.Minute
 		if s.drain <= 0 && !ended && !s.at.After(at.Add(maxStep)) {
 			return true
 		}
@@ -196,42 +196,42 @@ func (w *World) undrained(key nstance.GroupKey, at time.Time) bool {
 	return false
 }
 
-// group chooses one that is wanted, the first more often than others.
+// group returns a random desired group, the first more often than others.
 func (a act) group() nstance.GroupKey {
 	first, at := a.rng.IntN(5) < 3, a.rng.Float64()
-	if groups := a.standing(); !first {
+	if groups := a.desiredGroups(); !first {
 		return groups[int(at*float64(len(groups)))].Key
 	}
 	return web
 }
 
-// toggle makes a group for a tenant, or removes the one that it has.
+// toggle creates a temporary group for a tenant, or removes it.
 func (a act) toggle() {
 	key := nstance.GroupKey{Tenant: tenants[a.rng.IntN(len(tenants))], Group: "job"}
 	surge, size := a.rng.IntN(2), 1+a.rng.IntN(side)
 	a.mu.Lock()
-	v := a.wishes[key]
+	v := a.groups[key]
 	there := v != nil && !v.gone && !v.group.Removing
 	a.mu.Unlock()
 	if there {
-		a.want(key, func(g *nstance.Group) { g.Removing = true })
+		a.setGroup(key, func(g *nstance.Group) { g.Removing = true })
 		return
 	}
-	a.want(key, func(g *nstance.Group) {
+	a.setGroup(key, func(g *nstance.Group) {
 		*g = a.newGroup(key, surge)
 		g.Size, g.Definition.UserData = size, content(key, a.version())
 	})
 }
 
-// belongs checks that a machine is made for the tenant and the group of its
-// record, and from what is theirs.
-func (c *checker) belongs(spec nstance.MachineSpec, rec storage.Instance) {
+// checkTenant checks that a machine is created for the tenant and group of its record, with
+// their user data.
+func (c *checker) checkTenant(spec nstance.MachineSpec, rec storage.Instance) {
 	key := keyOf(rec)
 	switch {
 	case spec.Owner.Tenant != rec.Tenant || spec.Group != rec.Group:
 		c.violated("tenant", "machine %s of group %s is marked as %s/%s", spec.ID, key, spec.Owner.Tenant, spec.Group)
 	case !strings.HasPrefix(rendered(spec), content(key, "").Content):
-		c.violated("tenant", "machine %s of group %s is made from %q", spec.ID, key, spec.UserData)
+		c.violated("tenant", "machine %s of group %s is created from %q", spec.ID, key, spec.UserData)
 	}
 }
 
@@ -239,7 +239,7 @@ func keyOf(rec storage.Instance) nstance.GroupKey {
 	return nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}
 }
 
-// machines returns what a group has at the cloud.
+// machines returns a group's machines at the cloud.
 func (d *driver) machines(key nstance.GroupKey) (out []nstance.Machine) {
 	for _, m := range d.cloud.Machines() {
 		if m.Owner.Tenant == key.Tenant && m.Group == key.Group {
@@ -249,35 +249,35 @@ func (d *driver) machines(key nstance.GroupKey) (out []nstance.Machine) {
 	return out
 }
 
-// drillRemoval makes a group, removes it while an instance on demand is in it,
-// which stays, and makes it again.
+// drillRemoval creates a group, removes it while it has an instance on demand, which
+// stays, and creates it again.
 func (d *driver) drillRemoval() {
 	key := nstance.GroupKey{Tenant: webToo.Tenant, Group: "brief"}
-	begin := func() { d.want(key, func(g *nstance.Group) { *g = d.newGroup(key, 1) }) }
+	begin := func() { d.setGroup(key, func(g *nstance.Group) { *g = d.newGroup(key, 1) }) }
 	begin()
 	d.pass(2 * time.Minute)
-	id := d.place(key)
+	id := d.newOrder(key)
 	if err := d.request(id, 0); err != nil {
 		d.check.violated("order", "%s is refused: %v", id, err)
 	}
 	d.pass(2 * time.Minute)
-	d.check.settled()
-	d.want(key, func(g *nstance.Group) { g.Removing = true })
+	d.check.checkSettled()
+	d.setGroup(key, func(g *nstance.Group) { g.Removing = true })
 	d.pass(drainTimeout + 2*time.Minute)
 	if left := d.machines(key); len(left) != 1 || left[0].ID != id {
-		d.check.violated("group", "of group %s, which was removed, there is left %v, not only %s", key, ids(left), id)
+		d.check.violated("group", "removed group %s still has %v, not only %s", key, ids(left), id)
 	}
 	d.cancel(id)
 	d.pass(drainTimeout + 2*time.Minute)
 	if left := d.machines(key); len(left) > 0 {
-		d.check.violated("group", "of group %s, which was removed, there is left %v", key, ids(left))
+		d.check.violated("group", "removed group %s still has %v", key, ids(left))
 	}
 	begin()
 	d.pass(2 * time.Minute)
-	d.check.settled()
-	d.want(key, func(g *nstance.Group) { g.Removing = true })
+	d.check.checkSettled()
+	d.setGroup(key, func(g *nstance.Group) { g.Removing = true })
 	d.pass(drainTimeout + 2*time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }
 
 func ids(machines []nstance.Machine) (out []nstance.InstanceID) {
@@ -287,7 +287,7 @@ func ids(machines []nstance.Machine) (out []nstance.InstanceID) {
 	return out
 }
 
-// version returns a name that no definition has yet.
+// version returns a new name for a definition.
 func (d *driver) version() string {
 	d.chosen.Lock()
 	defer d.chosen.Unlock()

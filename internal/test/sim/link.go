@@ -10,16 +10,16 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// A link is what stands between one server process and everything outside it.
+// link lies between one server process and everything outside it.
 type link struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
-	dead   bool          // the process has crashed: nothing comes out or in any more
+	dead   bool          // the process has crashed: no call gets in or out
 	cut    bool          // no call gets through
-	frozen chan struct{} // closed when the process goes on; nil while it runs
-	lose   float64       // share of answers lost after the deed
+	frozen chan struct{} // closed when the process resumes; nil while it runs
+	lose   float64       // share of answers lost after the effect
 	refuse float64       // share of calls that are throttled
-	repeat float64       // share of lost answers to writes that the client library repeats by itself
+	repeat float64       // share of lost answers to writes that the client library repeats
 	slow   time.Duration // longest latency
 }
 
@@ -33,8 +33,8 @@ func (l *link) set(change func(*link)) {
 	change(l)
 }
 
-// freeze stops every call that is sent from now on, until thaw is called. What
-// was frozen before, or is dead, stays as it is.
+// freeze stops every call that is sent from now on, until thaw is called. A link that is
+// frozen or dead already is unchanged.
 func (l *link) freeze() (thaw func()) {
 	frozen := make(chan struct{})
 	l.set(func(l *link) {
@@ -52,14 +52,14 @@ func (l *link) freeze() (thaw func()) {
 	}
 }
 
-// broken reports whether nothing gets through at present.
+// broken reports whether no call gets through now.
 func (l *link) broken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dead || l.cut || l.frozen != nil
 }
 
-// verdict is what becomes of one call.
+// verdict is the outcome of one call.
 type verdict struct {
 	dead, cut, lost bool
 	throttled       bool
@@ -67,7 +67,7 @@ type verdict struct {
 	before, after   time.Duration
 }
 
-func (l *link) judge() verdict {
+func (l *link) decide() verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return verdict{
@@ -76,10 +76,10 @@ func (l *link) judge() verdict {
 	}
 }
 
-// carry carries one call through the link. The deed is done at most once, and
-// may be done although carry fails.
+// carry executes one call through the link. The effect happens at most once, also when
+// carry fails.
 func (l *link) carry(ctx context.Context, deed func()) error {
-	v := l.judge()
+	v := l.decide()
 	if !sleep.For(ctx, v.before) {
 		return lost(ctx, nstance.Unavailable)
 	}
@@ -91,7 +91,7 @@ func (l *link) carry(ctx context.Context, deed func()) error {
 		return nstance.Errorf(nstance.Throttled, "slow down")
 	}
 	deed()
-	if !sleep.For(ctx, v.after) || l.judge().dead {
+	if !sleep.For(ctx, v.after) || l.decide().dead {
 		return lost(ctx, nstance.Ambiguous)
 	}
 	if v.lost {
@@ -101,13 +101,12 @@ func (l *link) carry(ctx context.Context, deed func()) error {
 	return nil
 }
 
-// thawed waits until the process is not frozen, however long the caller would
-// have waited: a frozen process cannot give up. What it meant to do before, it
-// does then.
+// thawed waits until the process is not frozen, regardless of the caller's deadline: a
+// frozen process cannot give up. Its pending calls continue then.
 func (l *link) thawed(v verdict) verdict {
 	for v.frozen != nil {
 		<-v.frozen
-		v = l.judge()
+		v = l.decide()
 	}
 	return v
 }
@@ -119,8 +118,7 @@ func lost(ctx context.Context, code nstance.Code) error {
 	return nstance.Errorf(code, "no answer")
 }
 
-// repeats reports whether the client library sends a write again whose answer
-// was lost, and hands on what it hears then.
+// repeats reports whether the client library repeats a write whose answer was lost.
 func (l *link) repeats() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

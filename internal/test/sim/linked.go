@@ -26,7 +26,7 @@ func (s linkedStore) Get(ctx context.Context, key string) (obj storage.Object, e
 	if lerr := s.l.carry(ctx, func() { obj, err = s.Store.Get(ctx, key) }); lerr != nil {
 		return storage.Object{}, readLost(lerr)
 	}
-	s.p.note(sent)
+	s.p.recordDate(sent)
 	return obj, err
 }
 
@@ -42,17 +42,17 @@ func (s linkedStore) PutIfMatch(ctx context.Context, key string, data []byte, ol
 	})
 }
 
-// write carries a write, again if the client library repeats it: what landed
+// write executes a write, again if the client library repeats it: a write that landed
 // already is then refused.
 func (s linkedStore) write(ctx context.Context, key string, data []byte, old storage.Version, do func() (storage.Version, error)) (v storage.Version, err error) {
-	s.sends(key)
+	s.checkTermAtSend(key)
 	t, _ := s.p.last()
 	for {
 		sent := time.Now()
 		lerr := s.l.carry(ctx, func() { v, err = s.put(s.p, t, key, data, old, do) })
 		switch {
 		case lerr == nil:
-			s.p.note(sent)
+			s.p.recordDate(sent)
 			return v, err
 		case nstance.CodeOf(lerr) != nstance.Ambiguous || !s.l.repeats():
 			return "", lerr
@@ -60,20 +60,20 @@ func (s linkedStore) write(ctx context.Context, key string, data []byte, old sto
 	}
 }
 
-// sends checks the term of a server that writes. The lease itself has none.
-func (s linkedStore) sends(key string) {
+// checkTermAtSend checks the term of a server that writes. Writes of the lease need no term.
+func (s linkedStore) checkTermAtSend(key string) {
 	if !strings.Contains(key, "lease") {
-		s.w.check.sends(s.p, "a write of "+key)
+		s.w.check.checkTermAtSend(s.p, "a write of "+key)
 	}
 }
 
 func (s linkedStore) DeleteIfMatch(ctx context.Context, key string, v storage.Version) (err error) {
-	s.sends(key)
+	s.checkTermAtSend(key)
 	sent := time.Now()
 	if lerr := s.l.carry(ctx, func() { err = s.remove(context.WithoutCancel(ctx), key, v) }); lerr != nil {
 		return lerr
 	}
-	s.p.note(sent)
+	s.p.recordDate(sent)
 	return err
 }
 
@@ -104,7 +104,7 @@ func (s linkedStore) List(ctx context.Context, prefix, after string) iter.Seq2[s
 	}
 }
 
-// readLost is an error of a call that changes nothing: it is never ambiguous.
+// readLost is the error of a lost read: it is never ambiguous.
 func readLost(err error) error {
 	if errors.Is(err, nstance.Throttled) {
 		return err
@@ -121,13 +121,13 @@ type linkedProvider struct {
 }
 
 func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m nstance.Machine, err error) {
-	if p.c.sends(p.p, "a create") {
-		p.c.creating(spec)
+	if p.c.checkTermAtSend(p.p, "a create") {
+		p.c.checkCreate(spec)
 	}
 	lerr := p.l.carry(ctx, func() {
 		m, err = p.cloud.Create(context.WithoutCancel(ctx), spec)
-		p.c.answered(err)
-		p.c.tell("create %s for %s: %v", spec.ID, p.p.name, err)
+		p.c.recordCreateAnswer(err)
+		p.c.logTrace("create %s for %s: %v", spec.ID, p.p.name, err)
 	})
 	if lerr != nil {
 		return nstance.Machine{}, lerr
@@ -138,8 +138,8 @@ func (p linkedProvider) Create(ctx context.Context, spec nstance.MachineSpec) (m
 func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstance.Machine, err error) {
 	if lerr := p.l.carry(ctx, func() {
 		m, err = p.cloud.Get(ctx, id)
-		p.c.lost(cmp.Or(m.Cause, nstance.LossCauseOf(err)))
-		p.c.tell("get %s for %s: %s %v", id, p.p.name, m.Status, err)
+		p.c.recordLoss(cmp.Or(m.Cause, nstance.LossCauseOf(err)))
+		p.c.logTrace("get %s for %s: %s %v", id, p.p.name, m.Status, err)
 	}); lerr != nil {
 		return nstance.Machine{}, readLost(lerr)
 	}
@@ -147,11 +147,11 @@ func (p linkedProvider) Get(ctx context.Context, id nstance.InstanceID) (m nstan
 }
 
 func (p linkedProvider) Delete(ctx context.Context, m nstance.Machine) (err error) {
-	p.c.sends(p.p, "a delete")
+	p.c.checkTermAtSend(p.p, "a delete")
 	lerr := p.l.carry(ctx, func() {
-		p.c.deleting(m)
+		p.c.checkDelete(m)
 		err = p.cloud.Delete(context.WithoutCancel(ctx), m)
-		p.c.tell("delete %s for %s: %v", m.ID, p.p.name, err)
+		p.c.logTrace("delete %s for %s: %v", m.ID, p.p.name, err)
 	})
 	if lerr != nil {
 		return lerr
@@ -166,7 +166,7 @@ func (p linkedProvider) List(ctx context.Context, owner nstance.Owner) iter.Seq2
 			return
 		}
 		for m, err := range p.cloud.List(ctx, owner) {
-			p.c.lost(m.Cause)
+			p.c.recordLoss(m.Cause)
 			if !yield(m, err) {
 				return
 			}

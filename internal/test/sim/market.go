@@ -8,7 +8,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// The group webToo keeps a member on demand, and falls back to on-demand.
+// The group webToo keeps one member on demand and falls back to on-demand.
 const (
 	base        = 1
 	returnAfter = 2 * time.Minute
@@ -16,35 +16,34 @@ const (
 
 var spotPool = simcloud.Pool{Market: nstance.Spot}
 
-// noSpot lets all spot capacity sell out for a while.
-func (a act) noSpot() {
+// sellOutSpot makes all spot capacity sold out for a while.
+func (a act) sellOutSpot() {
 	long := a.seconds(30, 400)
 	a.cloud.SetCapacity(spotPool, 0)
 	a.sleep(long)
 	a.cloud.SetCapacity(spotPool, -1)
 }
 
-// takings are the causes for which a machine that never ran is taken without any
-// fault of what it was made from.
-var takings = []nstance.LossCause{nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota, nstance.LossHost}
+// harmlessLosses are the causes of the loss of a machine that never ran for which its
+// definition is not responsible.
+var harmlessLosses = []nstance.LossCause{nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota, nstance.LossHost}
 
-// failStarts accepts a few machines that never start.
+// failStarts makes the cloud accept a few machines that never start.
 func (a act) failStarts() {
-	cause := takings[a.rng.IntN(len(takings))]
+	cause := harmlessLosses[a.rng.IntN(len(harmlessLosses))]
 	a.cloud.FailStarts(simcloud.Pool{}, cause, 1+a.rng.IntN(a.cfg.Size))
 }
 
-// lost notes what the cloud says of a machine: for some causes there may be no
-// room for others like it.
-func (c *checker) lost(cause nstance.LossCause) {
+// recordLoss records the cause of a loss: some causes mean that capacity is missing.
+func (c *checker) recordLoss(cause nstance.LossCause) {
 	switch cause {
 	case nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota:
-		c.scarcer()
+		c.recordShortage()
 	}
 }
 
-// drillLosses takes a machine and those that are made in its place while they
-// boot. No definition is charged with that, and each is replaced at once.
+// drillLosses loses a machine and its replacements while they boot. They are not
+// failures of the definition, and each is replaced at once.
 func (d *driver) drillLosses(key nstance.GroupKey) {
 	d.cloud.FailStarts(simcloud.Pool{}, nstance.LossHost, 2)
 	_ = d.cloud.Kill(d.machines(key)[0].ID)
@@ -52,27 +51,27 @@ func (d *driver) drillLosses(key nstance.GroupKey) {
 		d.pass(10 * time.Second)
 		if r, _ := d.leader(); r != nil {
 			if g, err := r.Group(key); err != nil || g.Failures > 0 {
-				d.check.violated("loss", "group %s is charged with %d failures for machines that were taken: %v", key, g.Failures, err)
+				d.check.violated("loss", "group %s has %d failures for reclaimed machines: %v", key, g.Failures, err)
 			}
 		}
 	}
 	d.cloud.FailStarts(simcloud.Pool{}, "", 0)
-	d.check.settled()
+	d.check.checkSettled()
 }
 
-// baseLeft checks a write by which a ready member leaves for voluntary work: other
-// on-demand machines make up the base.
-func (c *checker) baseLeft(now storage.Instance) {
+// checkBase checks a write by which a ready member leaves voluntarily: other on-demand
+// machines must make up the base.
+func (c *checker) checkBase(now storage.Instance) {
 	key := keyOf(now)
 	if key != webToo || now.Shape.Market != nstance.OnDemand {
 		return
 	}
 	floor, others := min(base, c.w.smallest(key)), 0
-	if c.w.surgeless(key) {
+	if c.w.anyWithoutSurge(key) {
 		floor--
 	}
 	for _, r := range c.w.store.members(key) {
-		if r.ID != now.ID && r.Shape.Market == nstance.OnDemand && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.returns(*r)) {
+		if r.ID != now.ID && r.Shape.Market == nstance.OnDemand && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.causesWithdrawn(*r)) {
 			others++
 		}
 	}
@@ -81,8 +80,8 @@ func (c *checker) baseLeft(now storage.Instance) {
 	}
 }
 
-// divided checks that a group has so many on-demand machines and so many others.
-func (d *driver) divided(key nstance.GroupKey, onDemand, spot int, when string) {
+// requireMarkets checks the numbers of a group's on-demand machines and others.
+func (d *driver) requireMarkets(key nstance.GroupKey, onDemand, spot int, when string) {
 	for _, m := range d.machines(key) {
 		if m.Market == nstance.OnDemand {
 			onDemand--
@@ -91,13 +90,13 @@ func (d *driver) divided(key nstance.GroupKey, onDemand, spot int, when string) 
 		}
 	}
 	if onDemand != 0 || spot != 0 {
-		d.check.violated("market", "%s, group %s has %d on-demand machines too few, and %d others", when, key, onDemand, spot)
+		d.check.violated("market", "%s, group %s lacks %d on-demand machines, and has %d others", when, key, onDemand, spot)
 	}
 }
 
-// returned lets time pass until a group has gone back to spot. After failures
-// that may take hours. Without surge there is no way back.
-func (d *driver) returned(key nstance.GroupKey) {
+// awaitSpot advances the clock until a group has returned to spot. After failures that
+// may take hours; without surge it cannot.
+func (d *driver) awaitSpot(key nstance.GroupKey) {
 	for range 24 * 12 {
 		if r, _ := d.leader(); r != nil {
 			g, err := r.Group(key)
@@ -107,26 +106,26 @@ func (d *driver) returned(key nstance.GroupKey) {
 		}
 		d.pass(5 * time.Minute)
 	}
-	d.check.violated("market", "group %s has not gone back to spot in a day", key)
+	d.check.violated("market", "group %s has not returned to spot in a day", key)
 }
 
-// drillMarkets loses all spot machines of a group while there is no spot capacity:
-// it falls back to on-demand, and goes back one at a time when it can.
+// drillMarkets loses all spot machines of a group while spot is sold out: it falls back
+// to on-demand, and returns one at a time when spot has capacity.
 func (d *driver) drillMarkets(key nstance.GroupKey) {
-	size := d.wanted(key).Size
-	d.want(key, func(g *nstance.Group) { g.Rollout.MaxSurge.N = 1 })
-	d.returned(key)
-	d.divided(key, base, size-base, "at first")
+	size := d.currentGroup(key).Size
+	d.setGroup(key, func(g *nstance.Group) { g.Rollout.MaxSurge.N = 1 })
+	d.awaitSpot(key)
+	d.requireMarkets(key, base, size-base, "initially")
 	d.cloud.SetCapacity(spotPool, 0)
 	for _, m := range d.machines(key) {
 		if m.Market == nstance.Spot {
-			_ = d.cloud.Kill(m.ID) // it may be on its way out already
+			_ = d.cloud.Kill(m.ID) // it may be stopping already
 		}
 	}
 	d.pass(6 * time.Minute)
-	d.divided(key, size, 0, "without spot capacity")
+	d.requireMarkets(key, size, 0, "without spot capacity")
 	d.cloud.SetCapacity(spotPool, -1)
-	d.returned(key)
-	d.divided(key, base, size-base, "when there is spot capacity again")
-	d.check.settled()
+	d.awaitSpot(key)
+	d.requireMarkets(key, base, size-base, "with spot capacity again")
+	d.check.checkSettled()
 }

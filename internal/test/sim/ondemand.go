@@ -10,16 +10,15 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// An order is an instance on demand that somebody asked for, by an ID of their
-// own.
+// order is a requested instance on demand, with the caller's ID.
 type order struct {
 	key      nstance.GroupKey
-	accepted bool // they were told that it is made
-	unwanted bool // they have asked for its end
+	accepted bool // the request was answered with success
+	unwanted bool // its deletion was requested
 }
 
-// place chooses the ID of an order.
-func (w *World) place(key nstance.GroupKey) nstance.InstanceID {
+// newOrder returns the ID of a new order.
+func (w *World) newOrder(key nstance.GroupKey) nstance.InstanceID {
 	id, err := nstance.NewInstanceID("web", time.Now())
 	if err != nil {
 		panic(err) // a mistake in this package
@@ -40,55 +39,55 @@ func (w *World) orderOf(id nstance.InstanceID) (order, bool) {
 	return *o, true
 }
 
-func (w *World) noteOrder(id nstance.InstanceID, note func(*order)) {
+func (w *World) updateOrder(id nstance.InstanceID, note func(*order)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	note(w.orders[id])
 }
 
-// request asks for an order until there is an answer that says yes or no for
-// good. A variant is another request by the same ID.
+// request repeats an order until there is a definite answer. A variant is another
+// request with the same ID.
 func (d *driver) request(id nstance.InstanceID, variant int) error {
 	o, _ := d.orderOf(id)
-	def := d.wanted(o.key).Definition
+	def := d.currentGroup(o.key).Definition
 	def.UserData = content(o.key, "order "+string(id))
 	return d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		_, err := r.CreateInstance(ctx, reconcile.OnDemandRequest{
 			ID: id, Group: o.key, Definition: def, Digest: fmt.Sprint("request ", variant),
 		})
 		if err == nil && variant == 0 {
-			d.noteOrder(id, func(o *order) { o.accepted = true })
-			d.check.accepted(id)
+			d.updateOrder(id, func(o *order) { o.accepted = true })
+			d.check.checkAccepted(id)
 		}
 		return err
 	})
 }
 
-// cancel asks for the end of an order until it has begun.
+// cancel requests the deletion of an order until it starts.
 func (d *driver) cancel(id nstance.InstanceID) {
-	d.noteOrder(id, func(o *order) { o.unwanted = true })
+	d.updateOrder(id, func(o *order) { o.unwanted = true })
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		err := r.Delete(ctx, id, "nobody needs it any more", false)
+		err := r.Delete(ctx, id, "no longer needed", false)
 		if nstance.CodeOf(err) == nstance.Conflict {
-			err = nstance.Errorf(nstance.Unavailable, "frozen: asked again later: %w", err)
+			err = nstance.Errorf(nstance.Unavailable, "frozen: repeated later: %w", err)
 		}
-		return err // NotFound: it is gone already
+		return err // NotFound: it is gone
 	})
 }
 
-// orderOne makes an instance on demand. The caller may not have heard the
-// answer and ask again, another may use the same ID; in the end somebody deletes
-// it, or its age does.
+// orderOne creates an instance on demand. The caller may miss the answer and repeat the
+// request, and another may use the same ID; in the end it is deleted on request, or for
+// its age.
 func (a act) orderOne() {
-	id := a.place(a.group())
+	id := a.newOrder(a.group())
 	again, another, needed, forgotten := a.rng.IntN(3), a.rng.IntN(4) == 0, a.seconds(0, 240), a.rng.IntN(3) == 0
 	if a.request(id, 0) != nil {
-		a.cancel(id) // an attempt of which nothing was heard may have landed
+		a.cancel(id) // an attempt without answer may have landed
 		return
 	}
 	for range again {
 		a.sleep(a.seconds(0, 20))
-		_ = a.request(id, 0) // it may be gone by now
+		_ = a.request(id, 0) // it may be gone
 	}
 	if another && a.request(id, 1) == nil {
 		a.check.violated("order", "%s was given to two requests", id)
@@ -99,26 +98,26 @@ func (a act) orderOne() {
 	}
 }
 
-// accepted checks that what a caller was told is durable.
-func (c *checker) accepted(id nstance.InstanceID) {
+// checkAccepted checks that an accepted order is durable.
+func (c *checker) checkAccepted(id nstance.InstanceID) {
 	if !c.w.store.wasThere(id) {
-		c.violated("order", "%s was accepted, and storage does not say so", id)
+		c.violated("order", "%s was accepted before it was durable", id)
 	}
 }
 
-// ordered checks that an instance on demand is one that somebody asked for, and
-// goes only for what may end it.
-func (c *checker) ordered(old *storage.Instance, now storage.Instance) {
+// checkOnDemand checks that an instance on demand was requested, and leaves only for permitted
+// causes.
+func (c *checker) checkOnDemand(old *storage.Instance, now storage.Instance) {
 	if !now.OnDemand {
 		return
 	}
 	o, known := c.w.orderOf(now.ID)
 	switch {
 	case !known:
-		c.violated("order", "%s is made, and nobody asked for it", now.ID)
+		c.violated("order", "%s was created without a request", now.ID)
 		return
 	case o.key != keyOf(now):
-		c.violated("tenant", "%s is made in group %s, and was asked for in %s", now.ID, keyOf(now), o.key)
+		c.violated("tenant", "%s was created in group %s, requested in %s", now.ID, keyOf(now), o.key)
 	}
 	if old != nil && leaving(*old) != "" {
 		return
@@ -128,17 +127,16 @@ func (c *checker) ordered(old *storage.Instance, now storage.Instance) {
 		c.violated("order", "%s, on demand, leaves for %s", now.ID, why)
 	case nstance.CauseRequest:
 		if !o.unwanted && now.Preserve == nil {
-			c.violated("order", "%s, on demand, leaves by request, and nobody asked for that", now.ID)
+			c.violated("order", "%s, on demand, leaves by request, without a request", now.ID)
 		}
 	}
 }
 
-// drillOrder asks for an instance again and again, also while the leader
-// changes, and makes one: beside the group's size, and gone when its time is
-// over. Another is gone when somebody says so.
+// drillOrder repeats a request for an instance, also while the leader changes, and gets
+// one: beside the group's size, and deleted for its age. Another is deleted on request.
 func (d *driver) drillOrder() {
-	d.want(webToo, func(g *nstance.Group) { g.Expiry.OnDemandAge = 8 * time.Minute })
-	one, two := d.place(webToo), d.place(web)
+	d.setGroup(webToo, func(g *nstance.Group) { g.Expiry.OnDemandAge = 8 * time.Minute })
+	one, two := d.newOrder(webToo), d.newOrder(web)
 	for range 2 {
 		for _, id := range []nstance.InstanceID{one, one, two} {
 			if err := d.request(id, 0); err != nil {
@@ -153,19 +151,19 @@ func (d *driver) drillOrder() {
 	}
 	d.acts.Wait()
 	d.pass(3 * time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 	for _, id := range []nstance.InstanceID{one, two} {
 		if _, err := d.cloud.Truth(id); err != nil {
-			d.check.violated("order", "%s was asked for and is not there", id)
+			d.check.violated("order", "%s was requested and does not exist", id)
 		}
 	}
 	d.cancel(two)
 	d.pass(drainTimeout + 8*time.Minute)
 	for _, id := range []nstance.InstanceID{one, two} {
 		if _, err := d.cloud.Truth(id); err == nil {
-			d.check.violated("order", "%s is over and still there", id)
+			d.check.violated("order", "%s has expired and still exists", id)
 		}
 	}
-	d.want(webToo, func(g *nstance.Group) { g.Expiry.OnDemandAge = orderAge })
-	d.check.settled()
+	d.setGroup(webToo, func(g *nstance.Group) { g.Expiry.OnDemandAge = orderAge })
+	d.check.checkSettled()
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// preserved says from when until when a machine is kept for inspection.
+// preserved is the time of a preservation.
 type preserved struct{ since, until time.Time }
 
-// preserveOne keeps a machine for inspection.
+// preserveOne preserves a machine.
 func (a act) preserveOne() {
 	long := a.seconds(60, 400)
 	for _, id := range a.victims(1) {
-		if !a.check.keeps(id) {
+		if !a.check.isPreserved(id) {
 			a.preserve(id, long)
 		}
 	}
@@ -26,32 +26,32 @@ func (d *driver) preserve(id nstance.InstanceID, long time.Duration) {
 	clock := &wall{}
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		clock = d.clockOf(r)
-		return r.Preserve(ctx, id, clock.now().Add(long), asker)
+		return r.Preserve(ctx, id, clock.now().Add(long), requester)
 	})
 	if ahead, known := clock.dated(); err == nil && known && ahead.Abs() <= maxStep { // else its end is wrong
-		d.check.preserves(id, time.Now().Add(long))
+		d.check.recordPreserve(id, time.Now().Add(long))
 	}
 }
 
-// preserves notes that somebody was told that a machine is kept.
-func (c *checker) preserves(id nstance.InstanceID, until time.Time) {
+// recordPreserve records an acknowledged preservation.
+func (c *checker) recordPreserve(id nstance.InstanceID, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept[id] = preserved{time.Now(), until}
+	c.preservations[id] = preserved{time.Now(), until}
 }
 
-func (c *checker) keeps(id nstance.InstanceID) bool {
+func (c *checker) isPreserved(id nstance.InstanceID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.kept[id]
+	_, ok := c.preservations[id]
 	return ok
 }
 
-// untouched checks that a machine that runs and is preserved neither begins to
-// leave nor is deleted.
-func (c *checker) untouched(old *storage.Instance, now storage.Instance) {
+// checkPreserved checks that a running, preserved machine neither starts to leave nor is
+// deleted.
+func (c *checker) checkPreserved(old *storage.Instance, now storage.Instance) {
 	c.mu.Lock()
-	k, ok := c.kept[now.ID]
+	k, ok := c.preservations[now.ID]
 	c.mu.Unlock()
 	if !ok || old == nil {
 		return
@@ -59,15 +59,15 @@ func (c *checker) untouched(old *storage.Instance, now storage.Instance) {
 	begins := leaving(*old) == "" && leaving(now) != "" && c.dateOf(now.ID).left.After(k.since.Add(maxStep+time.Second))
 	deleted := old.Deleting == nil && now.Deleting != nil
 	if m, err := c.w.cloud.Truth(now.ID); err != nil || m.Status != nstance.StatusRunning {
-		return // the cloud took it
+		return // reclaimed
 	}
 	if (begins || deleted) && time.Now().Before(k.until.Add(-2*maxStep)) {
-		c.violated("preserve", "%s leaves for %s, %v before it may", now.ID, leaving(now), time.Until(k.until))
+		c.violated("preserve", "%s leaves for %s, %v before the end of its preservation", now.ID, leaving(now), time.Until(k.until))
 	}
 }
 
-// drillPreserve keeps a machine whose agent has died, through a change of
-// leader: another takes its place at once, and it goes when its time is over.
+// drillPreserve preserves a machine whose agent has died, across a change of leader: it
+// is replaced at once, and deleted after its end.
 func (d *driver) drillPreserve(key nstance.GroupKey) {
 	id := d.machines(key)[0].ID
 	d.put(d.mute, id)
@@ -75,16 +75,16 @@ func (d *driver) drillPreserve(key nstance.GroupKey) {
 	d.acts.Go(func() { d.act(13).crashLeader() })
 	d.pass(3 * time.Minute)
 	d.acts.Wait()
-	if n := d.others(key, id); n != d.wanted(key).Size {
-		d.check.violated("preserve", "beside %s, which is preserved, there are %d machines, of %d wanted", id, n, d.wanted(key).Size)
+	if n := d.countOthers(key, id); n != d.currentGroup(key).Size {
+		d.check.violated("preserve", "beside preserved %s there are %d machines, size is %d", id, n, d.currentGroup(key).Size)
 	}
 	d.pass(4 * time.Minute)
 	if _, err := d.cloud.Truth(id); err != nil {
-		d.check.violated("preserve", "%s was to be kept for another minute", id)
+		d.check.violated("preserve", "%s was deleted a minute before its end", id)
 	}
 	d.pass(drainTimeout + 3*time.Minute)
 	if _, err := d.cloud.Truth(id); err == nil {
-		d.check.violated("preserve", "%s is still there, minutes after its time", id)
+		d.check.violated("preserve", "%s still exists minutes after its end", id)
 	}
-	d.check.settled()
+	d.check.checkSettled()
 }

@@ -13,15 +13,15 @@ import (
 
 func (a act) redefine() {
 	key := a.group()
-	a.want(key, func(g *nstance.Group) { g.Definition.UserData = content(key, a.version()) })
+	a.setGroup(key, func(g *nstance.Group) { g.Definition.UserData = content(key, a.version()) })
 }
 
 func (a act) badImage() {
 	key := a.group()
-	a.want(key, func(g *nstance.Group) { g.Definition.UserData = content(key, badImage) })
+	a.setGroup(key, func(g *nstance.Group) { g.Definition.UserData = content(key, badImage) })
 }
 
-// pause stops a rollout for a while.
+// pause pauses a rollout for a while.
 func (a act) pause() {
 	key := a.group()
 	_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Pause(ctx, key, "drill") })
@@ -29,31 +29,33 @@ func (a act) pause() {
 	a.resume(key)
 }
 
-// resume ends a pause, and whatever halted the rollout.
+// resume ends a pause or a halt.
 func (d *driver) resume(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		d.check.resuming(key)
-		return r.Resume(ctx, key, asker)
+		d.check.recordResume(key)
+		return r.Resume(ctx, key, requester)
 	})
 }
 
-// rollback goes back to the last good definition, if there is another, and
-// perhaps forward again. A definition that is configured ends it too.
+// rollback rolls back to the last good definition, if there is another, and perhaps
+// forward again. A new definition ends it too.
 func (a act) rollback() {
 	key := a.group()
-	a.goBack(key)
+	a.rollBack(key)
 	a.sleep(a.seconds(10, 300))
 	if a.rng.IntN(2) == 0 {
-		a.check.forward(key)
-		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.UndoRollback(ctx, key, asker) })
+		a.check.recordRollbackEnd(key)
+		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.UndoRollback(ctx, key, requester) })
 	}
 }
 
-func (d *driver) goBack(key nstance.GroupKey) {
-	hash := hashOf(d.made(key))
-	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Rollback(ctx, key, asker, false) })
-	if err == nil && hash == hashOf(d.made(key)) {
-		d.check.back(key, hash)
+func (d *driver) rollBack(key nstance.GroupKey) {
+	hash := hashOf(d.effectiveDefinition(key))
+	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+		return r.Rollback(ctx, key, requester, false)
+	})
+	if err == nil && hash == hashOf(d.effectiveDefinition(key)) {
+		d.check.recordRollback(key, hash)
 	}
 }
 
@@ -65,20 +67,20 @@ func hashOf(def nstance.Definition) string {
 	return string(hash)
 }
 
-// An aversion is a definition that no member is to be made from.
-type aversion struct {
+// bannedDefinition is a definition that no new member may have.
+type bannedDefinition struct {
 	since time.Time
 	hash  string
 }
 
-// meets reports whether a new intent was decided on in spite of it, by a clock
-// that may be wrong by a little.
-func (v aversion) meets(rec storage.Instance, created time.Time) bool {
+// violatedBy reports whether a new intent was decided after the ban, by a clock with a small
+// error.
+func (v bannedDefinition) violatedBy(rec storage.Instance, created time.Time) bool {
 	return v.hash != "" && rec.InfraHash == v.hash && created.After(v.since.Add(maxStep+time.Second))
 }
 
-// judged notes what rollouts are halted for as it became durable.
-func (c *checker) judged(data []byte) {
+// recordHalts records the halted definitions as they become durable.
+func (c *checker) recordHalts(data []byte) {
 	var state struct {
 		Groups map[string]struct {
 			HaltedHash   string `json:"halted_hash"`
@@ -93,74 +95,74 @@ func (c *checker) judged(data []byte) {
 	defer c.mu.Unlock()
 	for key, g := range state.Groups {
 		if g.LastGoodHash == "" || g.LastGoodHash == g.HaltedHash {
-			g.HaltedHash = "" // there is nothing else to make members from
+			g.HaltedHash = "" // no other definition to create members from
 		}
 		if c.halts[key].hash != g.HaltedHash {
-			c.halts[key] = aversion{since: time.Now(), hash: g.HaltedHash}
+			c.halts[key] = bannedDefinition{since: time.Now(), hash: g.HaltedHash}
 		}
 	}
 }
 
-// resuming notes that somebody asks for the end of a halt: it is in force with
-// the leader at once, and durable a little later.
-func (c *checker) resuming(key nstance.GroupKey) {
+// recordResume records a request to end a halt: the leader applies it at once, and it is
+// durable a little later.
+func (c *checker) recordResume(key nstance.GroupKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.halts, key.String())
 }
 
-// back notes that somebody was told of a rollback from a definition.
-func (c *checker) back(key nstance.GroupKey, hash string) {
+// recordRollback records an acknowledged rollback from a definition.
+func (c *checker) recordRollback(key nstance.GroupKey, hash string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.backs[key] = aversion{since: time.Now(), hash: hash}
+	c.rolledBack[key] = bannedDefinition{since: time.Now(), hash: hash}
 }
 
-// forward notes that somebody asks for the end of a rollback.
-func (c *checker) forward(key nstance.GroupKey) {
+// recordRollbackEnd records a request to end a rollback.
+func (c *checker) recordRollbackEnd(key nstance.GroupKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.backs, key)
+	delete(c.rolledBack, key)
 }
 
-// wanted notes what is configured of a group: another definition ends a rollback.
-func (c *checker) wanted(key nstance.GroupKey, def nstance.Definition) {
+// recordDefinition records the configured definition of a group: another one ends a rollback.
+func (c *checker) recordDefinition(key nstance.GroupKey, def nstance.Definition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v, ok := c.backs[key]; ok && v.hash != hashOf(def) {
-		delete(c.backs, key)
+	if v, ok := c.rolledBack[key]; ok && v.hash != hashOf(def) {
+		delete(c.rolledBack, key)
 	}
 }
 
-// chosen checks a new intent: while a rollout is halted, nothing is made from
-// what it was halted for, nor while it is rolled back from what it was then.
-func (c *checker) chosen(rec storage.Instance) {
+// checkIntent checks a new intent: it must not use the definition of a halted rollout, nor
+// the one that was rolled back.
+func (c *checker) checkIntent(rec storage.Instance) {
 	if rec.OnDemand {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.halts[keyOf(rec).String()].meets(rec, c.dates[rec.ID].created) {
-		c.note("P6", "%s is made from the definition whose rollout is halted", rec.ID)
+	if c.halts[keyOf(rec).String()].violatedBy(rec, c.dates[rec.ID].created) {
+		c.violatedLocked("P6", "%s is created from the definition whose rollout is halted", rec.ID)
 	}
-	if c.backs[keyOf(rec)].meets(rec, c.dates[rec.ID].created) {
-		c.note("P6", "%s is made from the definition that was rolled back", rec.ID)
+	if c.rolledBack[keyOf(rec)].violatedBy(rec, c.dates[rec.ID].created) {
+		c.violatedLocked("P6", "%s is created from the definition that was rolled back", rec.ID)
 	}
 }
 
-// drillRollback goes back before a rollout has got anywhere, through a change of
-// leader, and makes it what is configured.
+// drillRollback rolls back at the start of a rollout, across a change of leader, and
+// then rolls out the configured definition.
 func (d *driver) drillRollback(key nstance.GroupKey) {
-	was := d.wanted(key).Definition
+	was := d.currentGroup(key).Definition
 	d.freeze(key)
-	d.want(key, func(g *nstance.Group) { g.Definition.UserData = content(key, d.version()) })
-	d.goBack(key)
+	d.setGroup(key, func(g *nstance.Group) { g.Definition.UserData = content(key, d.version()) })
+	d.rollBack(key)
 	d.thaw(key)
 	d.acts.Go(func() { d.act(14).crashLeader() })
-	_ = d.cloud.Kill(d.machines(key)[0].ID) // its replacement is a new one
+	_ = d.cloud.Kill(d.machines(key)[0].ID) // its replacement is new
 	d.pass(4 * time.Minute)
 	d.acts.Wait()
-	d.want(key, func(g *nstance.Group) { g.Definition = was })
+	d.setGroup(key, func(g *nstance.Group) { g.Definition = was })
 	d.pass(2 * time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

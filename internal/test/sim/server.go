@@ -17,26 +17,26 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// A process is one life of one server, from its start to its crash.
+// process is one run of one server, from its start to its crash.
 type process struct {
 	w      *World
 	name   string
 	link   *link
 	clock  lease.Clock
 	wall   *wall
-	read   atomic.Pointer[storage.Reading] // what storage's clock said last
+	read   atomic.Pointer[storage.Reading] // latest date of storage
 	cancel context.CancelFunc
 	done   chan struct{}
 
 	mu      sync.Mutex
 	elector *lease.Lease
 	term    *lease.Term // the latest
-	ended   time.Time   // when it ended; zero: it lasts
+	ended   time.Time   // its end; zero: it lasts
 	leads   *reconcile.Reconciler
 	drains  *drain.Coordinator
 }
 
-// start begins a life.
+// start starts a process.
 func (w *World) start(name string) *process {
 	w.mu.Lock()
 	w.lives++
@@ -51,8 +51,8 @@ func (w *World) start(name string) *process {
 	return p
 }
 
-// crash ends a life: what it has not done yet, it never does. Done is closed
-// when nothing of it is left.
+// crash ends a process: its pending calls never happen. Done is closed when all its
+// goroutines have ended.
 func (p *process) crash() {
 	p.link.set(func(l *link) {
 		l.dead = true
@@ -64,7 +64,7 @@ func (p *process) crash() {
 	p.cancel()
 }
 
-// retire ends a life in an orderly way: it gives back the lease if it has it.
+// retire stops a process in an orderly way: it releases the lease.
 func (p *process) retire() { p.cancel() }
 
 func (p *process) isOver() bool {
@@ -94,17 +94,17 @@ func (p *process) run(ctx context.Context) {
 		p.mu.Lock()
 		p.term, p.ended = term, time.Time{}
 		p.mu.Unlock()
-		p.w.check.begins(p, term)
+		p.w.check.recordTerm(p, term)
 		p.lead(ctx, term, store)
 		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		_ = elector.Resign(release) // a dead process cannot; others wait for its lease to run out
+		_ = elector.Resign(release) // a dead process cannot; others wait until the lease expires
 		cancel()
 	}
 }
 
 func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Store) {
 	if !p.w.dated {
-		p.wall.step(0) // without storage's dates nobody would see that it has been wrong from the beginning
+		p.wall.step(0) // without storage's dates an initial error of the clock cannot be detected
 	}
 	work, stop := context.WithCancel(term.Context())
 	defer stop()
@@ -112,7 +112,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	var r *reconcile.Reconciler
 	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
-		Owner: owner, Groups: p.w.desired(false).Groups, Balancers: balancers, Changed: p.w.forgets(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
+		Owner: owner, Groups: p.w.desired(false).Groups, Balancers: balancers, Changed: p.w.dropRemoved(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
 		Bootstrap: bootstrap{p}, Provider: &provider.Options{Timeout: 10 * time.Second}, Now: p.wall.now, Elapsed: p.clock.Now,
 	})
@@ -122,11 +122,11 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	p.mu.Lock()
 	p.leads, p.drains = r, drains
 	p.mu.Unlock()
-	r.Observe(p.w.desired(false)) // they may have changed since
+	r.Observe(p.w.desired(false)) // changed since
 	var reads sync.WaitGroup
-	reads.Go(func() { // which definitions are in effect
+	reads.Go(func() { // definitions in effect
 		sleep.For(work, time.Duration(p.w.reading.Load()))
-		p.told(p.w.desired(true))
+		p.setDesired(p.w.desired(true))
 	})
 	_ = r.Run(work) // nil, always
 	reads.Wait()
@@ -135,7 +135,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	p.mu.Unlock()
 }
 
-// leading returns the reconciler of a process that leads and can be reached.
+// leading returns the reconciler of a reachable leader.
 func (p *process) leading() (*reconcile.Reconciler, *drain.Coordinator) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,9 +148,9 @@ func (p *process) leading() (*reconcile.Reconciler, *drain.Coordinator) {
 	return p.leads, p.drains
 }
 
-// clockOf is the wall clock of the server that a leader runs on.
+// clockOf is the wall clock of a leader's server.
 func (w *World) clockOf(r *reconcile.Reconciler) *wall {
-	for _, p := range w.everybody() {
+	for _, p := range w.allProcesses() {
 		p.mu.Lock()
 		leads := p.leads
 		p.mu.Unlock()
@@ -158,12 +158,12 @@ func (w *World) clockOf(r *reconcile.Reconciler) *wall {
 			return p.wall
 		}
 	}
-	return &wall{} // nobody's any more: whatever is asked of it fails
+	return &wall{} // an old leader: all its calls fail
 }
 
-// told gives what is wanted to a process that leads, whether or not it can be
-// reached otherwise: people keep telling.
-func (p *process) told(d nstance.Desired) {
+// setDesired sends the desired groups to a leading process, also when it is not reachable for
+// agents.
+func (p *process) setDesired(d nstance.Desired) {
 	p.mu.Lock()
 	r := p.leads
 	p.mu.Unlock()
@@ -172,11 +172,11 @@ func (p *process) told(d nstance.Desired) {
 	}
 }
 
-// listen is the stream by which a standby hears of the holder's renewals. It
-// breaks when either of them is cut off, frozen or dead.
+// listen is the stream of the holder's renewals to a standby. It breaks when either of
+// them is partitioned, frozen or dead.
 func (p *process) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Announcement, error] {
 	return func(yield func(lease.Announcement, error) bool) {
-		for _, q := range p.w.everybody() {
+		for _, q := range p.w.allProcesses() {
 			if q.name != h.Peer {
 				continue
 			}

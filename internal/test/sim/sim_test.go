@@ -12,8 +12,8 @@ import (
 	"github.com/nstance-go/nstance/internal/test/sim"
 )
 
-// TestSeeds plays a few seeds and expects every invariant to hold; make sim
-// plays many. Play a failing one alone with make sim FROM=N SEEDS=1.
+// TestSeeds runs a few seeds and expects every invariant to hold; make sim runs many.
+// Run a failing one alone with make sim FROM=N SEEDS=1.
 func TestSeeds(t *testing.T) {
 	for seed := uint64(1); seed <= 3; seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -22,13 +22,12 @@ func TestSeeds(t *testing.T) {
 				t.Log(strings.Join(res.Journal, "\n"))
 			}
 			require.Empty(t, res.Violations, "seed %d", seed)
-			require.Greater(t, res.Events, 50, "something happened")
+			require.Greater(t, res.Events, 50, "the run has events")
 		})
 	}
 }
 
-// TestReplay promises that a seed decides every fault and its time, whatever
-// the world makes of it.
+// TestReplay: a seed decides every fault and its time, in any state of the world.
 func TestReplay(t *testing.T) {
 	short := sim.Config{Seed: 7, Faults: 15 * time.Minute, Settle: time.Minute}
 	first, second := play(t, short), play(t, short)

@@ -9,18 +9,18 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// margin is what lies at least between the end of a term that ran out and the
-// next one: a sixth of the ttl, less what two wrong clocks can take of it.
+// margin is the least time between the end of an expired term and the next one: a sixth
+// of the ttl, less the error of two wrong clocks.
 const margin = 500 * time.Millisecond
 
-// begins notes a term, and checks that no other is valid, or was a moment ago.
-func (c *checker) begins(p *process, t *lease.Term) {
+// recordTerm records a term, and checks that no other one is valid or was a moment ago.
+func (c *checker) recordTerm(p *process, t *lease.Term) {
 	context.AfterFunc(t.Context(), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.ended = time.Now()
 	})
-	for _, other := range c.w.everybody() {
+	for _, other := range c.w.allProcesses() {
 		if other == p {
 			continue
 		}
@@ -44,10 +44,10 @@ func (p *process) last() (*lease.Term, time.Time) {
 	return p.term, p.ended
 }
 
-// oneLeader checks that at most one server holds a valid term.
-func (c *checker) oneLeader() {
+// checkOneLeader checks that at most one server holds a valid term.
+func (c *checker) checkOneLeader() {
 	n := 0
-	for _, p := range c.w.everybody() {
+	for _, p := range c.w.allProcesses() {
 		if t, _ := p.last(); t != nil && t.Err() == nil {
 			n++
 		}
@@ -57,9 +57,9 @@ func (c *checker) oneLeader() {
 	}
 }
 
-// sends checks, at the moment in which a server sends something that changes
-// the world, that its term is not over. What it sent before may arrive later.
-func (c *checker) sends(p *process, what string) (valid bool) {
+// checkTermAtSend checks that the term of a server that sends a mutation is not over. Calls sent
+// before may arrive later.
+func (c *checker) checkTermAtSend(p *process, what string) (valid bool) {
 	t, ended := p.last()
 	if t == nil || t.Err() == nil {
 		return t != nil
@@ -70,9 +70,9 @@ func (c *checker) sends(p *process, what string) (valid bool) {
 	return false
 }
 
-// always looks at the terms ten times a second until ctx ends.
-func (c *checker) always(ctx context.Context) {
+// watchTerms checks the terms ten times a second until ctx ends.
+func (c *checker) watchTerms(ctx context.Context) {
 	for sleep.For(ctx, 100*time.Millisecond) {
-		c.oneLeader()
+		c.checkOneLeader()
 	}
 }

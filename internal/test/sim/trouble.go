@@ -8,11 +8,11 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// retireOne ends a server in an orderly way: it gives back the lease.
-func (a act) retireOne() { a.succeed(a.rng.IntN(a.cfg.Servers), (*process).retire) }
+// retireOne stops a server in an orderly way: it releases the lease.
+func (a act) retireOne() { a.replaceServer(a.rng.IntN(a.cfg.Servers), (*process).retire) }
 
-// succession reclaims a machine whose hooks hang, and lets one leader after
-// another find its drain.
+// succession reclaims a machine whose hooks hang, and hands its drain over to several
+// leaders.
 func (a act) succession() {
 	a.hang.Add(1)
 	defer a.hang.Add(-1)
@@ -22,14 +22,14 @@ func (a act) succession() {
 		if a.rng.IntN(2) == 0 {
 			a.crashLeader()
 		} else {
-			a.succeedLeader((*process).retire)
+			a.replaceLeader((*process).retire)
 		}
 	}
 	a.sleep(a.seconds(0, 60))
 }
 
-// strayOne makes a machine with our marks and without a record, unless there
-// is one already: several are kept until a person decides.
+// strayOne creates a machine with the shard's marks and without a record, unless there
+// is one already: several need a decision by an operator.
 func (a act) strayOne() {
 	a.mu.Lock()
 	last := a.stray
@@ -69,17 +69,17 @@ func (a act) throttle() {
 	}
 }
 
-// attend lets an operator come, go, or never acknowledge.
-func (a act) attend() {
-	a.operators[a.rng.IntN(len(a.operators))].become(manner(a.rng.IntN(int(manners))))
+// changeOperatorMode changes the mode of an operator.
+func (a act) changeOperatorMode() {
+	a.operators[a.rng.IntN(len(a.operators))].setMode(operatorMode(a.rng.IntN(int(manners))))
 }
 
-// reconfigure changes how a group is rolled out and emptied.
+// reconfigure changes a group's rollout and drain settings.
 func (a act) reconfigure() {
 	key := a.group()
 	surge, timeouts := nstance.Count{N: a.rng.IntN(4)}, []time.Duration{0, time.Minute, drainTimeout, 8 * time.Minute}
 	timeout := timeouts[a.rng.IntN(len(timeouts))]
-	a.want(key, func(g *nstance.Group) { g.Rollout.MaxSurge, g.DrainTimeout = surge, timeout })
+	a.setGroup(key, func(g *nstance.Group) { g.Rollout.MaxSurge, g.DrainTimeout = surge, timeout })
 }
 
 // step sets a server's wall clock forward or back.
@@ -88,7 +88,7 @@ func (a act) step() {
 	a.one().wall.step(off)
 }
 
-// ask asks whoever leads, again and again until it is done or refused for good.
+// ask calls the leader until the request succeeds or is refused definitely.
 func (d *driver) ask(what func(context.Context, *reconcile.Reconciler) error) (err error) {
 	for range 100 {
 		if r, _ := d.leader(); r != nil {
@@ -102,5 +102,5 @@ func (d *driver) ask(what func(context.Context, *reconcile.Reconciler) error) (e
 		}
 		d.sleep(3 * time.Second)
 	}
-	return nstance.Errorf(nstance.Unavailable, "nobody does it: %w", err)
+	return nstance.Errorf(nstance.Unavailable, "no leader succeeds: %w", err)
 }

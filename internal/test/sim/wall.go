@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// maxStep is how far a clock may be off without anybody knowing it.
+	// maxStep is the clock error that stays undetected.
 	maxStep = 20 * time.Second
 
-	// unsure is for how long after a clock was set nobody can say by which of its
-	// times something was dated that is written now.
-	unsure = 3 * time.Minute
+	// unsure is how long after a clock was set a write may be dated by its time before or
+	// after.
+	dateUncertainty = 3 * time.Minute
 )
 
-// A wall is the wall clock of a server, or of the storage. It goes on while one
-// process of the server follows another.
+// wall is the wall clock of a server, or of storage. It survives a restart of the
+// server.
 type wall struct {
 	mu    sync.Mutex
 	ahead time.Duration
-	was   time.Duration // before it was set
-	set   time.Time     // when
+	was   time.Duration // offset before it was set
+	set   time.Time     // when it was set
 }
 
-// now is the time by this clock.
+// now is the time of this clock.
 func (c *wall) now() time.Time { return wallclock.Ahead(c.off()) }
 
 func (c *wall) off() time.Duration {
@@ -42,12 +42,12 @@ func (c *wall) step(ahead time.Duration) {
 	c.was, c.ahead, c.set = c.ahead, ahead.Truncate(time.Second), time.Now()
 }
 
-// dated returns how far the clock was ahead when something was dated that is
-// written now. It is not known when it was set by much a short while ago.
+// dated returns how far the clock was ahead when the current write was dated. It is
+// unknown for a short while after a large step.
 func (c *wall) dated() (ahead time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ahead, (c.ahead-c.was).Abs() <= 2*maxStep || time.Since(c.set) > unsure
+	return c.ahead, (c.ahead-c.was).Abs() <= 2*maxStep || time.Since(c.set) > dateUncertainty
 }
 
 // wallOf returns the wall clock of a server.
@@ -62,13 +62,13 @@ func (w *World) wallOf(server string) *wall {
 	return c
 }
 
-// slowest is how long an answer of storage may take whose date is believed.
-const slowest = 10 * time.Second
+// maxDateLatency is the longest call of storage whose date is used.
+const maxDateLatency = 10 * time.Second
 
-// note takes the date of an answer of storage that has just arrived to a call
-// that was sent at that time, where storage dates its answers.
-func (p *process) note(sent time.Time) {
-	if now := time.Now(); p.w.dated && now.Sub(sent) <= slowest {
+// recordDate records the date of storage's answer to a call that was sent at that time, where
+// storage dates its answers.
+func (p *process) recordDate(sent time.Time) {
+	if now := time.Now(); p.w.dated && now.Sub(sent) <= maxDateLatency {
 		date := p.w.storage.now().UTC().Truncate(time.Second)
 		p.read.Store(&storage.Reading{Local: now, Remote: date, Within: time.Second + now.Sub(sent)})
 	}

@@ -14,20 +14,20 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// A witness is the store itself, without delay or fault. It holds a copy of
-// every record and sees every change at the moment in which it happens.
+// witness is the store itself, without latency or fault. It has a copy of every record
+// and sees every change when it happens.
 type witness struct {
 	storage.Store
 	w *World
 
 	mu       sync.Mutex
 	versions map[string]storage.Version
-	records  map[nstance.InstanceID]*storage.Instance // what they lead to is never changed
+	records  map[nstance.InstanceID]*storage.Instance // their contents are never changed
 	keys     map[string]nstance.InstanceID
 	ever     map[nstance.InstanceID]bool      // it has had a record
-	marked   map[nstance.InstanceID]time.Time // since when its record has said deleting, even if there is none any more
-	free     bool                             // the lease has been given back
-	given    bool                             // it had been before its latest write
+	marked   map[nstance.InstanceID]time.Time // since when its record is marked as deleting, also after the record is gone
+	free     bool                             // the lease is released
+	given    bool                             // it was released before its latest write
 }
 
 func newWitness(w *World) *witness {
@@ -45,7 +45,7 @@ func newWitness(w *World) *witness {
 	}
 }
 
-// record returns what storage really holds for an instance.
+// record returns the stored record of an instance.
 func (s *witness) record(id nstance.InstanceID) (storage.Instance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *witness) all() []*storage.Instance {
 	return slices.Collect(maps.Values(s.records))
 }
 
-// members returns the records of a group, instances on demand apart.
+// members returns the records of a group, without instances on demand.
 func (s *witness) members(key nstance.GroupKey) (out []*storage.Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,58 +73,56 @@ func (s *witness) members(key nstance.GroupKey) (out []*storage.Instance) {
 	return out
 }
 
-// wasThere reports whether an instance has ever had a record.
+// wasThere reports whether an instance ever had a record.
 func (s *witness) wasThere(id nstance.InstanceID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ever[id]
 }
 
-// wasGiven reports whether the lease was given back before it was last taken.
+// wasGiven reports whether the lease was released before it was last acquired.
 func (s *witness) wasGiven() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.given
 }
 
-// markedSince returns since when the record has said that it is being deleted,
-// or zero.
+// markedSince returns since when the record is marked as deleting, or zero.
 func (s *witness) markedSince(id nstance.InstanceID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.marked[id]
 }
 
-// put does a write for a server and looks at what it did. Writes are done one
-// at a time.
+// put executes a write for a server and checks its effect. Writes are serialized.
 func (s *witness) put(p *process, t *lease.Term, key string, data []byte, had storage.Version, do func() (storage.Version, error)) (storage.Version, error) {
 	s.mu.Lock()
 	v, err := do()
-	s.w.check.tell("write %s %x %v", key, sha256.Sum256(data), err)
+	s.w.check.logTrace("write %s %x %v", key, sha256.Sum256(data), err)
 	if err != nil {
 		s.mu.Unlock()
 		return v, err
 	}
 	if s.versions[key] != had {
-		s.w.check.violated("I7", "a write of %s was taken although its condition did not hold", key)
+		s.w.check.violated("I7", "a write of %s succeeded although its condition did not hold", key)
 	}
 	s.versions[key] = v
 	if key == storage.LeaseKey(shard) {
 		s.given, s.free = s.free, bytes.Contains(data, []byte(`"released":true`))
 	}
-	old, now, ok := s.note(key, data)
+	old, now, ok := s.putRecord(key, data)
 	s.mu.Unlock()
 	if key == storage.StateKey(shard) {
-		s.w.check.judged(data)
+		s.w.check.recordHalts(data)
 	}
 	if ok {
-		s.w.check.written(p, t, old, now)
+		s.w.check.checkWrite(p, t, old, now)
 	}
 	return v, err
 }
 
-// note keeps a record's new content. It needs the lock.
-func (s *witness) note(key string, data []byte) (old *storage.Instance, now storage.Instance, ok bool) {
+// putRecord stores a record's new content. It needs the lock.
+func (s *witness) putRecord(key string, data []byte) (old *storage.Instance, now storage.Instance, ok bool) {
 	now, err := storage.DecodeInstance(key, data)
 	if err != nil {
 		return nil, now, false // not a record
@@ -141,7 +139,7 @@ func (s *witness) note(key string, data []byte) (old *storage.Instance, now stor
 func (s *witness) remove(ctx context.Context, key string, v storage.Version) error {
 	s.mu.Lock()
 	err := s.DeleteIfMatch(ctx, key, v)
-	s.w.check.tell("remove %s %v", key, err)
+	s.w.check.logTrace("remove %s %v", key, err)
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -151,7 +149,7 @@ func (s *witness) remove(ctx context.Context, key string, v storage.Version) err
 	delete(s.records, id)
 	s.mu.Unlock()
 	if had != v {
-		s.w.check.violated("I7", "the delete of %s was taken although its condition did not hold", key)
+		s.w.check.violated("I7", "the delete of %s succeeded although its condition did not hold", key)
 	}
 	if m, err := s.w.cloud.Truth(id); id != "" && err == nil && m.Status == nstance.StatusRunning {
 		s.w.check.violated("I1", "the record of %s was deleted while its machine runs", id)
@@ -159,18 +157,18 @@ func (s *witness) remove(ctx context.Context, key string, v storage.Version) err
 	return nil
 }
 
-// written checks what one write did to a record.
-func (c *checker) written(p *process, t *lease.Term, old *storage.Instance, now storage.Instance) {
-	c.date(p, old, now)
-	c.patient(p, old, now)
-	c.ordered(old, now)
-	c.aged(old, now)
-	c.untouched(old, now)
+// checkWrite checks the effect of one write on a record.
+func (c *checker) checkWrite(p *process, t *lease.Term, old *storage.Instance, now storage.Instance) {
+	c.recordDates(p, old, now)
+	c.checkClock(p, old, now)
+	c.checkOnDemand(old, now)
+	c.checkExpiry(old, now)
+	c.checkPreserved(old, now)
 	if t != nil && t.Err() == nil {
-		c.unmoved(old, now)
+		c.checkFrozenWrite(old, now)
 	}
 	if old == nil {
-		c.chosen(now)
+		c.checkIntent(now)
 		return
 	}
 	id := now.ID
@@ -180,28 +178,28 @@ func (c *checker) written(p *process, t *lease.Term, old *storage.Instance, now 
 	case !old.RegisteredAt.IsZero() && now.RegisteredAt.IsZero():
 		c.violated("I7", "the registration of %s was lost", id)
 	case old.Deleting != nil && now.Deleting == nil:
-		c.violated("I3", "the deletion of %s was taken back", id)
+		c.violated("I3", "the deletion of %s was reverted", id)
 	case now.Generation < old.Generation:
 		c.violated("I3", "the generation of %s went back from %d to %d", id, old.Generation, now.Generation)
 	case was != nil && is == nil && now.Deleting == nil:
-		c.cancelled(*old, now)
+		c.checkCancel(*old, now)
 	case was != nil && is != nil && was.Generation == is.Generation && is.Deadline.After(was.Deadline):
-		c.violated("I3", "the deadline of drain %d of %s was put off by %v", is.Generation, id, is.Deadline.Sub(was.Deadline))
+		c.violated("I3", "the deadline of drain %d of %s was extended by %v", is.Generation, id, is.Deadline.Sub(was.Deadline))
 	}
-	if now.Drain != nil && now.Deleting == nil { // afterwards its deadline means nothing any more
-		c.intime(*old, now)
+	if now.Drain != nil && now.Deleting == nil { // afterwards its deadline has no meaning
+		c.checkDrainEnd(*old, now)
 	}
 	if t != nil && t.Err() == nil {
-		c.leaves(*old, now)
+		c.checkLeave(*old, now)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.late[id] = true // it was sent before the term was over; the successor may not know
+	c.late[id] = true // sent before the end of its term; the next leader may not see it
 }
 
-// cancelled checks that a drain was cancelled for a reason.
-func (c *checker) cancelled(old, now storage.Instance) {
+// checkCancel checks that a drain was cancelled for a reason.
+func (c *checker) checkCancel(old, now storage.Instance) {
 	if now.Generation <= old.Drain.Generation {
 		c.violated("I3", "the end of drain %d of %s left its generation valid", old.Drain.Generation, now.ID)
 	}
@@ -209,14 +207,14 @@ func (c *checker) cancelled(old, now storage.Instance) {
 	defer c.mu.Unlock()
 	for _, cause := range old.Drain.Causes {
 		if cause.Kind != nstance.CauseNotice || !c.withdrawn[cause.EventID] {
-			c.note("I9", "the drain of %s was cancelled although its cause (%s %s) stands", now.ID, cause.Kind, cause.EventID)
+			c.violatedLocked("I9", "the drain of %s was cancelled although its cause (%s %s) is in force", now.ID, cause.Kind, cause.EventID)
 		}
 	}
 }
 
-// intime checks that a drain ends before the cloud takes the machine. A notice
-// that came while the record was written is for the next write to obey.
-func (c *checker) intime(old, now storage.Instance) {
+// checkDrainEnd checks that a drain ends before the reclaim of the machine. A notice that
+// arrives while the record is written applies to the next write.
+func (c *checker) checkDrainEnd(old, now storage.Instance) {
 	d := now.Drain
 	for _, n := range now.Notices {
 		if n.Deadline.IsZero() || !d.Deadline.After(n.Deadline) || !d.StartedAt.Before(n.Deadline) {
@@ -226,50 +224,50 @@ func (c *checker) intime(old, now storage.Instance) {
 			return o.EventID == n.EventID && o.Deadline.Equal(n.Deadline)
 		})
 		if known {
-			c.violated("I3", "drain %d of %s ends %v after the machine is taken", d.Generation, now.ID, d.Deadline.Sub(n.Deadline))
+			c.violated("I3", "drain %d of %s ends %v after the reclaim", d.Generation, now.ID, d.Deadline.Sub(n.Deadline))
 		}
 	}
 }
 
-// leaves checks a write by which a member leaves: I4, and the limit on those
-// that leave for being unhealthy.
-func (c *checker) leaves(old, now storage.Instance) {
+// checkLeave checks a write by which a member starts to leave: I4, and the cap on unhealthy
+// members.
+func (c *checker) checkLeave(old, now storage.Instance) {
 	before, after := leaving(old), leaving(now)
 	if before != "" || after == "" {
 		return
 	}
 	if after == nstance.CauseUnhealthy {
-		c.capped(now)
+		c.checkUnhealthyCap(now)
 	}
-	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.w.cloud.running()[now.ID] || !c.sound(now.ID) || c.readyFor(now.ID) < reportInterval {
+	if after != nstance.CauseRollout && after != nstance.CauseSurplus || !c.w.cloud.running()[now.ID] || !c.isHealthy(now.ID) || c.readyFor(now.ID) < reportInterval {
 		return
 	}
-	c.baseLeft(now)
+	c.checkBase(now)
 	key, others := keyOf(now), 0
 	for _, r := range c.w.store.members(key) {
-		if r.ID != now.ID && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.returns(*r)) && c.believed(*r) {
+		if r.ID != now.ID && (leaving(*r) == "" || c.lostSince(r.ID, now.ID) || c.causesWithdrawn(*r)) && c.isReliable(*r) {
 			others++
 		}
 	}
 	floor := c.w.smallest(key)
-	if c.w.surgeless(key) {
+	if c.w.anyWithoutSurge(key) {
 		floor--
 	}
 	if others < floor {
-		c.violated("I4", "ready member %s leaves for %s: %d others are ready, of %d wanted", now.ID, after, others, c.w.smallest(key))
+		c.violated("I4", "ready member %s leaves for %s: %d others are ready, size is %d", now.ID, after, others, c.w.smallest(key))
 	}
 }
 
-// lostSince reports whether a member began to leave after it was decided that
-// another does: whoever decided that could rely on it.
+// lostSince reports whether a member started to leave after the removal of another was
+// decided: that decision could rely on it.
 func (c *checker) lostSince(id, other nstance.InstanceID) bool {
 	one, two := c.dateOf(id).left, c.dateOf(other).left
 	return one.IsZero() || two.IsZero() || one.After(two)
 }
 
-// returns reports whether everything is withdrawn for which a member is drained:
-// that it stays is about to be written.
-func (c *checker) returns(r storage.Instance) bool {
+// causesWithdrawn reports whether all causes of a drain are withdrawn: its cancellation is about
+// to be written.
+func (c *checker) causesWithdrawn(r storage.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return r.Deleting == nil && r.Drain != nil && !slices.ContainsFunc(r.Drain.Causes, func(cause nstance.Cause) bool {
@@ -277,7 +275,7 @@ func (c *checker) returns(r storage.Instance) bool {
 	})
 }
 
-// leaving returns the strongest cause for which a member leaves, or "".
+// leaving returns the strongest cause of a member's removal, or "".
 func leaving(r storage.Instance) nstance.CauseKind {
 	switch {
 	case r.Drain != nil && len(r.Drain.Causes) > 0:
@@ -290,8 +288,8 @@ func leaving(r storage.Instance) nstance.CauseKind {
 	return ""
 }
 
-// capped checks the limit on members that leave for being unhealthy at once.
-func (c *checker) capped(rec storage.Instance) {
+// checkUnhealthyCap checks the cap on unhealthy members that leave at once.
+func (c *checker) checkUnhealthyCap(rec storage.Instance) {
 	n := 0
 	for _, r := range c.w.store.members(keyOf(rec)) {
 		if leaving(*r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
@@ -309,9 +307,9 @@ func (c *checker) isLate(id nstance.InstanceID) bool {
 	return c.late[id]
 }
 
-// believed reports whether a leader may still rely on a member: it has been
-// ready, and what has become of it since may not be known yet.
-func (c *checker) believed(r storage.Instance) bool {
+// isReliable reports whether a leader may still rely on a member: it has been ready, and a
+// later change may be unseen.
+func (c *checker) isReliable(r storage.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !r.RegisteredAt.IsZero() && !c.first[r.ID].IsZero() && time.Since(c.reported[r.ID]) < 90*time.Second

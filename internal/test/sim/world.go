@@ -20,26 +20,26 @@ const shard = nstance.ShardID("s1")
 
 var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: shard}
 
-// Config says what to play. Zero fields mean the defaults.
+// Config configures a run. Zero fields mean the defaults.
 type Config struct {
 	Seed    uint64
 	Servers int           // 3
-	Size    int           // of the first group at the start; 10
-	Faults  time.Duration // how long faults go on, in virtual time; 1 h
-	Settle  time.Duration // how long everything is left alone afterwards; 1 h
+	Size    int           // initial size of the first group; 10
+	Faults  time.Duration // virtual time with faults; 1 h
+	Settle  time.Duration // virtual time without faults at the end; 1 h
 
-	Trace io.Writer // gets every event, write and call with its virtual time; nil: nobody does
-	Idle  func()    // called once a virtual minute, while nothing in the bubble can run; nil: nothing is
+	Trace io.Writer // gets every event, write and call with its virtual time; nil: none
+	Idle  func()    // called once a virtual minute, while nothing in the bubble can run; nil: not called
 }
 
-// Result is what came of a run.
+// Result is the outcome of a run.
 type Result struct {
 	Seed       uint64
 	Events     int
 	Virtual    time.Duration
 	Violations []Violation
 	Journal    []string // the last events
-	Faults     []string // the schedule that the seed decided
+	Faults     []string // the schedule of the seed
 }
 
 // World is one run.
@@ -50,36 +50,36 @@ type World struct {
 	idled     time.Time // when cfg.Idle was last called
 	store     *witness
 	cloud     truthCloud
-	dated     bool // storage says what time it is
-	storage   wall // by which it does
+	dated     bool // storage dates its answers
+	storage   wall // storage's wall clock
 	check     *checker
-	hang      atomic.Int32  // drain hooks do not end while it is positive
+	hang      atomic.Int32  // drain hooks hang while it is positive
 	loss      atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
 	reading   atomic.Int64  // nanoseconds until a new leader has read which definitions are in effect
 	agents    sync.WaitGroup
-	operators []*operator // one for each tenant
+	operators []*operator // one per tenant
 
-	mu        sync.Mutex
-	lives     int
-	walls     map[string]*wall // of servers, by name
-	boots     uint64
-	stillborn int        // machines to come whose agent never starts
-	processes []*process // one for each server; replaced, never changed
-	dying     []*process // crashed, and something of them may be left
-	wishes    map[nstance.GroupKey]*wish
-	keys      []nstance.GroupKey // of wishes, in the order in which they came
-	orders    map[nstance.InstanceID]*order
-	stray     nstance.InstanceID // the latest machine that was made without a record
-	mute      map[nstance.InstanceID]bool
-	noticed   map[nstance.InstanceID]bool
-	apart     map[nstance.InstanceID]int // cut off from the servers, how many times over
-	stops     map[nstance.InstanceID]context.CancelFunc
+	mu               sync.Mutex
+	lives            int
+	walls            map[string]*wall // of servers, by name
+	boots            uint64
+	nextWithoutAgent int        // next machines whose agent never starts
+	processes        []*process // one per server; replaced, never changed
+	crashedProcesses []*process // crashed, with goroutines left
+	groups           map[nstance.GroupKey]*groupState
+	keys             []nstance.GroupKey // of the groups, in order of creation
+	orders           map[nstance.InstanceID]*order
+	stray            nstance.InstanceID // the latest machine created without a record
+	mute             map[nstance.InstanceID]bool
+	noticed          map[nstance.InstanceID]bool
+	partitioned      map[nstance.InstanceID]int // partitioned from the servers, counted
+	stops            map[nstance.InstanceID]context.CancelFunc
 }
 
-// truthCloud is the cloud with a look at the truth.
+// truthCloud is the cloud with access to its true state.
 type truthCloud struct{ *simcloud.Cloud }
 
-// Truth returns a machine as it is at this moment, or NotFound.
+// Truth returns the current state of a machine, or NotFound.
 func (c truthCloud) Truth(id nstance.InstanceID) (nstance.Machine, error) {
 	for _, m := range c.Machines() {
 		if m.ID == id {
@@ -89,7 +89,7 @@ func (c truthCloud) Truth(id nstance.InstanceID) (nstance.Machine, error) {
 	return nstance.Machine{}, nstance.NotFound
 }
 
-// running returns the machines that run at this moment.
+// running returns the machines that run now.
 func (c truthCloud) running() map[nstance.InstanceID]bool {
 	out := map[nstance.InstanceID]bool{}
 	for _, m := range c.Machines() {
@@ -100,7 +100,7 @@ func (c truthCloud) running() map[nstance.InstanceID]bool {
 	return out
 }
 
-// Run plays one seed. It must be called inside a testing/synctest bubble.
+// Run runs one seed. It must be called inside a testing/synctest bubble.
 func Run(cfg Config) Result {
 	if cfg.Servers == 0 {
 		cfg.Servers = 3
@@ -122,7 +122,7 @@ func Run(cfg Config) Result {
 	}
 	w := newWorld(cfg)
 	ctx, stop := context.WithCancel(context.Background())
-	go w.check.always(ctx)
+	go w.check.watchTerms(ctx)
 	var beside sync.WaitGroup
 	for _, o := range w.operators {
 		beside.Go(func() { o.run(ctx) })
@@ -137,9 +137,9 @@ func Run(cfg Config) Result {
 	d := newDriver(w)
 	d.play()
 	d.heal()
-	d.attended(cfg.Settle)
-	d.returned(webToo)
-	w.check.settled()
+	d.advanceAttended(cfg.Settle)
+	d.awaitSpot(webToo)
+	w.check.checkSettled()
 	d.drill()
 	stop()
 	beside.Wait()
@@ -152,16 +152,16 @@ func Run(cfg Config) Result {
 func newWorld(cfg Config) *World {
 	w := &World{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(),
-		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, apart: map[nstance.InstanceID]int{},
+		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, partitioned: map[nstance.InstanceID]int{},
 		stops: map[nstance.InstanceID]context.CancelFunc{}, walls: map[string]*wall{},
 		dated:  rand.New(rand.NewPCG(cfg.Seed, 8)).IntN(3) > 0,
-		wishes: map[nstance.GroupKey]*wish{}, orders: map[nstance.InstanceID]*order{},
+		groups: map[nstance.GroupKey]*groupState{}, orders: map[nstance.InstanceID]*order{},
 	}
 	w.check, w.store = newChecker(w), newWitness(w)
 	w.reading.Store(int64(time.Second))
 	for _, key := range []nstance.GroupKey{web, webToo} {
 		surge := w.rng.IntN(3)
-		w.want(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
+		w.setGroup(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
 	}
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
 		Seed: cfg.Seed, Latency: simcloud.Between(10*time.Millisecond, 200*time.Millisecond),
@@ -184,8 +184,8 @@ func (w *World) booted(m nstance.Machine, spec nstance.MachineSpec) {
 	w.stops[m.ID] = cancel
 	w.boots++
 	a := newAgent(w, m, spec, w.boots)
-	if w.stillborn > 0 {
-		w.stillborn--
+	if w.nextWithoutAgent > 0 {
+		w.nextWithoutAgent--
 		w.mute[m.ID] = true
 	}
 	w.mu.Unlock()
@@ -198,9 +198,9 @@ func (w *World) stopped(m nstance.Machine) {
 	w.stops[m.ID]()
 }
 
-// close ends everything, so that the bubble can end.
+// close ends all goroutines of the bubble.
 func (w *World) close() {
-	for _, p := range w.everybody() {
+	for _, p := range w.allProcesses() {
 		p.crash()
 		<-p.done
 	}
@@ -208,10 +208,10 @@ func (w *World) close() {
 	w.agents.Wait()
 }
 
-// sleep lets virtual time go by for one of several who wait.
+// sleep advances virtual time for one of several goroutines.
 func (w *World) sleep(d time.Duration) { <-time.After(d) }
 
-// pass lets virtual time go by. Only the driver calls it.
+// pass advances virtual time. Only the driver calls it.
 func (w *World) pass(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		<-time.After(min(time.Until(end), time.Minute))
@@ -229,15 +229,15 @@ func (w *World) all() []*process {
 	return w.processes
 }
 
-// everybody returns every process of which something may be left.
-func (w *World) everybody() []*process {
+// allProcesses returns every process with goroutines left.
+func (w *World) allProcesses() []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.dying = slices.DeleteFunc(w.dying, (*process).isOver)
-	return slices.Concat(w.processes, w.dying)
+	w.crashedProcesses = slices.DeleteFunc(w.crashedProcesses, (*process).isOver)
+	return slices.Concat(w.processes, w.crashedProcesses)
 }
 
-// leader returns the server that agents find, if there is one.
+// leader returns the server that agents reach, if there is one.
 func (w *World) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 	for _, p := range w.all() {
 		if r, d := p.leading(); r != nil {
@@ -247,8 +247,8 @@ func (w *World) leader() (*reconcile.Reconciler, *drain.Coordinator) {
 	return nil, nil
 }
 
-// lossy is the share of messages that are lost.
-func (w *World) lossy() float64 { return float64(w.loss.Load()) / 1000 }
+// messageLoss is the share of messages that are lost.
+func (w *World) messageLoss() float64 { return float64(w.loss.Load()) / 1000 }
 
 func (w *World) has(set map[nstance.InstanceID]bool, id nstance.InstanceID) bool {
 	w.mu.Lock()
@@ -265,18 +265,18 @@ func (w *World) put(set map[nstance.InstanceID]bool, id nstance.InstanceID) {
 func (w *World) isMute(id nstance.InstanceID) bool    { return w.has(w.mute, id) }
 func (w *World) isNoticed(id nstance.InstanceID) bool { return w.has(w.noticed, id) }
 
-// isApart reports whether an agent is cut off from the servers.
-func (w *World) isApart(id nstance.InstanceID) bool {
+// isPartitioned reports whether an agent is partitioned from the servers.
+func (w *World) isPartitioned(id nstance.InstanceID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.apart[id] > 0
+	return w.partitioned[id] > 0
 }
 
-// separate cuts agents off, or undoes that.
-func (w *World) separate(by int, ids ...nstance.InstanceID) {
+// partition partitions agents, or undoes that.
+func (w *World) partition(by int, ids ...nstance.InstanceID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range ids {
-		w.apart[id] += by
+		w.partitioned[id] += by
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
-// misset sets a server's wall clock wrong by hours, more often the leader's, and
-// right again after a while.
-func (a act) misset() {
+// setClockWrong sets a server's wall clock wrong by hours, more often the leader's, and right
+// again after a while.
+func (a act) setClockWrong() {
 	p, off := a.one(), a.hours()
 	if a.rng.IntN(4) > 0 {
 		p = a.leading(p)
@@ -20,7 +20,7 @@ func (a act) misset() {
 	p.wall.step(0)
 }
 
-// hours draws how wrong a server's clock is: by one to five, ahead or behind.
+// hours returns a random clock error: one to five hours, ahead or behind.
 func (a act) hours() time.Duration {
 	off := time.Hour + a.seconds(0, 4*3600)
 	if a.rng.IntN(2) == 0 {
@@ -29,7 +29,7 @@ func (a act) hours() time.Duration {
 	return off
 }
 
-// leading returns the process that leads, or another.
+// leading returns the leading process, or another.
 func (d *driver) leading(other *process) *process {
 	for _, p := range d.all() {
 		if r, _ := p.leading(); r != nil {
@@ -39,9 +39,9 @@ func (d *driver) leading(other *process) *process {
 	return other
 }
 
-// misdate lets storage's clock be wrong for a while, by less than a server's ever
-// is: two that agree on a wrong time cannot know it.
-func (a act) misdate() {
+// setStorageClockWrong sets storage's clock wrong for a while, by less than a server's: two clocks
+// with the same error are undetectable.
+func (a act) setStorageClockWrong() {
 	off := 10*time.Minute + a.seconds(0, 1800)
 	if a.rng.IntN(2) == 0 {
 		off = -off
@@ -51,24 +51,26 @@ func (a act) misdate() {
 	a.storage.step(0)
 }
 
-// undate ends what a server with a wrong clock has put off by hours, as people
-// do: the next leader takes a record's word.
-func (d *driver) undate() {
+// deleteDelayed deletes instances that a server with a wrong clock has delayed by hours, as an
+// operator does: the next leader trusts the record.
+func (d *driver) deleteDelayed() {
 	soon := time.Now().Add(10 * time.Minute)
 	for _, rec := range d.store.all() {
 		if rec.Preserve != nil && rec.Preserve.Until.After(soon) {
 			_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-				return r.Preserve(ctx, rec.ID, time.Now(), asker)
+				return r.Preserve(ctx, rec.ID, time.Now(), requester)
 			})
 		}
 		if rec.Drain != nil && rec.Drain.Deadline.After(soon) {
-			_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Delete(ctx, rec.ID, asker, true) })
+			_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+				return r.Delete(ctx, rec.ID, requester, true)
+			})
 		}
 	}
 }
 
-// wrongClock sets the leader's clock or storage's wrong, and returns what sets it
-// right.
+// wrongClock sets the leader's clock or storage's wrong, and returns a function that
+// sets it right.
 func (d *driver) wrongClock() (right func()) {
 	a := d.act(16)
 	clock, off := a.leading(a.one()).wall, a.hours()
@@ -79,11 +81,10 @@ func (d *driver) wrongClock() (right func()) {
 	return func() { clock.step(0) }
 }
 
-// drillClock sets a clock wrong, the leader's or storage's, when a machine is
-// being drained, one is preserved and one does not register: by a clock that is
-// ahead all that would be over, and every member too old. None of them goes
-// before the clock is right again, a loss is replaced all the same, and then
-// everything goes on.
+// drillClock sets the leader's clock or storage's wrong while a machine is draining, one
+// is preserved and one does not register: by a clock that is ahead all of them would be
+// over, and every member too old. None is removed before the clock is right again, a
+// loss is still replaced, and then everything continues.
 func (d *driver) drillClock(key nstance.GroupKey) {
 	d.hang.Add(1)
 	all := d.machines(key)
@@ -92,10 +93,10 @@ func (d *driver) drillClock(key nstance.GroupKey) {
 	for _, m := range all {
 		age = max(age, time.Since(m.CreatedAt))
 	}
-	age = (age + 40*time.Minute) * 10 / 9 // a tenth is taken off, by the ID
-	d.want(key, func(g *nstance.Group) { g.DrainTimeout, g.Expiry.ForcedAge = 7*time.Minute, age })
+	age = (age + 40*time.Minute) * 10 / 9 // the ID's jitter takes up to a tenth
+	d.setGroup(key, func(g *nstance.Group) { g.DrainTimeout, g.Expiry.ForcedAge = 7*time.Minute, age })
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		_, err := r.Drain(ctx, one, asker)
+		_, err := r.Drain(ctx, one, requester)
 		return err
 	})
 	d.preserve(two, 7*time.Minute)
@@ -105,7 +106,7 @@ func (d *driver) drillClock(key nstance.GroupKey) {
 	d.acts.Wait()
 
 	right := d.wrongClock()
-	d.dud(1)
+	d.withoutAgent(1)
 	lost := d.machines(web)[0].ID
 	_ = d.cloud.Kill(lost)
 	d.pass(4 * time.Minute)
@@ -114,16 +115,16 @@ func (d *driver) drillClock(key nstance.GroupKey) {
 			d.check.violated("clock", "%s leaves by a clock that is wrong", m.ID)
 		}
 	}
-	if n := d.others(web, lost); n != d.wanted(web).Size {
-		d.check.violated("clock", "while a clock is wrong there are %d machines of group %s, of %d wanted", n, web, d.wanted(web).Size)
+	if n := d.countOthers(web, lost); n != d.currentGroup(web).Size {
+		d.check.violated("clock", "while a clock is wrong there are %d machines of group %s, size is %d", n, web, d.currentGroup(web).Size)
 	}
 	right()
 	d.pass(4 * time.Minute)
 	if _, err := d.cloud.Truth(one); err == nil {
-		d.check.violated("clock", "%s is still there, its drain is over and every clock right", one)
+		d.check.violated("clock", "%s still exists, its drain is over and every clock right", one)
 	}
 	d.hang.Add(-1)
-	d.want(key, func(g *nstance.Group) { g.DrainTimeout, g.Expiry.ForcedAge = drainTimeout, 0 })
+	d.setGroup(key, func(g *nstance.Group) { g.DrainTimeout, g.Expiry.ForcedAge = drainTimeout, 0 })
 	d.pass(7 * time.Minute)
-	d.check.settled()
+	d.check.checkSettled()
 }

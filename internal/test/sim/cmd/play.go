@@ -20,20 +20,19 @@ import (
 	"github.com/nstance-go/nstance/internal/test/sim"
 )
 
-// An outcome is what one process says about its seed.
+// outcome is the result of one seed's process.
 type outcome struct {
 	sim.Result
 	Hash string // of everything that happened
 }
 
-// play is the whole program of a process that plays one seed. It prints the
-// outcome as JSON and does not return.
+// play runs one seed and exits. It prints the outcome as JSON.
 func play(args []string) {
 	cfg := sim.Config{Idle: runtime.GC}
 	f := flag.NewFlagSet("play", flag.ExitOnError)
-	f.Uint64Var(&cfg.Seed, "seed", 1, "what to play")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "the seed")
 	f.DurationVar(&cfg.Faults, "faults", 0, "virtual time with faults")
-	f.IntVar(&cfg.Size, "size", 0, "of the group")
+	f.IntVar(&cfg.Size, "size", 0, "initial size of the group")
 	trace := f.String("trace", "", "file for everything that happened")
 	_ = f.Parse(args) // it exits
 	hash, text := sha256.New(), &bytes.Buffer{}
@@ -41,7 +40,7 @@ func play(args []string) {
 		cfg.Trace = io.MultiWriter(hash, text)
 	}
 	rand.Reader = newSeeded(cfg.Seed)
-	time.Local = time.UTC // reading the zone's file in the middle would let others go first
+	time.Local = time.UTC // reading the zone's file later would change the order of goroutines
 	os.Args = os.Args[:1] // the rest is not for the testing package
 	testing.Init()
 	// A bubble needs a test around it, in a program too.
@@ -51,7 +50,7 @@ func play(args []string) {
 			var out outcome
 			synctest.Test(t, func(*testing.T) { out.Result = sim.Run(cfg) })
 			out.Hash = hex.EncodeToString(hash.Sum(nil))
-			os.Exit(finish(out, *trace, text.Bytes())) // before the test says its own last line
+			os.Exit(finish(out, *trace, text.Bytes())) // before the test prints its own last line
 		},
 	}}, nil, nil)
 }
@@ -68,7 +67,7 @@ func finish(out outcome, trace string, text []byte) int {
 	return 0
 }
 
-// seeded stands in for the system's randomness.
+// seeded replaces the system's randomness.
 type seeded struct {
 	mu  sync.Mutex
 	rng *mathrand.ChaCha8

@@ -15,7 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/test/sim"
 )
 
-// A summary counts what came of all seeds.
+// summary counts the outcomes of all seeds.
 type summary struct {
 	options
 	start time.Time
@@ -49,19 +49,18 @@ func (s *summary) play(ctx context.Context) {
 	wg.Wait()
 }
 
-// one plays a seed, twice if replays are asked for.
+// one runs a seed, twice for a replay.
 func (s *summary) one(ctx context.Context, seed uint64) outcome {
 	out := s.process(ctx, seed, "")
 	if s.replay {
 		if again := s.process(ctx, seed, "-again"); again.Hash != out.Hash {
-			out.Violations = append(out.Violations, sim.Violation{Rule: "replay", What: "played twice, it was not the same: " + out.Hash + " and " + again.Hash})
+			out.Violations = append(out.Violations, sim.Violation{Rule: "replay", What: "two runs differ: " + out.Hash + " and " + again.Hash})
 		}
 	}
 	return out
 }
 
-// process plays a seed in a process of its own. One that does not end properly
-// is a violation.
+// process runs a seed in a process of its own. An abnormal exit is a violation.
 func (s *summary) process(ctx context.Context, seed uint64, suffix string) outcome {
 	bounded, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
@@ -81,7 +80,7 @@ func (s *summary) process(ctx context.Context, seed uint64, suffix string) outco
 	if err != nil {
 		said := strings.Split(stderr.String()+string(text), "\n")
 		out.Seed, out.Journal = seed, said[:min(len(said), 100)]
-		out.Violations = []sim.Violation{{Rule: "end", What: fmt.Sprintf("the process of this seed did not end properly: %v", err)}}
+		out.Violations = []sim.Violation{{Rule: "end", What: fmt.Sprintf("the process of this seed failed: %v", err)}}
 	}
 	return out
 }
@@ -94,7 +93,7 @@ func (s *summary) add(res outcome) {
 	s.Virtual += res.Virtual.Hours()
 	s.Violations += len(res.Violations)
 	if len(res.Violations) > 0 {
-		fmt.Printf("seed %d fails; the last that happened:\n", res.Seed)
+		fmt.Printf("seed %d fails; latest events:\n", res.Seed)
 		for _, e := range res.Journal[max(0, len(res.Journal)-s.lines):] {
 			fmt.Println("  ", e)
 		}
@@ -115,7 +114,7 @@ func (s *summary) enough() bool {
 
 func (s *summary) print() {
 	if s.asJSON {
-		_ = json.NewEncoder(os.Stdout).Encode(s) // there is nowhere else to say it
+		_ = json.NewEncoder(os.Stdout).Encode(s) // no other output
 		return
 	}
 	fmt.Printf("seeds=%d events=%d virtual=%.0fh violations=%d\n", s.Seeds, s.Events, s.Virtual, s.Violations)

@@ -1,6 +1,6 @@
 package exact
 
-// A file is one that is built in a changed form.
+// file is a file that is built in a changed form.
 type file struct {
 	path    string // below GOROOT/src, or below the module
 	own     bool   // of this module
@@ -8,7 +8,7 @@ type file struct {
 	more    string // added at the end
 }
 
-// A change replaces text that occurs exactly once.
+// change replaces text that occurs exactly once.
 type change struct{ old, new string }
 
 // files are the changes, in the form of Go 1.26.
@@ -28,7 +28,7 @@ var exactRand struct {
 	state uint64
 }
 
-// exactStart seeds it from the environment, if that says so.
+// exactStart seeds it from the environment, if set.
 func exactStart() {
 	text, seed := gogetenv("SIM_SCHEDULE"), uint64(0)
 	for _, digit := range []byte(text) {
@@ -80,7 +80,7 @@ func exactCheap() uint32 {
 	{
 		path: "runtime/proc.go",
 		changes: []change{
-			// Nobody is interrupted because real time has passed.
+			// No preemption because of real time.
 			{"const forcePreemptNS = 10 * 1000 * 1000 // 10ms", "const forcePreemptNS = 1 << 60"},
 			{"func runqgrab(pp *p, batch *[256]guintptr,", "func runqgrab(pp *p, batch *[2048]guintptr,"},
 			// The tick counts the runtime's own goroutines too.
@@ -122,8 +122,7 @@ func exactCheap() uint32 {
 	{
 		path: "internal/sync/mutex.go",
 		changes: []change{
-			// Who waits for a mutex is not served differently because real time
-			// has passed.
+			// No different order of waiters for a mutex because of real time.
 			{"starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
 		},
 	},

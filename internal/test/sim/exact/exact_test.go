@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/internal/test/sim/exact"
 )
 
-// TestWrite promises that every change fits the Go that runs the tests, and
-// that a file of the module can be replaced as well.
+// TestWrite: every change fits the Go version of the tests, and a file of the module can
+// be replaced as well.
 func TestWrite(t *testing.T) {
 	path, err := exact.Write(t.TempDir(), "../../../..", map[string]string{"doc.go": "/elsewhere/doc.go"})
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestWriteRefuses promises that a file that looks otherwise is not built.
+// TestWriteRefuses: a file with other content is not built.
 func TestWriteRefuses(t *testing.T) {
 	_, err := exact.Write(t.TempDir(), t.TempDir(), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)

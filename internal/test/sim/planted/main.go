@@ -79,7 +79,7 @@ func run(ctx context.Context, o options, only string) error {
 	return errors.Join(failed...)
 }
 
-// plant builds the simulation with one bug and plays seeds until one fails.
+// plant builds the simulation with one bug and runs seeds until one fails.
 func plant(ctx context.Context, o options, name string) (found string, err error) {
 	dir, err := os.MkdirTemp("", "planted")
 	if err != nil {
