@@ -22,6 +22,9 @@ const (
 	AttentionDefinition = "rollback"      // a group is rolled back to a definition that cannot be read
 	AttentionMarket     = "market"        // machines are in another market than was asked for
 	AttentionAlarm      = "alarm"         // one was raised lately; servers list those
+	AttentionRefused    = "refused"       // the latest desired groups, which made no sense
+	AttentionUnrecorded = "unrecorded"    // an instance has registered, and its record does not say so
+	AttentionStuck      = "stuck"         // members are not ready for long, and no timeout ends that
 )
 
 // An Attention is one thing that an operator should see.
@@ -103,6 +106,17 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
 	}
+	if n := r.stuck(g); n > 0 {
+		out = append(out, entry(AttentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
+			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
+	}
+	for _, m := range g.members {
+		if m.unrecordedRegistration {
+			a := entry(AttentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
+			a.Subject, a.ID = "instance "+string(m.id), m.id
+			out = append(out, a)
+		}
+	}
 	if n := g.marketsDiffer(); n > 0 {
 		out = append(out, entry(AttentionMarket, fmt.Sprintf("%d members are in another market than was asked for", n),
 			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
@@ -114,6 +128,20 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 		}
 	}
 	return out
+}
+
+// stuckAfter is how long a member without timeouts may boot before it needs attention.
+const stuckAfter = 15 * time.Minute
+
+// stuck counts the members that have been booting for long without a timeout.
+func (r *Reconciler) stuck(g *group) (n int) {
+	for _, m := range g.members {
+		unbounded := m.rec.LaunchTimeout <= 0 && (m.rec.RegistrationTimeout <= 0 || m.registered())
+		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && r.opts.Now().Sub(m.rec.CreatedAt) > stuckAfter {
+			n++
+		}
+	}
+	return n
 }
 
 // shortOf says what a group has in place of ready members.
@@ -166,6 +194,9 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 			Why:    fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
 			Remedy: "nstance-admin record show " + p.Key + ", then nstance-admin record repair " + p.Key,
 		})
+	}
+	if err := r.refusedGroups; err != nil {
+		out = append(out, Attention{Kind: AttentionRefused, Subject: "shard", Why: fmt.Sprintf("the latest desired groups are refused, the former ones stay: %v", err)})
 	}
 	if f := r.frozen; f != nil {
 		out = append(out, Attention{

@@ -21,9 +21,7 @@ const maxNotices = 16
 // the shard does not know are dropped: they are sent again.
 func (r *Reconciler) Observe(f nstance.Fact) {
 	if d, ok := f.(nstance.Desired); ok {
-		if err := r.desire(d); err != nil {
-			r.log.Error("desired groups refused", "err", err)
-		}
+		r.recordDesired(r.desire(d))
 		return
 	}
 	r.mu.Lock()
@@ -60,6 +58,21 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	}
 }
 
+// recordDesired records whether desired groups were refused: what Observe cannot
+// return is an alarm, and needs attention until others are accepted.
+func (r *Reconciler) recordDesired(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refusedGroups = err
+	if err == nil {
+		return
+	}
+	r.log.Error("desired groups refused", "err", err)
+	r.opts.Journal(nstance.Event{
+		Type: nstance.EventAlarm, Time: r.opts.Now().UTC(), Reason: "desired groups are refused, the former ones stay", Code: nstance.CodeOf(err), Error: err.Error(),
+	})
+}
+
 func (r *Reconciler) withMember(id nstance.InstanceID, do func(*member)) {
 	if m := r.members[id]; m != nil {
 		do(m)
@@ -68,9 +81,12 @@ func (r *Reconciler) withMember(id nstance.InstanceID, do func(*member)) {
 
 func (r *Reconciler) handleRegistered(m *member, now time.Time) {
 	rec, ok := r.records.Get(m.id)
-	if !ok {
+	if !ok || rec.RegisteredAt.IsZero() {
+		m.unrecordedRegistration = true
+		r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: "it has registered, and its record does not say so: RegisteredAt must be durable first"})
 		return
 	}
+	m.unrecordedRegistration = false
 	first := !m.registered()
 	m.rec = rec
 	if rec.Deleting != nil && m.step != stepDelete { // by a former leader's late write

@@ -19,7 +19,7 @@ type Impact struct {
 // moment: who reaches a lower one later is not counted. It fails with Invalid
 // for a definition that has no hash.
 func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
-	specs, _, err := r.desiredSpecsFor(groups)
+	specs, err := hashed(groups)
 	if err != nil {
 		return Impact{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -123,6 +124,7 @@ type Reconciler struct {
 	groups            map[nstance.GroupKey]*group
 	members           map[nstance.InstanceID]*member
 	orphans           *orphans.Book
+	refusedGroups     error // why the latest desired groups were refused; nil: they were not
 	unreadableRecords []storage.Problem
 	usedIDs           map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	admission         *admission.Queue
@@ -145,13 +147,13 @@ type Reconciler struct {
 var _ nstance.Reconciler = (*Reconciler)(nil)
 
 // New returns a Reconciler for the shard named in opts.Owner, which keeps its
-// truth in store and its machines at p. It fails with Invalid when opts lack an
-// owner or hold a bad group.
+// truth in store and its machines at p. It fails with Invalid, naming the field, when
+// p or store is nil, or when opts lack an owner or hold what makes no sense.
 func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, error) {
-	o := withDefaults(opts)
-	if err := checkOwner(o.Owner); err != nil {
+	if err := checkOptions(store, opts); err != nil {
 		return nil, err
 	}
+	o := withDefaults(opts)
 	client, err := provider.New(p, o.Provider)
 	if err != nil {
 		return nil, err
@@ -223,14 +225,31 @@ func orElse[T time.Duration | int](v, fallback T) T {
 	return fallback
 }
 
-func checkOwner(o nstance.Owner) error {
-	if o.Installation == "" {
+// checkOptions refuses what makes no sense. Zero values mean defaults.
+func checkOptions(store storage.Store, o *Options) error {
+	switch {
+	case store == nil:
+		return nstance.FieldError("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", "is nil")
+	case o == nil || o.Owner.Installation == "":
 		return nstance.FieldError("owner.installation", "use the ID that was made with the certificate authorities", "is empty")
 	}
-	if err := o.Cluster.Validate("owner.cluster_id"); err != nil {
-		return err
+	for field, d := range map[string]time.Duration{
+		"health_interval": o.HealthInterval, "drain_timeout": o.DrainTimeout, "full_pass": o.FullPass, "snapshots": o.Snapshots,
+		"consistency_window": o.ConsistencyWindow, "gc.interval": o.GC.Interval, "gc.registration_timeout": o.GC.RegistrationTimeout,
+		"width": time.Duration(o.Width), "max_unhealthy": time.Duration(o.MaxUnhealthy.N),
+	} {
+		if d < 0 {
+			return nstance.FieldError(field, "use more than 0, or leave it out for the default", "is negative")
+		}
 	}
-	return o.Shard.Validate("owner.shard")
+	named := map[string]bool{}
+	for _, lb := range o.Balancers {
+		if lb.Name == "" || named[lb.Name] {
+			return nstance.FieldError("balancers", "name each load balancer once", "%q is empty or listed twice", lb.Name)
+		}
+		named[lb.Name] = true
+	}
+	return errors.Join(o.Owner.Cluster.Validate("owner.cluster_id"), o.Owner.Shard.Validate("owner.shard"))
 }
 
 // Records gives access to the instance records, for components that own other fields

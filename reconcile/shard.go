@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -73,6 +72,8 @@ type member struct {
 
 	machineCalls
 	createGrant
+
+	unrecordedRegistration bool // it was said to have registered, and its record does not say so
 
 	healthTrack       health.Track
 	report            nstance.Report
@@ -222,17 +223,34 @@ func (r *Reconciler) dropUndefined(named []nstance.Group) {
 // desiredSpecsFor returns what groups are to be, and which of them differ from what is
 // known. Hashes are computed only for those: that is expensive.
 func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (specs []desiredSpec, news []bool, err error) {
+	if err := checkKeys(groups); err != nil {
+		return nil, nil, err
+	}
 	specs, news = r.configured(groups)
 	for i, spec := range groups {
 		if news[i] = news[i] || !reflect.DeepEqual(specs[i].spec, spec); !news[i] {
 			continue
 		}
-		specs[i], err = desiredSpecFor(spec)
-		if err := errors.Join(err, spec.Key.Group.Validate("group"), spec.Key.Tenant.Validate("tenant")); err != nil {
+		if err = spec.Validate(""); err == nil {
+			specs[i], err = desiredSpecFor(spec)
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("group %s: %w", spec.Key, err)
 		}
 	}
 	return specs, news, nil
+}
+
+// checkKeys refuses groups with the same key.
+func checkKeys(groups []nstance.Group) error {
+	seen := make(map[nstance.GroupKey]bool, len(groups))
+	for i := range groups {
+		if key := groups[i].Key; seen[key] {
+			return nstance.FieldError("group", "name each group once", "group %s is listed twice", key)
+		}
+		seen[groups[i].Key] = true
+	}
+	return nil
 }
 
 // configured returns what groups should have been so far, and which of them must be

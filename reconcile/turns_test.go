@@ -193,9 +193,11 @@ func TestOnDemandSharesTenantTurns(t *testing.T) {
 				mine.Key = big.Key // not behind its own group's growth
 			}
 			withCreateBudget(t, 1, func(t *testing.T, w *world) {
-				w.startLeader(big, mine)
 				if tenant == "a" {
+					w.startLeader(mine)
 					w.setAllGroups(big)
+				} else {
+					w.startLeader(big, mine)
 				}
 				w.advance(10 * time.Second)
 				var ids []nstance.InstanceID

@@ -44,12 +44,9 @@ type InstancePlan struct {
 // groups that are not among them would be released. It changes nothing. Fails with
 // Invalid for a definition that has no hash.
 func (r *Reconciler) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
-	specs := make([]desiredSpec, len(groups))
-	for i, spec := range groups {
-		var err error
-		if specs[i], err = desiredSpecFor(spec); err != nil {
-			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
-		}
+	specs, err := hashed(groups)
+	if err != nil {
+		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,6 +67,18 @@ func (r *Reconciler) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, erro
 	}
 	slices.SortFunc(out, func(a, b GroupPlan) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out, nil
+}
+
+// hashed returns groups with the hashes of their definitions, which may be incomplete.
+func hashed(groups []nstance.Group) ([]desiredSpec, error) {
+	specs := make([]desiredSpec, len(groups))
+	for i, spec := range groups {
+		var err error
+		if specs[i], err = desiredSpecFor(spec); err != nil {
+			return nil, fmt.Errorf("group %s: %w", spec.Key, err)
+		}
+	}
+	return specs, nil
 }
 
 func (p *GroupPlan) hasEffect() bool {

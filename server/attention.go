@@ -27,6 +27,7 @@ func attentionKinds() []string {
 	kinds := append(reconcile.HoldKinds(),
 		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
 		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
+		reconcile.AttentionRefused, reconcile.AttentionUnrecorded, reconcile.AttentionStuck,
 		configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
 		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotLeading,
 	)

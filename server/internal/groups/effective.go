@@ -98,7 +98,9 @@ func (g *Groups) configure(conf *config.Config, base nstance.Group, e overlay) (
 	if e.standalone(conf, key) {
 		complete = g.resolver.checkTypes
 	}
-	err = complete(conf, &spec)
+	if err = complete(conf, &spec); err == nil {
+		err = spec.Validate("")
+	}
 	if invalid := config.CheckVars(spec.Definition, e.override(conf.Static(key)).Vars); invalid != nil {
 		err = invalid
 	}

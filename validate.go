@@ -1,0 +1,166 @@
+package nstance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// MaxGroupSize is the largest size of a group. A shard is made for 10,000 machines.
+const MaxGroupSize = 100_000
+
+// controlPlane is the role of machines that must not be interrupted.
+const controlPlane = "control-plane"
+
+// Validate returns nil, or an Invalid error that names each wrong field below field
+// (empty: as it stands in g) and the remedy. A group without a definition may lack
+// everything but its key.
+func (g Group) Validate(field string) error {
+	v := validator{prefix: field}
+	v.add(g.Key.Tenant.Validate(v.path("tenant")))
+	v.add(g.Key.Group.Validate(v.path("group")))
+	v.count("size", g.Size, MaxGroupSize)
+	v.duration("drain_timeout", g.DrainTimeout)
+	v.quantity("rollout.max_surge", g.Rollout.MaxSurge)
+	v.duration("rollout.min_ready", g.Rollout.MinReady)
+	v.count("rollout.halt_after", g.Rollout.HaltAfter, MaxGroupSize)
+	v.duration("expiry.eligible_age", g.Expiry.EligibleAge)
+	v.duration("expiry.forced_age", g.Expiry.ForcedAge)
+	v.duration("expiry.on_demand_age", g.Expiry.OnDemandAge)
+	if g.Defined() {
+		v.add(g.Definition.Validate(field))
+	}
+	return v.err()
+}
+
+// Validate returns nil, or an Invalid error that names each wrong field below field
+// (empty: as it stands in d) and the remedy.
+func (d Definition) Validate(field string) error {
+	v := validator{prefix: field}
+	v.add(d.Kind.Validate(v.path("kind")))
+	v.word("arch", string(d.Arch), string(AMD64), string(ARM64))
+	v.word("role", d.Role, "", "worker", controlPlane)
+	v.words("instance_types", d.InstanceTypes)
+	v.words("subnets", d.Subnets)
+	v.words("load_balancers", d.LoadBalancers)
+	v.object("args", d.Args)
+	v.userData(d.UserData)
+	if _, unnamed := d.Vars[""]; unnamed {
+		v.wrong("vars", "give it a name", "a name is empty")
+	}
+	v.market(d.Market, d.Role)
+	v.files(d)
+	for _, track := range d.Track {
+		v.word("track", track, TrackVars, TrackImage, TrackUserData, TrackSecrets)
+	}
+	v.duration("launch_timeout", d.LaunchTimeout)
+	v.duration("registration_timeout", d.RegistrationTimeout)
+	return v.err()
+}
+
+// A validator collects what is wrong with the fields below a path.
+type validator struct {
+	prefix string
+	errs   []error
+}
+
+func (v *validator) path(field string) string { return strings.TrimPrefix(v.prefix+"."+field, ".") }
+
+func (v *validator) add(err error) { v.errs = append(v.errs, err) }
+
+func (v *validator) wrong(field, remedy, format string, args ...any) {
+	v.add(FieldError(v.path(field), remedy, format, args...))
+}
+
+// err returns the first error with the others in its text.
+func (v *validator) err() error { return errors.Join(v.errs...) }
+
+func (v *validator) count(field string, n, most int) {
+	if n < 0 || n > most {
+		v.wrong(field, "use 0 or more, at most 100000", "%d is out of range", n)
+	}
+}
+
+func (v *validator) quantity(field string, c Count) {
+	if c.N < 0 || c.N > MaxGroupSize {
+		v.wrong(field, "use a count or a percentage of 0 or more", "%s is out of range", c)
+	}
+}
+
+func (v *validator) duration(field string, d time.Duration) {
+	if d < 0 {
+		v.wrong(field, "use 0 or more", "%s is negative", d)
+	}
+}
+
+func (v *validator) word(field, word string, known ...string) {
+	if !slices.Contains(known, word) {
+		v.wrong(field, "use "+strings.TrimPrefix(strings.Join(known, ", "), ", "), "%q is unknown", clip(word))
+	}
+}
+
+// words refuses a list with an empty word or the same word twice.
+func (v *validator) words(field string, list []string) {
+	for i, word := range list {
+		switch {
+		case word == "":
+			v.wrong(field, "leave it out", "word %d is empty", i+1)
+		case slices.Contains(list[:i], word):
+			v.wrong(field, "keep one of them", "%q is listed twice", clip(word))
+		}
+	}
+}
+
+func (v *validator) object(field string, data json.RawMessage) {
+	var fields map[string]json.RawMessage
+	if data = bytes.TrimSpace(data); len(data) > 0 && json.Unmarshal(data, &fields) != nil {
+		v.wrong(field, "use a JSON object", "is none")
+	}
+}
+
+func (v *validator) userData(u UserData) {
+	v.word("userdata.source", u.Source, "", SourceInline, SourceURL)
+	v.word("userdata.encoding", u.Encoding, "", "plain", "base64", "gzip", "base64+gzip")
+	if u.Source == SourceURL && u.Fetched == nil {
+		v.wrong("userdata.fetched", "fetch the URL and put its bytes here", "is missing")
+	}
+}
+
+func (v *validator) market(m Market, role string) {
+	spot := m.Type == Spot
+	v.word("market.type", string(m.Type), "", string(OnDemand), string(Spot))
+	v.word("market.fallback", string(m.Fallback), "", string(OnDemand))
+	v.duration("market.fallback_after", m.FallbackAfter)
+	v.duration("market.return_after", m.ReturnAfter)
+	v.quantity("market.on_demand_base", m.OnDemandBase)
+	switch {
+	case spot && role == controlPlane:
+		v.wrong("market.type", "use on-demand", "spot is refused for role control-plane")
+	case !spot && (m.MaxPrice != "" || m.Fallback != "" || m.OnDemandBase != Count{}):
+		v.wrong("market", "leave it out, or set type to spot", "max_price, fallback and on_demand_base mean nothing on on-demand capacity")
+	case m.Fallback == "" && (m.FallbackAfter != 0 || m.ReturnAfter != 0):
+		v.wrong("market", "leave it out, or set fallback", "fallback_after and return_after mean nothing without fallback")
+	}
+}
+
+func (v *validator) files(d Definition) {
+	kinds := []string{string(FileString), string(FileEnv), string(FileJSON), string(FileSecret), string(FileStorage), string(FileCertificate)}
+	for _, path := range slices.Sorted(maps.Keys(d.Files)) {
+		f, field := d.Files[path], "files."+path
+		v.add(ValidateFilePath(v.path(field), path))
+		v.word(field+".kind", string(f.Kind), kinds...)
+		if f.Mode != 0 {
+			v.add(ValidateFileMode(v.path(field+".mode"), f.Mode))
+		}
+		if f.Kind == FileSecret {
+			v.add(ValidateSecretName(v.path(field+".secret"), f.Secret))
+		}
+		if _, named := d.Certificates[f.Certificate]; f.Kind == FileCertificate && !named {
+			v.wrong(field+".certificate", "define it in certificates", "certificate %q is not defined", clip(f.Certificate))
+		}
+	}
+}

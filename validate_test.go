@@ -1,0 +1,112 @@
+package nstance_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+)
+
+// sound is a group in which every field is set to something that makes sense.
+func sound() nstance.Group {
+	return nstance.Group{
+		Key: nstance.GroupKey{Tenant: "default", Group: "web"}, Size: 3, DrainTimeout: time.Minute,
+		Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: time.Second, HaltAfter: 3},
+		Expiry:  nstance.Expiry{EligibleAge: time.Hour, ForcedAge: 2 * time.Hour, OnDemandAge: time.Hour},
+		Definition: nstance.Definition{
+			Kind: "web", Arch: nstance.AMD64, Role: "worker", InstanceTypes: []string{"small", "large"}, Subnets: []string{"a", "b"},
+			Args: json.RawMessage(`{"disk": 1}`), UserData: nstance.UserData{Encoding: "plain", Content: "x"}, Vars: map[string]string{"a": ""},
+			Market: nstance.Market{Type: nstance.Spot, MaxPrice: "0.1", Fallback: nstance.OnDemand, FallbackAfter: time.Minute, OnDemandBase: nstance.Count{N: 1}},
+			Files: map[string]nstance.File{
+				"app/key":  {Kind: nstance.FileSecret, Secret: "db", Mode: 0o600},
+				"app/cert": {Kind: nstance.FileCertificate, Certificate: "web", Part: "cert"},
+			},
+			Certificates: map[string]nstance.Certificate{"web": {CommonName: "web"}}, LoadBalancers: []string{"front"},
+			Track: []string{nstance.TrackImage}, LaunchTimeout: time.Minute, RegistrationTimeout: time.Minute,
+		},
+	}
+}
+
+func TestValidateGroup(t *testing.T) {
+	require.NoError(t, sound().Validate(""))
+	require.NoError(t, nstance.Group{Key: sound().Key, Size: 3}.Validate(""), "a definition may be missing")
+	minimal := nstance.Group{Key: sound().Key, Definition: nstance.Definition{Kind: "web", Arch: nstance.ARM64}}
+	require.NoError(t, minimal.Validate(""))
+
+	for field, change := range map[string]func(g *nstance.Group){
+		"tenant":                func(g *nstance.Group) { g.Key.Tenant = "" },
+		"group":                 func(g *nstance.Group) { g.Key.Group = "We B" },
+		"size":                  func(g *nstance.Group) { g.Size = -1 },
+		"drain_timeout":         func(g *nstance.Group) { g.DrainTimeout = -1 },
+		"rollout.max_surge":     func(g *nstance.Group) { g.Rollout.MaxSurge.N = -1 },
+		"rollout.min_ready":     func(g *nstance.Group) { g.Rollout.MinReady = -1 },
+		"rollout.halt_after":    func(g *nstance.Group) { g.Rollout.HaltAfter = -1 },
+		"expiry.eligible_age":   func(g *nstance.Group) { g.Expiry.EligibleAge = -1 },
+		"expiry.forced_age":     func(g *nstance.Group) { g.Expiry.ForcedAge = -1 },
+		"expiry.on_demand_age":  func(g *nstance.Group) { g.Expiry.OnDemandAge = -1 },
+		"kind":                  func(g *nstance.Group) { g.Definition.Kind = "W" },
+		"arch":                  func(g *nstance.Group) { g.Definition.Arch = "x86" },
+		"role":                  func(g *nstance.Group) { g.Definition.Role = "boss" },
+		"instance_types":        func(g *nstance.Group) { g.Definition.InstanceTypes = []string{"a", "a"} },
+		"subnets":               func(g *nstance.Group) { g.Definition.Subnets = []string{""} },
+		"load_balancers":        func(g *nstance.Group) { g.Definition.LoadBalancers = []string{"a", "a"} },
+		"args":                  func(g *nstance.Group) { g.Definition.Args = json.RawMessage(`[]`) },
+		"userdata.source":       func(g *nstance.Group) { g.Definition.UserData.Source = "ftp" },
+		"userdata.encoding":     func(g *nstance.Group) { g.Definition.UserData.Encoding = "rot13" },
+		"userdata.fetched":      func(g *nstance.Group) { g.Definition.UserData.Source = nstance.SourceURL },
+		"vars":                  func(g *nstance.Group) { g.Definition.Vars = map[string]string{"": "x"} },
+		"market.type":           func(g *nstance.Group) { g.Definition.Market.Type = "cheap" },
+		"market.fallback":       func(g *nstance.Group) { g.Definition.Market.Fallback = nstance.Spot },
+		"market.fallback_after": func(g *nstance.Group) { g.Definition.Market.FallbackAfter = -1 },
+		"market.return_after":   func(g *nstance.Group) { g.Definition.Market.ReturnAfter = -1 },
+		"market.on_demand_base": func(g *nstance.Group) { g.Definition.Market.OnDemandBase.N = -1 },
+		"files.app/key.kind":    func(g *nstance.Group) { g.Definition.Files["app/key"] = nstance.File{Kind: "odd"} },
+		"files.app/key.mode": func(g *nstance.Group) {
+			g.Definition.Files["app/key"] = nstance.File{Kind: nstance.FileString, Mode: 0o777}
+		},
+		"files.app/key.secret":       func(g *nstance.Group) { g.Definition.Files["app/key"] = nstance.File{Kind: nstance.FileSecret} },
+		"files.app/cert.certificate": func(g *nstance.Group) { g.Definition.Certificates = nil },
+		"files.../up": func(g *nstance.Group) {
+			g.Definition.Files = map[string]nstance.File{"../up": {Kind: nstance.FileString}}
+		},
+		"track":                func(g *nstance.Group) { g.Definition.Track = []string{"weather"} },
+		"launch_timeout":       func(g *nstance.Group) { g.Definition.LaunchTimeout = -1 },
+		"registration_timeout": func(g *nstance.Group) { g.Definition.RegistrationTimeout = -1 },
+	} {
+		t.Run(field, func(t *testing.T) {
+			g := sound()
+			change(&g)
+			for _, prefix := range []string{"", "groups.default.web"} {
+				err := g.Validate(prefix)
+				require.ErrorIs(t, err, nstance.Invalid)
+				require.Equal(t, nstance.Invalid, nstance.CodeOf(err))
+				want := field + ": "
+				if prefix != "" {
+					want = prefix + "." + want
+				}
+				require.ErrorContains(t, err, want)
+				require.Contains(t, err.Error(), "(", "a remedy")
+			}
+		})
+	}
+	for name, change := range map[string]func(d *nstance.Definition){
+		"spot for the control plane":    func(d *nstance.Definition) { d.Role = "control-plane" },
+		"a price on on-demand capacity": func(d *nstance.Definition) { d.Market.Type = "" },
+		"a wait without fallback":       func(d *nstance.Definition) { d.Market.Fallback = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := sound()
+			change(&g.Definition)
+			require.ErrorContains(t, g.Validate(""), "market")
+		})
+	}
+	t.Run("all of it", func(t *testing.T) {
+		err := nstance.Group{Key: sound().Key, Size: -1, DrainTimeout: -1, Definition: nstance.Definition{Kind: "web"}}.Validate("")
+		for _, field := range []string{"size: ", "drain_timeout: ", "arch: "} {
+			require.ErrorContains(t, err, field)
+		}
+	})
+}
