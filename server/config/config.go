@@ -138,14 +138,14 @@ type Secrets struct {
 // Expiry replaces machines because of their age.
 type Expiry struct {
 	EligibleAge time.Duration `name:"eligible_age" default:"0s" doc:"age from which machines are replaced, oldest first, one at a time; 0 means never"`
-	ForcedAge   time.Duration `name:"forced_age" default:"0s" doc:"age at which machines are replaced whatever else goes on; 0 means never"`
+	ForcedAge   time.Duration `name:"forced_age" default:"0s" doc:"age at which machines are replaced in any case; 0 means never"`
 	OnDemandAge time.Duration `name:"on_demand_age" default:"0s" doc:"age at which instances that were made by request are drained; 0 means never"`
 }
 
 // Breaker keeps silent machines from being replaced when too many fall silent at
 // once: the cause is then more likely the network than each of them.
 type Breaker struct {
-	MaxUnhealthy nstance.Count `name:"max_unhealthy" default:"20%" doc:"members of the shard, a count or a percentage but never less than 2, that may fall silent within one health_interval while the provider says that they run; beyond that, and beyond half of a group of three or more, none of them is replaced for it"`
+	MaxUnhealthy nstance.Count `name:"max_unhealthy" default:"20%" doc:"members of the shard, a count or a percentage but never less than 2, that may fall silent within one health_interval while the provider reports that they run; beyond that, and beyond half of a group of three or more, none of them is replaced for it"`
 }
 
 // Election is about leadership of the shard.
@@ -172,7 +172,7 @@ type Template struct {
 	Kind                nstance.Kind      `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
 	Arch                nstance.Arch      `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
 	Role                string            `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
-	UserData            *UserData         `name:"userdata" absent:"no user data" doc:"template of what a machine is told at its first boot"`
+	UserData            *UserData         `name:"userdata" absent:"no user data" doc:"template of the user data for the first boot"`
 	LaunchTimeout       time.Duration     `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
 	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
 	Files               map[FilePath]File `name:"files" key:"path"`
@@ -205,12 +205,12 @@ type Shape struct {
 	Market        *Market           `name:"market" absent:"on-demand" inherits:"the template's" doc:"how capacity is bought; a group's replaces the template's as a whole"`
 }
 
-// UserData is the template of what a machine is told at its first boot.
+// UserData is the template of the user data for the first boot.
 type UserData struct {
 	Source   string `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
 	Encoding string `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
 	Content  string `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
-	SHA256   Digest `name:"sha256" absent:"whatever is there" doc:"digest that fetched content must have, before it is decoded"`
+	SHA256   Digest `name:"sha256" absent:"not checked" doc:"digest that fetched content must have, before it is decoded"`
 }
 
 // Market is how capacity is bought.
@@ -219,7 +219,7 @@ type Market struct {
 	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest price for spot an hour, a decimal in quotes, in the cloud's currency"`
 	Fallback      string             `name:"fallback" default:"none" enum:"on-demand|none" doc:"what to buy while spot is sold out"`
 	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
-	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member goes back to spot, if that is not known to be sold out; doubles after each failure, up to a day"`
+	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member returns to spot, if that is not known to be sold out; doubles after each failure, up to a day"`
 	OnDemandBase  nstance.Count      `name:"on_demand_base" absent:"0" doc:"with type spot: members that are on-demand in any case, a count or a percentage of size, rounded up; a change replaces no more than it must"`
 }
 

@@ -19,7 +19,7 @@ type Tenant struct {
 	SubnetPools   []PoolName     `name:"subnet_pools" none:"true" absent:"none" doc:"subnet pools that its groups may name; a template's own need not be named"`
 	LoadBalancers []BalancerName `name:"load_balancers" none:"true" absent:"none" doc:"load balancers that its groups may name; a template's own need not be named"`
 	InstanceTypes []string       `name:"instance_types" none:"true" absent:"none" doc:"machine types that its groups and instances may name; a template's own need not be named"`
-	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; whatever is below a path is permitted too"`
+	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; paths below are permitted too"`
 	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances made by request; what is there already stays"`
 
 	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may make through the API; what is there already stays"`

@@ -20,7 +20,7 @@ const (
 	groupID   = nstance.GroupID("web")
 )
 
-// userData is the template of what a machine is told at its first boot.
+// userData is the template of the user data.
 const userData = `{
   "env": {
     "NSTANCE_INSTANCE_ID": "{{.Instance.ID}}",
