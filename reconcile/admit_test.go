@@ -140,7 +140,7 @@ func TestLossDuringBackoffSurvivesHandover(t *testing.T) {
 		w.advance(2 * time.Second)
 		before := len(w.cloud.Machines())
 		w.stopLeader()
-		faulty.Heal()
+		faulty.ClearFaults()
 		g.Size++
 		g.Definition.RegistrationTimeout, g.Rollout.HaltAfter = time.Minute, 0
 		w.startLeader(g)
@@ -182,7 +182,7 @@ func TestIntentForPreservedMemberSurvivesHandover(t *testing.T) {
 		w.advance(30 * time.Second)
 		require.Len(t, w.cloud.Machines(), 3)
 		w.stopLeader()
-		w.cloud.Heal()
+		w.cloud.ClearFaults()
 		w.startLeader(webGroup(3))
 		w.advance(time.Minute)
 		require.Len(t, w.cloud.Machines(), 4)

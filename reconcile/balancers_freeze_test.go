@@ -46,7 +46,7 @@ func TestFreezeDelaysJoin(t *testing.T) {
 		require.NoError(t, c.freeze(w))
 		w.advance(20 * time.Minute)
 		require.Len(t, w.ready(), 3)
-		require.Len(t, w.cloud.Balanced("lb-1"), 3, "two members and the foreign one")
+		require.Len(t, w.cloud.AttachedTo("lb-1"), 3, "two members and the foreign one")
 		require.NoError(t, c.thaw(w))
 		w.advance(time.Second)
 		w.requireBalanced("lb-1", "foreign")
@@ -61,7 +61,7 @@ func TestFreezeDelaysLeave(t *testing.T) {
 		w.requireBalanced("lb-1", "foreign")
 		require.NoError(t, c.thaw(w))
 		w.advance(time.Second)
-		require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"))
+		require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"))
 	})
 }
 
@@ -78,7 +78,7 @@ func TestBalancerRemovedDuringFreezeIsLeftAfterThaw(t *testing.T) {
 			removed(t, w, c)
 			require.NoError(t, c.thaw(w))
 			w.advance(time.Second)
-			require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"))
+			require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"))
 			calls := w.cloud.Count(simcloud.OpMembers)
 			w.advance(time.Hour)
 			require.Equal(t, calls, w.cloud.Count(simcloud.OpMembers), "and no longer tracked")
@@ -90,9 +90,9 @@ func TestBalancerRemovedDuringFreezeIsLeftAfterThaw(t *testing.T) {
 			w.cloud.Inject(simcloud.Fault{ID: "lb-1", Times: -1, Code: nstance.Internal})
 			require.NoError(t, c.thaw(w))
 			w.advance(3 * time.Minute)
-			w.cloud.Heal()
+			w.cloud.ClearFaults()
 			w.advance(time.Minute)
-			require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"))
+			require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"))
 		})
 	})
 	t.Run("bounded time to leave", func(t *testing.T) {

@@ -56,15 +56,15 @@ func (w *world) requireBalanced(lb string, others ...string) {
 			want = append(want, m.ProviderID)
 		}
 	}
-	require.ElementsMatch(w.t, want, w.outside.Balanced(lb))
-	require.Empty(w.t, w.outside.Severed(), "no machine is deleted while it is sent traffic")
+	require.ElementsMatch(w.t, want, w.outside.AttachedTo(lb))
+	require.Empty(w.t, w.outside.DeletedWhileMember(), "no machine is deleted while it is sent traffic")
 }
 
 // isBalanced reports whether a machine is in a load balancer.
 func (w *world) isBalanced(lb string, id nstance.InstanceID) bool {
 	m, err := w.cloud.Get(w.ctx, id)
 	require.NoError(w.t, err)
-	return slices.Contains(w.cloud.Balanced(lb), m.ProviderID)
+	return slices.Contains(w.cloud.AttachedTo(lb), m.ProviderID)
 }
 
 func (w *world) alarms(about string) (n int) {
@@ -82,7 +82,7 @@ func TestBalancerJoinWithFirstHealthyReport(t *testing.T) {
 	withBalancer(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(2, "front")}})
 		for len(w.ready()) < 2 {
-			require.Len(t, w.cloud.Balanced("lb-1"), 2)
+			require.Len(t, w.cloud.AttachedTo("lb-1"), 2)
 			w.advance(100 * time.Millisecond)
 		}
 		w.advance(time.Second)
@@ -116,7 +116,7 @@ func TestBalancerRejoinAfterCancelledDrain(t *testing.T) {
 		require.NoError(t, w.cloud.Withdraw(spared))
 		w.advance(10 * time.Second)
 		require.Contains(t, w.ready(), spared)
-		require.NotEmpty(t, w.cloud.Balanced("lb-1"))
+		require.NotEmpty(t, w.cloud.AttachedTo("lb-1"))
 		w.mu.Lock()
 		w.slowDrain = false
 		w.mu.Unlock()
@@ -134,7 +134,7 @@ func TestPreservedMachineLeavesBalancers(t *testing.T) {
 			require.False(t, w.isBalanced("lb-1", kept))
 			w.advance(10 * time.Minute)
 			require.Len(t, w.cloud.Machines(), 3)
-			require.Len(t, w.cloud.Balanced("lb-1"), 3, "two members and the foreign one")
+			require.Len(t, w.cloud.AttachedTo("lb-1"), 3, "two members and the foreign one")
 			w.changeLeader(balancedGroup(2, "front"))
 			w.advance(10 * time.Minute)
 			require.False(t, w.isBalanced("lb-1", kept), "it does not rejoin under the next leader")
@@ -150,7 +150,7 @@ func TestPreservedMachineLeavesBalancers(t *testing.T) {
 			require.NoError(t, w.r.Preserve(t.Context(), kept, time.Now().Add(time.Hour), requester))
 			w.advance(time.Second)
 			require.False(t, w.isBalanced("lb-1", kept))
-			require.Len(t, w.cloud.Balanced("lb-1"), 2)
+			require.Len(t, w.cloud.AttachedTo("lb-1"), 2)
 		})
 	})
 	t.Run("not if the preservation cannot be recorded", func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestPreservedMachineLeavesBalancers(t *testing.T) {
 				<-time.After(time.Second)
 			}})
 			require.ErrorIs(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester), nstance.Unavailable)
-			faulty.Heal()
+			faulty.ClearFaults()
 			w.advance(time.Second)
 			w.requireBalanced("lb-1", "foreign")
 		})
@@ -261,10 +261,10 @@ func TestFailingBalancerDelaysDeleteForLimitedTime(t *testing.T) {
 				w.advance(time.Minute)
 				w.requireMembers(2)
 				require.Equal(t, 1, w.alarms("could not be withdrawn from front"))
-				w.cloud.Heal()
+				w.cloud.ClearFaults()
 				w.advance(2 * time.Minute)
 				require.Empty(t, w.r.Problems())
-				require.Len(t, w.cloud.Balanced("lb-1"), 3)
+				require.Len(t, w.cloud.AttachedTo("lb-1"), 3)
 			})
 		})
 	}
@@ -279,9 +279,9 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 			w.advance(15 * time.Second)
 			require.Len(t, w.cloud.Machines(), 2, "no wait for a removed load balancer")
 			require.Zero(t, w.alarms("withdrawn"))
-			w.cloud.Heal()
+			w.cloud.ClearFaults()
 			w.advance(2 * time.Minute)
-			require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"), "members left on best effort")
+			require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"), "members left on best effort")
 			calls := w.cloud.Count(simcloud.OpMembers)
 			w.advance(time.Hour)
 			require.Equal(t, calls, w.cloud.Count(simcloud.OpMembers), "and no longer tracked")
@@ -313,7 +313,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 			w.r.Observe(nstance.Balancing{LoadBalancers: []nstance.LoadBalancer{{Name: "back", ID: "lb-2"}}})
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(2, "back")}})
 			w.advance(5 * time.Second)
-			require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"))
+			require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"))
 			w.requireBalanced("lb-2")
 		})
 	})
@@ -321,7 +321,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 		withBalancer(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.r.Observe(nstance.Balancing{LoadBalancers: []nstance.LoadBalancer{{Name: "front", ID: "lb-2"}}})
 			w.advance(5 * time.Second)
-			require.Equal(t, []string{"foreign"}, w.cloud.Balanced("lb-1"))
+			require.Equal(t, []string{"foreign"}, w.cloud.AttachedTo("lb-1"))
 			w.requireBalanced("lb-2")
 		})
 	})
@@ -337,7 +337,7 @@ func TestNewLeaderComparesBalancers(t *testing.T) {
 		require.NoError(t, w.cloud.Reclaim(doomed, 30*time.Minute))
 		w.advance(10 * time.Second)
 		w.stopLeader()
-		w.cloud.Heal()
+		w.cloud.ClearFaults()
 		var lost nstance.Machine
 		for _, m := range w.cloud.Machines() {
 			if m.ID == w.ready()[0] {
@@ -347,14 +347,14 @@ func TestNewLeaderComparesBalancers(t *testing.T) {
 		require.NoError(t, w.cloud.LeaveBalancer(w.ctx, front, []nstance.Machine{lost})) // removed by another client
 		silent := w.ready()[1]
 		w.setAgentSilent(silent, true)
-		before := len(w.cloud.Balanced("lb-1"))
+		before := len(w.cloud.AttachedTo("lb-1"))
 
 		w.startLeader(balancedGroup(3, "front"))
 		w.advance(2 * time.Second)
 		w.mu.Lock()
 		require.NotEmpty(t, w.events)
 		w.mu.Unlock()
-		in := w.cloud.Balanced("lb-1")
+		in := w.cloud.AttachedTo("lb-1")
 		require.Len(t, in, before-1, "only the draining member left; others stay until their first report")
 		w.setAgentSilent(silent, false)
 		w.advance(3 * time.Minute)
@@ -375,7 +375,7 @@ func TestNewLeaderDeletesAfterLeavingBalancers(t *testing.T) {
 					w.advance(100 * time.Millisecond)
 				}
 				w.stopLeader()
-				w.cloud.Heal()
+				w.cloud.ClearFaults()
 				require.Len(t, w.cloud.Machines(), 3)
 				if unlisted {
 					w.cloud.Inject(simcloud.Fault{Op: simcloud.OpMembers, Times: -1, Code: nstance.Internal})
@@ -390,7 +390,7 @@ func TestNewLeaderDeletesAfterLeavingBalancers(t *testing.T) {
 					return
 				}
 				require.Len(t, w.cloud.Machines(), 2)
-				require.Empty(t, w.cloud.Severed())
+				require.Empty(t, w.cloud.DeletedWhileMember())
 			})
 		})
 	}

@@ -47,7 +47,7 @@ func TestSoldOutShardCostsFewCalls(t *testing.T) {
 		{"no capacity", func(w *world) { w.cloud.SetCapacity(small, 0) }, func(w *world) { w.cloud.SetCapacity(small, -1) }},
 		{"no quota", func(w *world) {
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1, Code: nstance.Quota})
-		}, func(w *world) { w.cloud.Heal() }},
+		}, func(w *world) { w.cloud.ClearFaults() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

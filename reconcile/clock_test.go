@@ -472,7 +472,7 @@ func TestBackoffFromClockAhead(t *testing.T) {
 		w.advance(20 * time.Minute)
 		require.True(t, w.hasHold(plan.HoldBackoff))
 		w.stopLeader()
-		w.cloud.Heal()
+		w.cloud.ClearFaults()
 		c.stepped.Store(0)
 		w.startLeader(webGroup(4))
 		w.advance(6 * time.Minute)

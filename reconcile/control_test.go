@@ -280,7 +280,7 @@ func TestRequestsAreDurable(t *testing.T) {
 			w.wrap = func(o *leaderEnv) { o.store = faulty }
 			w.changeLeader(webGroup(3))
 			w.wrap = nil
-			faulty.Inject(storagetest.Fault{Prefix: "state/", Op: storagetest.PutIfMatch, Mode: storagetest.Lose})
+			faulty.Inject(storagetest.Fault{Prefix: "state/", Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer})
 			require.NoError(t, w.r.Pause(t.Context(), web, ""))
 			faulty.Inject(storagetest.Fault{Prefix: "state/", Times: 30})
 			require.Error(t, w.r.Resume(t.Context(), web, requester))

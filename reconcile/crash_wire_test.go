@@ -211,13 +211,13 @@ func (o *wireCloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	return o.site.cloud.Reclaim(o.handle(id), notice)
 }
 
-func (o *wireCloud) Withdraw(nstance.InstanceID) error { panic("clouds do not withdraw a reclaim") }
-func (o *wireCloud) Kill(id nstance.InstanceID) error  { return o.site.cloud.Fail(o.handle(id)) }
-func (o *wireCloud) SetCapacity(n int)                 { o.site.setCapacity(n) }
-func (o *wireCloud) Severed() []nstance.InstanceID     { return nil }
-func (o *wireCloud) Close()                            { o.close() }
+func (o *wireCloud) Withdraw(nstance.InstanceID) error        { panic("clouds do not withdraw a reclaim") }
+func (o *wireCloud) Kill(id nstance.InstanceID) error         { return o.site.cloud.Fail(o.handle(id)) }
+func (o *wireCloud) SetCapacity(n int)                        { o.site.setCapacity(n) }
+func (o *wireCloud) DeletedWhileMember() []nstance.InstanceID { return nil }
+func (o *wireCloud) Close()                                   { o.close() }
 
-func (o *wireCloud) Balanced(string) []string {
+func (o *wireCloud) AttachedTo(string) []string {
 	o.pastFaults.Store(true)
 	defer o.pastFaults.Store(false)
 	members, err := o.BalancerMembers(o.w.ctx, nstance.LoadBalancer{})

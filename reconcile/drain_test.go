@@ -81,7 +81,7 @@ func TestCancelIsDurableFirst(t *testing.T) {
 		d, ok := w.drains.Of(spared)
 		require.True(t, ok)
 		require.Equal(t, started.Generation, d.Generation)
-		faulty.Heal()
+		faulty.ClearFaults()
 		w.advance(15 * time.Second)
 		require.Equal(t, []cancelled{{spared, started.Generation}}, spy.calls())
 		require.Equal(t, 1, w.count(nstance.EventDrainCancelled, spared))
@@ -103,12 +103,12 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		w.advance(5 * time.Second)
 		require.Contains(t, w.in(nstance.Draining), id)
 		w.stopLeader()
-		faulty.Heal()
+		faulty.ClearFaults()
 		rec, err := w.r.Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Nil(t, rec.Drain, "not landed yet")
 
-		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: faulty.Land})
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: faulty.ApplyLate})
 		w.wrap = func(o *leaderEnv) {
 			o.store = faulty
 			o.options = func(opts *reconcile.Options) { opts.Drains = operatorConnected{opts.Drains.(*drain.Coordinator)} }
@@ -168,7 +168,7 @@ func TestDrainRequestIsRecordedBeforeAnswer(t *testing.T) {
 		defer cancel()
 		_, err := w.r.Drain(ctx, id, requester)
 		require.ErrorIs(t, err, nstance.Unavailable, "the drain has another cause, which may be withdrawn")
-		faulty.Heal()
+		faulty.ClearFaults()
 		d, err := w.r.Drain(w.ctx, id, requester)
 		require.NoError(t, err)
 		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: requester})
@@ -201,7 +201,7 @@ func TestNoticeIsAcknowledgedWhenWithdrawn(t *testing.T) {
 		w.advance(time.Second)
 		require.True(t, acked)
 		require.True(t, ended)
-		faulty.Heal()
+		faulty.ClearFaults()
 		w.advance(time.Minute)
 		require.Contains(t, w.ready(), id)
 	})

@@ -100,7 +100,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 				w.advance(10 * time.Minute)
 			}
 			require.NotEmpty(t, w.definitions())
-			f.Heal()
+			f.ClearFaults()
 			w.advance(2 * time.Second)
 			_, err := f.Get(t.Context(), storage.StateKey("s1"))
 			require.NoError(t, err)

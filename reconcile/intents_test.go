@@ -196,7 +196,7 @@ func TestRecordDecidesUserData(t *testing.T) {
 		faulty := storagetest.NewFaulty(w.store)
 		w.store = faulty
 		faulty.Inject(
-			storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Mode: storagetest.Lose, Do: func() { settings.set("two") }},
+			storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Mode: storagetest.LoseAnswer, Do: func() { settings.set("two") }},
 			storagetest.Fault{Op: storagetest.Get, Prefix: storage.InstancePrefix("s1"), Times: 3},
 		)
 		w.startLeader(webGroup(1))

@@ -48,7 +48,7 @@ func TestLossWhileBooting(t *testing.T) {
 				w.startLeader(g)
 				w.advance(10 * time.Second)
 				for _, m := range w.cloud.Machines() {
-					require.NoError(t, w.cloud.Lose(m.ID, c.cause))
+					require.NoError(t, w.cloud.Terminate(m.ID, c.cause))
 				}
 				w.advance(time.Minute)
 				require.Len(t, w.cloud.Machines(), 3, "replaced at once")
@@ -78,7 +78,7 @@ func TestMachineThatCannotStartIsFailure(t *testing.T) {
 				w.startLeader(g)
 				for range 30 {
 					for _, m := range w.cloud.Machines() {
-						_ = w.cloud.Lose(m.ID, c.cause) // it may be stopped already
+						_ = w.cloud.Terminate(m.ID, c.cause) // it may be stopped already
 					}
 					w.advance(time.Minute)
 				}
@@ -127,7 +127,7 @@ func TestLossFoundByNewLeader(t *testing.T) {
 		w.advance(10 * time.Second)
 		w.stopLeader()
 		for _, m := range w.cloud.Machines() {
-			require.NoError(t, w.cloud.Lose(m.ID, nstance.LossHost))
+			require.NoError(t, w.cloud.Terminate(m.ID, nstance.LossHost))
 		}
 		w.startLeader(g)
 		w.advance(20 * time.Second)
@@ -145,7 +145,7 @@ func TestLossNamesCause(t *testing.T) {
 		w.startLeader(g)
 		w.advance(10 * time.Second)
 		id := w.cloud.Machines()[0].ID
-		require.NoError(t, w.cloud.Lose(id, nstance.LossInvalid))
+		require.NoError(t, w.cloud.Terminate(id, nstance.LossInvalid))
 		w.advance(time.Minute)
 		gone := w.first(nstance.EventMachineGone, func(e nstance.Event) bool { return e.Instance == id })
 		require.Contains(t, gone.Reason, "invalid")

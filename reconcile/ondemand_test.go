@@ -325,7 +325,7 @@ func TestOnDemandWaitsForIntent(t *testing.T) {
 		_, err := w.requestOnDemand(onDemand(id))
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.Empty(t, w.cloud.Machines())
-		faulty.Heal()
+		faulty.ClearFaults()
 		_, err = w.requestOnDemand(onDemand(id))
 		require.NoError(t, err)
 		w.advance(2 * time.Minute)
@@ -369,7 +369,7 @@ func TestOnDemandAcceptedAndSoldOut(t *testing.T) {
 			require.NoError(t, err)
 			w.advance(10 * time.Second)
 			for range 3 {
-				require.NoError(t, w.cloud.Lose(id, nstance.LossCapacity))
+				require.NoError(t, w.cloud.Terminate(id, nstance.LossCapacity))
 				for range 180 {
 					if w.advance(time.Second); len(w.cloud.Machines()) == 1 {
 						break
@@ -397,7 +397,7 @@ func TestOnDemandSoldOutUntilTimeout(t *testing.T) {
 		require.NoError(t, err)
 		for range 60 {
 			w.advance(20 * time.Second)
-			_ = w.cloud.Lose(id, nstance.LossCapacity) // there may be no machine now
+			_ = w.cloud.Terminate(id, nstance.LossCapacity) // there may be no machine now
 		}
 		w.requireMembers(0)
 		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 30, "paced by the launch budget")

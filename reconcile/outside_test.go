@@ -32,10 +32,10 @@ type outside interface {
 	// SetCapacity limits the number of machines.
 	SetCapacity(n int)
 
-	// Balanced returns the members of a load balancer, and Severed the machines
+	// AttachedTo returns the members of a load balancer, DeletedWhileMember the machines
 	// that were deleted while they were members.
-	Balanced(lb string) []string
-	Severed() []nstance.InstanceID
+	AttachedTo(lb string) []string
+	DeletedWhileMember() []nstance.InstanceID
 
 	Close()
 }

@@ -48,7 +48,7 @@ func TestForeignMachineIsLeftAlone(t *testing.T) {
 				w.advance(time.Second)
 				id := w.in(nstance.Provisioning)[0]
 				w.stopLeader()
-				w.cloud.Heal()
+				w.cloud.ClearFaults()
 				spec := nstance.MachineSpec{
 					ID: id, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: web.Tenant}, Group: web.Group,
 					CreatedAt: id.Time(), Epoch: 1, Arch: nstance.AMD64, InstanceType: "small", Market: nstance.Spot, Token: string(id) + "-1",

@@ -78,7 +78,7 @@ func TestPreserve(t *testing.T) {
 			asked := make(chan error, 1)
 			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
 			w.advance(5 * time.Second)
-			faulty.Heal()
+			faulty.ClearFaults()
 			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
 			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})

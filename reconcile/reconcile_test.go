@@ -335,7 +335,7 @@ func TestLeaderStopsBetweenIntentAndMachine(t *testing.T) {
 		w.advance(100 * time.Millisecond)
 		w.stopLeader()
 		require.Empty(t, w.cloud.Machines())
-		w.cloud.Heal()
+		w.cloud.ClearFaults()
 		w.startLeader(webGroup(3))
 		w.advance(3 * time.Minute)
 		w.requireMembers(3)

@@ -33,7 +33,7 @@ func TestTakeoverFromSnapshot(t *testing.T) {
 		faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "instance/", Times: -1}) // no record is readable
 		w.startLeader(webGroup(5))
 		w.advance(time.Minute)
-		faulty.Heal()
+		faulty.ClearFaults()
 		w.requireMembers(5)
 		require.Empty(t, w.r.Problems())
 	})

@@ -117,7 +117,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 		require.Len(w.t, ids, n)
 		require.Equal(w.t, before, w.ids())
 		w.stopLeader()
-		w.cloud.Heal()
+		w.cloud.ClearFaults()
 		return ids
 	}
 	// renewed requires that other instances were created instead.
@@ -218,7 +218,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 			_, err := w.requestOnDemand(onDemand(id))
 			require.NoError(t, err)
 			w.stopLeader()
-			w.cloud.Heal()
+			w.cloud.ClearFaults()
 			w.startLeader(webGroup(0))
 			w.advance(2 * time.Minute)
 			w.requireMembers(0)

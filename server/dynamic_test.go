@@ -413,7 +413,7 @@ func TestGroupsFollowWhatIsDurable(t *testing.T) {
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
 	require.EqualValues(t, 1, w.group(api, "web").GetSize())
-	faulty.Heal()
+	faulty.ClearFaults()
 	require.Eventually(t, func() bool { return !w.group(api, "db").GetIsStatic() }, eventually, 5*time.Millisecond)
 	require.Equal(t, id, w.machine("blue"))
 }
@@ -445,7 +445,7 @@ func TestTwoWriters(t *testing.T) {
 	require.EqualValues(t, 3, w.group(api, "web").GetSize())
 	require.EqualValues(t, 4, w.group(api, "db").GetSize(), "nothing of the other's is lost")
 
-	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Mode: storagetest.Lose, Err: nstance.Errorf(nstance.Ambiguous, "lost")})
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Mode: storagetest.LoseAnswer, Err: nstance.Errorf(nstance.Ambiguous, "lost")})
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, w.group(api, "web").GetSize())
@@ -454,7 +454,7 @@ func TestTwoWriters(t *testing.T) {
 	_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1)})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
 	require.False(t, w.listed(api, "batch"))
-	faulty.Heal()
+	faulty.ClearFaults()
 
 	// Many at once.
 	var g errgroup.Group

@@ -161,7 +161,7 @@ func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
 		}
 		require.Len(t, want, len(ids))
 		require.Eventually(t, func() bool {
-			got := slices.Sorted(slices.Values(w.cloud.Balanced(lb)))
+			got := slices.Sorted(slices.Values(w.cloud.AttachedTo(lb)))
 			return slices.Equal(got, slices.Sorted(slices.Values(want)))
 		}, eventually, time.Millisecond, lb)
 	}
@@ -196,7 +196,7 @@ func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
 	w.await(nstance.EventDeleted, own)
 	balanced("lb-2")
 	balanced("lb-1", ordinary)
-	require.Empty(t, w.cloud.Severed())
+	require.Empty(t, w.cloud.DeletedWhileMember())
 
 	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: []string{"fornt"}})
 	refuses(t, err, nstance.Invalid, "load_balancers")

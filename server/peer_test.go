@@ -319,12 +319,12 @@ func TestLeaderAddress(t *testing.T) {
 	require.Eventually(t, at("a"), eventually, time.Millisecond)
 	c.hears()
 
-	c.cloud.LoseAddress(address)
+	c.cloud.ReleaseAddress(address)
 	c.first.await(nstance.EventAlarm, "")
 	require.Eventually(t, at("a"), eventually, time.Millisecond, "it is taken again")
 
 	c.cloud.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", Times: -1, Code: nstance.Denied})
-	c.cloud.LoseAddress(address)
+	c.cloud.ReleaseAddress(address)
 	require.Eventually(t, func() bool { return c.first.shown("leader_address").Count > 0 }, eventually, time.Millisecond)
 	require.Eventually(t, at("b"), eventually, time.Millisecond, "a standby may do better")
 	c.second.leads()

@@ -165,7 +165,7 @@ func TestInvalidOverride(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, next.group(api, "batch").GetRemoving())
 	require.Equal(t, 7*time.Minute, next.group(api, "batch").GetDrainTimeout().AsDuration(), "the drain timeout stays")
-	w.cloud.Heal()
+	w.cloud.ClearFaults()
 }
 
 // TestGroupWithoutDefinition: a group whose first definition is pending is listed with
@@ -279,7 +279,7 @@ func TestUnknownTypesAreAccepted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")})
 	require.NoError(t, err)
-	w.cloud.Heal()
+	w.cloud.ClearFaults()
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
 	w.held(api, "web", plan.HoldPending)

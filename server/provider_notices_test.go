@@ -24,9 +24,9 @@ func TestProviderNotices(t *testing.T) {
 	}
 	stranger, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
-	w.cloud.Tell(nstance.MachineNotice{ID: stranger, Notice: n})
+	w.cloud.PublishNotice(nstance.MachineNotice{ID: stranger, Notice: n})
 	for range 2 {
-		w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: n})
+		w.cloud.PublishNotice(nstance.MachineNotice{ID: id, Notice: n})
 	}
 	w.await(nstance.EventNoticeReceived, id)
 	w.await(nstance.EventDeleteRequested, id)
@@ -70,12 +70,12 @@ func TestSecondMaintenance(t *testing.T) {
 			return slices.Equal(want, have)
 		}, eventually, time.Millisecond)
 	}
-	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: n})
+	w.cloud.PublishNotice(nstance.MachineNotice{ID: id, Notice: n})
 	first := events(1)[0]
 	records(first)
-	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: end})
+	w.cloud.PublishNotice(nstance.MachineNotice{ID: id, Notice: end})
 	records()
-	w.cloud.Tell(nstance.MachineNotice{ID: id, Notice: n})
+	w.cloud.PublishNotice(nstance.MachineNotice{ID: id, Notice: n})
 	second := events(2)[1]
 	require.NotEqual(t, first, second)
 	records(second)

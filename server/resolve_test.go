@@ -205,7 +205,7 @@ func TestImages(t *testing.T) {
 	next.cloud = w.cloud
 	next.made(3, from("img-2")) // a new leader knows it too
 
-	next.cloud.Heal()
+	next.cloud.ClearFaults()
 	next.cloud.SetImages(first, second, third)
 	next.adopt(provisioned(4, `"image": "base", "track": ["image"], `, top))
 	require.Eventually(t, func() bool { // a spare one, as it is a change now
@@ -268,11 +268,11 @@ func TestLoadBalancersThroughTheServer(t *testing.T) {
 	w := newWorld(t, setup{cloud: simcloud.Options{Balancers: []string{"lb-1"}}})
 	w.adopt(provisioned(1, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}}, `))
 	id := w.machine(nstance.DefaultTenant)
-	require.Empty(t, w.cloud.Balanced("lb-1"))
+	require.Empty(t, w.cloud.AttachedTo("lb-1"))
 	w.ready(id)
-	require.Eventually(t, func() bool { return len(w.cloud.Balanced("lb-1")) == 1 }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.cloud.AttachedTo("lb-1")) == 1 }, eventually, 5*time.Millisecond)
 	w.adopt(provisioned(1, `"userdata": {"content": "{{.Nonce}}"}, `, ""))
-	require.Eventually(t, func() bool { return len(w.cloud.Balanced("lb-1")) == 0 }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.cloud.AttachedTo("lb-1")) == 0 }, eventually, 5*time.Millisecond)
 }
 
 func TestProviderThatIsNotAble(t *testing.T) {

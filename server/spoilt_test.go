@@ -143,7 +143,7 @@ func freeAddress(t *testing.T) string {
 
 // start starts a server, with sound storage at first.
 func (s *spoiltShard) start(st *site) {
-	st.proxy.Heal()
+	st.proxy.ClearFaults()
 	_, err := lease.Prepare(s.Context(), st.store, zone)
 	require.NoError(s, err)
 	elector, err := lease.New(st.store, zone, &lease.Options{TTL: 2 * time.Second})
@@ -162,7 +162,7 @@ func (s *spoiltShard) start(st *site) {
 // restart stops a server as its service manager would, and starts it again.
 func (s *spoiltShard) restart(st *site) {
 	st.up.Store(false)
-	st.proxy.Heal()
+	st.proxy.ClearFaults()
 	require.NoError(s, st.stop())
 	s.start(st)
 }
@@ -255,7 +255,7 @@ func (s *spoiltShard) spoil(ctx context.Context, seed uint64) {
 		}
 		st := s.sites[rng.IntN(2)]
 		if n%20 == 0 {
-			st.proxy.Heal() // of what met no request
+			st.proxy.ClearFaults() // of what met no request
 		}
 		if st.up.Load() {
 			st.proxy.Inject(spoilings[names[n%len(names)]])

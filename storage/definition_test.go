@@ -48,14 +48,14 @@ func TestDefinitions(t *testing.T) {
 	})
 	t.Run("survive a lost answer", func(t *testing.T) {
 		b := newBed()
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: nstance.Ambiguous})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 		_, err := b.recs.PutDefinition(t.Context(), d)
 		require.NoError(t, err)
 	})
 	t.Run("are not sent again after the term", func(t *testing.T) {
 		var dead atomic.Bool
 		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
 		recs := storage.NewRecords(f, shard, &storage.RecordsOptions{Check: func() error {
 			if dead.Load() {
 				return nstance.Errorf(nstance.Unavailable, "over")

@@ -107,8 +107,8 @@ func TestDoc(t *testing.T) {
 	})
 	bubble(t, "a lost answer is settled, also of the first write", func(t *testing.T) {
 		b := newBed()
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
-			storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose, Err: nstance.Conflict})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer},
+			storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: nstance.Conflict})
 		d := newDoc(b)
 		for _, name := range []string{"a", "b"} {
 			_, err := d.Update(t.Context(), pauseGroup(name))

@@ -226,7 +226,7 @@ func TestUsedContentsStay(t *testing.T) {
 		d.takeOver()
 		d.pass()
 		wait(garbageAge)
-		d.Inject(storagetest.Fault{Op: storagetest.Delete, Mode: storagetest.Lose, Err: nstance.Ambiguous})
+		d.Inject(storagetest.Fault{Op: storagetest.Delete, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 		_, err := d.recs.CollectGarbage(t.Context())
 		require.ErrorIs(t, err, nstance.Ambiguous)
 		_, err = d.recs.PutDefinition(t.Context(), definition("a"))

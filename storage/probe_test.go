@@ -56,7 +56,7 @@ func TestProbeLeavesNothing(t *testing.T) {
 		return keys
 	}
 	const calls = 7 + 9 // of the sequence and of the race
-	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
 		for skip := range calls {
 			mem := storage.NewMemory()
 			f := storagetest.NewFaulty(mem)

@@ -22,11 +22,11 @@ func TestPutOnce(t *testing.T) {
 	}{
 		"is written":                              {want: "new"},
 		"stands already":                          {standing: "old", want: "old"},
-		"is written, and the answer is lost":      {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Lose, nstance.Ambiguous)}, want: "new"},
-		"is written by a repeated request":        {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Lose, nstance.Conflict)}, want: "new"},
+		"is written, and the answer is lost":      {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous)}, want: "new"},
+		"is written by a repeated request":        {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Conflict)}, want: "new"},
 		"is not written":                          {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Unavailable},
 		"is refused, and not read back":           {standing: "old", faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Denied)}, err: nstance.Denied},
-		"may be written, and cannot be read back": {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Lose, nstance.Ambiguous), fault(storagetest.Get, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Ambiguous},
+		"may be written, and cannot be read back": {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous), fault(storagetest.Get, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Ambiguous},
 	} {
 		t.Run("an object that "+name, func(t *testing.T) {
 			mem := storage.NewMemory()

@@ -137,7 +137,7 @@ func TestLoad(t *testing.T) {
 		require.Len(t, recs, 2)
 		require.Len(t, problems, 1)
 		require.ErrorIs(t, problems[0].Err, nstance.Unavailable)
-		b.Heal()
+		b.ClearFaults()
 		recs, problems, err = b.recs.Load(t.Context())
 		require.NoError(t, err)
 		require.Len(t, recs, 3)
@@ -188,7 +188,7 @@ func TestLoad(t *testing.T) {
 		require.ErrorIs(t, problems[0].Err, nstance.Conflict)
 	})
 	bubble(t, "a list that breaks is an error, not a smaller shard", func(t *testing.T) {
-		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
 			b := filled(t, 3)
 			b.Inject(storagetest.Fault{Op: storagetest.List, Mode: mode})
 			recs, _, err := b.recs.Load(t.Context())

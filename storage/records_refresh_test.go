@@ -101,7 +101,7 @@ func TestRefresh(t *testing.T) {
 		require.ErrorIs(t, err, nstance.NotFound)
 		_, err = fresh.Refresh(t.Context(), "x")
 		require.ErrorIs(t, err, nstance.Invalid)
-		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.Lose})
+		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.LoseAnswer})
 		_, err = fresh.Refresh(t.Context(), newInstance(2).ID)
 		require.ErrorIs(t, err, nstance.Unavailable, "a broken list proves no absence")
 	})

@@ -159,9 +159,9 @@ func TestCreate(t *testing.T) {
 		require.Zero(t, b.Count(""))
 	})
 	for name, fault := range map[string]storagetest.Fault{
-		"settles a lost answer":               {Mode: storagetest.Lose, Err: nstance.Ambiguous},
-		"settles a time-out of a write":       {Mode: storagetest.Lose, Err: context.DeadlineExceeded},
-		"knows its own write behind a no":     {Mode: storagetest.Lose, Err: nstance.Conflict},
+		"settles a lost answer":               {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"settles a time-out of a write":       {Mode: storagetest.LoseAnswer, Err: context.DeadlineExceeded},
+		"knows its own write behind a no":     {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
 		"repeats a write that never came":     {Mode: storagetest.Refuse},
 		"repeats after an unclassified error": {Mode: storagetest.Refuse, Err: errors.New("connection reset")},
 	} {
@@ -180,7 +180,7 @@ func TestCreate(t *testing.T) {
 	bubble(t, "a late first write and its repetition are one", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Late})
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: b.Land})
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: b.ApplyLate})
 		rec, err := b.recs.Create(t.Context(), newInstance(1))
 		require.NoError(t, err)
 		require.Equal(t, rec, b.stored(t, rec))
@@ -213,14 +213,14 @@ func TestCreate(t *testing.T) {
 			b.Inject(c.first...)
 			_, err := b.recs.Create(t.Context(), rec)
 			require.ErrorIs(t, err, nstance.Ambiguous)
-			b.Heal()
+			b.ClearFaults()
 			if c.look {
 				_, err = b.recs.Refresh(t.Context(), rec.ID)
 				require.ErrorIs(t, err, nstance.NotFound)
 				_, _, err = b.recs.Load(t.Context())
 				require.NoError(t, err)
 			}
-			b.Inject(storagetest.Fault{Op: c.second, Prefix: keyOf(rec), Pass: true, Do: b.Land})
+			b.Inject(storagetest.Fault{Op: c.second, Prefix: keyOf(rec), Pass: true, Do: b.ApplyLate})
 			made, err := b.recs.Create(t.Context(), rec)
 			require.NoError(t, err)
 			require.Equal(t, made, b.stored(t, rec))
@@ -248,7 +248,7 @@ func TestCreate(t *testing.T) {
 	})
 	bubble(t, "without an answer it is Ambiguous, and can be called again", func(t *testing.T) {
 		b := newBed()
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get})
 		_, err := b.recs.Create(t.Context(), newInstance(1))
 		require.ErrorIs(t, err, nstance.Ambiguous)
@@ -261,7 +261,7 @@ func TestCreate(t *testing.T) {
 	})
 	bubble(t, "another content after Ambiguous is Conflict", func(t *testing.T) {
 		b := newBed()
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose},
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get})
 		_, err := b.recs.Create(t.Context(), newInstance(1))
 		require.ErrorIs(t, err, nstance.Ambiguous)
@@ -360,8 +360,8 @@ func TestUpdate(t *testing.T) {
 		require.Less(t, n, 20)
 	})
 	for name, fault := range map[string]storagetest.Fault{
-		"settles a lost answer":           {Mode: storagetest.Lose, Err: nstance.Ambiguous},
-		"knows its own write behind a no": {Mode: storagetest.Lose, Err: nstance.Conflict},
+		"settles a lost answer":           {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"knows its own write behind a no": {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
 		"repeats a write that never came": {Mode: storagetest.Refuse},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -378,7 +378,7 @@ func TestUpdate(t *testing.T) {
 	}
 	bubble(t, "without an answer it is Ambiguous, and the next call reads first", func(t *testing.T) {
 		b, rec := with(t)
-		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose},
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get})
 		_, err := b.recs.Update(t.Context(), rec.ID, host("one"))
 		require.ErrorIs(t, err, nstance.Ambiguous)
@@ -488,7 +488,7 @@ func TestDelete(t *testing.T) {
 		require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
 	})
 	for name, fault := range map[string]storagetest.Fault{
-		"settles a lost answer":            {Mode: storagetest.Lose},
+		"settles a lost answer":            {Mode: storagetest.LoseAnswer},
 		"repeats a deletion that was lost": {Mode: storagetest.Refuse},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -513,7 +513,7 @@ func TestDelete(t *testing.T) {
 	})
 	bubble(t, "without an answer it is Ambiguous, and can be called again", func(t *testing.T) {
 		b, rec := with(t)
-		b.Inject(storagetest.Fault{Op: storagetest.Delete, Mode: storagetest.Lose}, storagetest.Fault{Op: storagetest.Get})
+		b.Inject(storagetest.Fault{Op: storagetest.Delete, Mode: storagetest.LoseAnswer}, storagetest.Fault{Op: storagetest.Get})
 		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Ambiguous)
 		require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
 	})

@@ -280,10 +280,10 @@ func TestSaveSnapshot(t *testing.T) {
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late}, storagetest.Fault{Op: storagetest.Get, Times: -1})
 		_, err := b.recs.Update(t.Context(), rec.ID, host("late"))
 		require.Error(t, err)
-		b.Heal()
+		b.ClearFaults()
 		_, err = b.recs.SaveSnapshot(t.Context())
 		require.NoError(t, err)
-		b.Land()
+		b.ApplyLate()
 		recs, reads := b.next(8).load(t)
 		require.Equal(t, 1, reads)
 		require.Equal(t, "late", recs[0].Hostname)
@@ -302,7 +302,7 @@ func TestSaveSnapshot(t *testing.T) {
 		require.Equal(t, before, after)
 	})
 	bubble(t, "a lost answer is settled by the next call", func(t *testing.T) {
-		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
 			b := snapped(t, 3)
 			_, _ = b.load(t)
 			_, err := b.recs.Update(t.Context(), newInstance(1).ID, host("h"))

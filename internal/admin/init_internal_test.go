@@ -39,7 +39,7 @@ func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
 // A lost answer leaves open which process made an object: it is read back.
 func TestLostAnswerToACreatedKey(t *testing.T) {
 	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
-	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
+	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
 	d, err := p.makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Len(t, d.made, 7)

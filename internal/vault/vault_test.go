@@ -143,7 +143,7 @@ func TestDestroy(t *testing.T) {
 		faulty := storagetest.NewFaulty(storage.NewMemory())
 		v := vault.New(faulty, newBox(t, secret.NewKey()))
 		require.NoError(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")))
-		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose})
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer})
 		require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
 	})
 }

@@ -43,7 +43,7 @@ var typePromises = []abilityPromise{
 var balancerPromises = []abilityPromise{
 	{"a machine that joins is a member", checkJoin},
 	{"joining again changes nothing", checkJoinAgain},
-	{"a machine that leaves is no member any more, and the others stay", checkLeave},
+	{"a machine that leaves is no longer a member, and the others stay", checkLeave},
 	{"leaving again changes nothing", checkLeaveAgain},
 	{"leaving as a machine that is gone changes nothing", checkLeaveGone},
 	{"an unknown load balancer is not found", checkNoBalancer},

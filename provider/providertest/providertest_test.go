@@ -55,14 +55,14 @@ func (p *parts) List(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Mac
 
 func (p *parts) Delete(ctx context.Context, m nstance.Machine) error { return p.delete(ctx, m) }
 
-// A disease breaks one promise; noticed is the subtest that must fail of it.
-type disease struct {
-	noticed string
+// A defect breaks one promise; noticed is the subtest that must fail.
+type defect struct {
+	failing string
 	infect  func(p *parts, c *simcloud.Cloud)
 }
 
-// seen wraps everything that shows machines.
-func seen(change func(nstance.Machine) nstance.Machine) func(*parts, *simcloud.Cloud) {
+// changeMachines changes every machine that the provider returns.
+func changeMachines(change func(nstance.Machine) nstance.Machine) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 			m, err := c.Create(ctx, s)
@@ -82,8 +82,7 @@ func seen(change func(nstance.Machine) nstance.Machine) func(*parts, *simcloud.C
 	}
 }
 
-// listing makes a list from a function that yields machines, and is right about
-// contexts.
+// listing makes a List from a function that yields machines; it respects contexts.
 func listing(c *simcloud.Cloud, all func(nstance.Owner, func(nstance.Machine))) func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
 		return func(yield func(nstance.Machine, error) bool) {
@@ -105,8 +104,8 @@ func listing(c *simcloud.Cloud, all func(nstance.Owner, func(nstance.Machine))) 
 	}
 }
 
-// lenient lists what keep lets through, of every owner.
-func lenient(keep func(filter, mark nstance.Owner) bool) func(*parts, *simcloud.Cloud) {
+// listOwners lists machines of every owner that keep accepts.
+func listOwners(keep func(filter, mark nstance.Owner) bool) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
 			for _, m := range c.Machines() {
@@ -118,8 +117,8 @@ func lenient(keep func(filter, mark nstance.Owner) bool) func(*parts, *simcloud.
 	}
 }
 
-// spoilt changes every spec before the cloud sees it.
-func spoilt(change func(*nstance.MachineSpec)) func(*parts, *simcloud.Cloud) {
+// changeSpecs changes every spec before Create.
+func changeSpecs(change func(*nstance.MachineSpec)) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 			change(&s)
@@ -128,8 +127,8 @@ func spoilt(change func(*nstance.MachineSpec)) func(*parts, *simcloud.Cloud) {
 	}
 }
 
-// misdirected changes what a delete is asked to delete.
-func misdirected(change func(c *simcloud.Cloud, m *nstance.Machine)) func(*parts, *simcloud.Cloud) {
+// changeDeletes changes the machine of every Delete.
+func changeDeletes(change func(c *simcloud.Cloud, m *nstance.Machine)) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.delete = func(ctx context.Context, m nstance.Machine) error {
 			change(c, &m)
@@ -138,7 +137,7 @@ func misdirected(change func(c *simcloud.Cloud, m *nstance.Machine)) func(*parts
 	}
 }
 
-// conflicting answers a conflict with whatever machine has the ID.
+// conflicting answers a conflict with the machine that has the ID.
 func conflicting(owners bool) func(*parts, *simcloud.Cloud) {
 	return func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
@@ -151,7 +150,7 @@ func conflicting(owners bool) func(*parts, *simcloud.Cloud) {
 	}
 }
 
-// twins gives a repeated create another handle.
+// twins returns another handle for a repeated create.
 func twins(p *parts, c *simcloud.Cloud) {
 	var mu sync.Mutex
 	made := 0
@@ -169,7 +168,7 @@ func twins(p *parts, c *simcloud.Cloud) {
 	}
 }
 
-// marksLater shows a machine unmarked to the first call that sees it.
+// marksLater returns a machine without marks once.
 func marksLater(p *parts, c *simcloud.Cloud) {
 	var marked sync.Map
 	bare := func(m nstance.Machine) nstance.Machine {
@@ -191,13 +190,13 @@ func marksLater(p *parts, c *simcloud.Cloud) {
 	})
 }
 
-var diseases = map[string]disease{
-	"loses the group":     {"create/returns the machine asked for, with all its marks", seen(func(m nstance.Machine) nstance.Machine { m.Group = ""; return m })},
-	"loses the epoch":     {"create/returns the machine asked for, with all its marks", seen(func(m nstance.Machine) nstance.Machine { m.Epoch = 0; return m })},
+var defects = map[string]defect{
+	"loses the group":     {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Group = ""; return m })},
+	"loses the epoch":     {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Epoch = 0; return m })},
 	"makes twins":         {"create/the same spec returns the same machine", twins},
 	"makes twins at once": {"create/the same spec at the same time makes one machine", twins},
 	"hands out one handle": {"create/different specs at the same time make different machines",
-		seen(func(m nstance.Machine) nstance.Machine { m.ProviderID = "vm"; return m })},
+		changeMachines(func(m nstance.Machine) nstance.Machine { m.ProviderID = "vm"; return m })},
 	"forgets parameters": {"create/other parameters under the same ID are a conflict", conflicting(false)},
 	"adopts strangers":   {"create/another owner of the same ID is a conflict", conflicting(true)},
 	"takes any ID": {"create/an ID that is none is refused", func(p *parts, c *simcloud.Cloud) {
@@ -210,12 +209,12 @@ var diseases = map[string]disease{
 	}},
 	"shows unmarked machines":  {"get/shows the marks from the first moment", marksLater},
 	"lists unmarked machines":  {"list/shows the marks from the first moment", marksLater},
-	"lists every installation": {"list/shows nothing of another installation", lenient(func(f, m nstance.Owner) bool { f.Installation = m.Installation; return f.Owns(m) })},
-	"lists every shard":        {"list/shows nothing of another cluster or shard", lenient(func(f, m nstance.Owner) bool { f.Shard = m.Shard; return f.Owns(m) })},
-	"lists every cluster":      {"list/shows nothing of another cluster or shard", lenient(func(f, m nstance.Owner) bool { f.Cluster = m.Cluster; return f.Owns(m) })},
-	"lists every tenant":       {"list/filters by tenant, and without one yields every tenant", lenient(func(f, m nstance.Owner) bool { f.Tenant = ""; return f.Owns(m) })},
+	"lists every installation": {"list/shows nothing of another installation", listOwners(func(f, m nstance.Owner) bool { f.Installation = m.Installation; return f.Owns(m) })},
+	"lists every shard":        {"list/shows nothing of another cluster or shard", listOwners(func(f, m nstance.Owner) bool { f.Shard = m.Shard; return f.Owns(m) })},
+	"lists every cluster":      {"list/shows nothing of another cluster or shard", listOwners(func(f, m nstance.Owner) bool { f.Cluster = m.Cluster; return f.Owns(m) })},
+	"lists every tenant":       {"list/filters by tenant, and without one yields every tenant", listOwners(func(f, m nstance.Owner) bool { f.Tenant = ""; return f.Owns(m) })},
 	"lists the default tenant": {"list/filters by tenant, and without one yields every tenant",
-		lenient(func(f, m nstance.Owner) bool { return f.Owns(m) && (f.Tenant != "" || m.Tenant == "default") })},
+		listOwners(func(f, m nstance.Owner) bool { return f.Owns(m) && (f.Tenant != "" || m.Tenant == "default") })},
 	"lists twice": {"list/yields each machine once", func(p *parts, c *simcloud.Cloud) {
 		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
 			for _, m := range slices.Repeat(c.Machines(), 2) {
@@ -308,27 +307,27 @@ var diseases = map[string]disease{
 			return c.Delete(ctx, m)
 		}
 	}},
-	"trusts the handle": {"delete/with another ID is a conflict and touches nothing", misdirected(func(c *simcloud.Cloud, m *nstance.Machine) {
+	"trusts the handle": {"delete/with another ID is a conflict and touches nothing", changeDeletes(func(c *simcloud.Cloud, m *nstance.Machine) {
 		for _, n := range c.Machines() {
 			if n.ProviderID == m.ProviderID {
 				*m = n
 			}
 		}
 	})},
-	"ignores owners": {"delete/with another owner is a conflict and touches nothing", misdirected(func(c *simcloud.Cloud, m *nstance.Machine) {
+	"ignores owners": {"delete/with another owner is a conflict and touches nothing", changeDeletes(func(c *simcloud.Cloud, m *nstance.Machine) {
 		for _, n := range c.Machines() {
 			if n.ID == m.ID {
 				m.Owner = n.Owner
 			}
 		}
 	})},
-	"ignores handles": {"delete/with another machine's handle is a conflict and touches neither", misdirected(func(_ *simcloud.Cloud, m *nstance.Machine) {
+	"ignores handles": {"delete/with another machine's handle is a conflict and touches neither", changeDeletes(func(_ *simcloud.Cloud, m *nstance.Machine) {
 		m.ProviderID = ""
 	})},
-	"ignores the market": {"market/spot is honoured and shown", spoilt(func(s *nstance.MachineSpec) { s.Market = "" })},
-	"knows every market": {"market/an unknown market is refused", spoilt(func(s *nstance.MachineSpec) { s.Market = nstance.Spot })},
-	"ignores args":       {"args/an unacceptable no_such_argument is refused by name", spoilt(func(s *nstance.MachineSpec) { s.Args = nil })},
-	"mangles user data":  {"user data/reaches the machine unchanged", spoilt(func(s *nstance.MachineSpec) { s.UserData = []byte(strings.ToUpper(string(s.UserData))) })},
+	"ignores the market": {"market/spot is honoured and shown", changeSpecs(func(s *nstance.MachineSpec) { s.Market = "" })},
+	"knows every market": {"market/an unknown market is refused", changeSpecs(func(s *nstance.MachineSpec) { s.Market = nstance.Spot })},
+	"ignores args":       {"args/an unacceptable no_such_argument is refused by name", changeSpecs(func(s *nstance.MachineSpec) { s.Args = nil })},
+	"mangles user data":  {"user data/reaches the machine unchanged", changeSpecs(func(s *nstance.MachineSpec) { s.UserData = []byte(strings.ToUpper(string(s.UserData))) })},
 	"takes no address": {"address/one that was taken is held", func(p *parts, _ *simcloud.Cloud) {
 		p.take = func(context.Context, string) error { return nil }
 	}},
@@ -391,7 +390,7 @@ var diseases = map[string]disease{
 	"joins none": {"ability/load balancers/a machine that joins is a member", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, join: func(context.Context, nstance.LoadBalancer, []nstance.Machine) error { return nil }}
 	}},
-	"empties the load balancer": {"ability/load balancers/a machine that leaves is no member any more, and the others stay", func(p *parts, c *simcloud.Cloud) {
+	"empties the load balancer": {"ability/load balancers/a machine that leaves is no longer a member, and the others stay", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, leave: func(ctx context.Context, lb nstance.LoadBalancer, _ []nstance.Machine) error {
 			return c.LeaveBalancer(ctx, lb, c.Machines())
 		}}
@@ -462,12 +461,12 @@ func (b balancer) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, m 
 	return b.Cloud.LeaveBalancer(ctx, lb, m)
 }
 
-// sick names, in the environment of a test binary started again, the disease of
-// its subject.
-const sick = "NSTANCE_PROVIDERTEST_DISEASE"
+// defectVariable is the environment variable that names the defect of a test binary started
+// again.
+const defectVariable = "NSTANCE_PROVIDERTEST_DEFECT"
 
-// TestSubject is what TestDiseases runs again in a process of its own, since
-// failing is what it is for. By itself it checks a healthy provider.
+// TestSubject is what TestDefects runs in processes of their own, where it must fail.
+// By itself it checks a healthy provider.
 func TestSubject(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		c := simcloud.New(&simcloud.Options{
@@ -480,9 +479,9 @@ func TestSubject(t *testing.T) {
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress,
 			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
 		wait := time.Duration(0) // the default
-		if d, ok := diseases[os.Getenv(sick)]; ok {
+		if d, ok := defects[os.Getenv(defectVariable)]; ok {
 			d.infect(p, c)
-			wait = 200 * time.Millisecond // it fails anyway: no need to wait long for that
+			wait = 200 * time.Millisecond // it fails anyway: no need to wait
 		}
 		return providertest.Subject{
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
@@ -496,19 +495,18 @@ func TestSubject(t *testing.T) {
 	})
 }
 
-// TestDiseases checks that a provider that breaks one promise fails the subtest
-// of that name.
-func TestDiseases(t *testing.T) {
+// TestDefects: a provider that breaks one promise fails the subtest of that promise.
+func TestDefects(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for name, d := range diseases {
+	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
-			top, _, _ := strings.Cut(d.noticed, "/") // create, get, list and the like: the rest need not run
+			top, _, _ := strings.Cut(d.failing, "/") // create, get, list and the like: the rest need not run
 			cmd := exec.CommandContext(t.Context(), self, "-test.v", "-test.run", "^TestSubject$/^"+strings.ReplaceAll(top, " ", "_"))
-			cmd.Env = append(os.Environ(), sick+"="+name)
+			cmd.Env = append(os.Environ(), defectVariable+"="+name)
 			out, err := cmd.CombinedOutput()
 			require.Error(t, err, "the suite let it pass:\n%s", out)
-			require.Contains(t, string(out), "--- FAIL: TestSubject/"+strings.ReplaceAll(d.noticed, " ", "_")+" ")
+			require.Contains(t, string(out), "--- FAIL: TestSubject/"+strings.ReplaceAll(d.failing, " ", "_")+" ")
 		})
 	}
 }

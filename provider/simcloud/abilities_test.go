@@ -31,7 +31,7 @@ func TestImages(t *testing.T) {
 		{nstance.ImageQuery{Name: "*-2"}, "a2"},
 		{nstance.ImageQuery{Name: "w*b*1"}, "a1"},
 		{nstance.ImageQuery{Name: "web"}, ""},
-		{nstance.ImageQuery{Owner: "nobody"}, ""},
+		{nstance.ImageQuery{Owner: "unknown"}, ""},
 	} {
 		got, err := c.ResolveImage(t.Context(), q.query)
 		require.Equal(t, q.want, got, "%+v", q.query)
@@ -41,7 +41,7 @@ func TestImages(t *testing.T) {
 	s.Image = "a1"
 	c.SetImages()
 	_, err := c.Create(t.Context(), s)
-	require.NoError(t, err, "without images every one is permitted")
+	require.NoError(t, err, "without images every image is permitted")
 	c.SetImages(simcloud.Image{ID: "a2"})
 	s = spec(t, "")
 	s.Image = "a1"
@@ -66,7 +66,7 @@ func TestSubnetsFillUp(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Capacity)
 	require.NoError(t, c.Delete(t.Context(), m))
 	_, err = c.Create(t.Context(), s)
-	require.NoError(t, err, "an address comes back")
+	require.NoError(t, err, "the address is free again")
 }
 
 func TestTypes(t *testing.T) {
@@ -81,18 +81,18 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-func TestSevered(t *testing.T) {
+func TestDeletedWhileMember(t *testing.T) {
 	c := simcloud.New(&simcloud.Options{Balancers: []string{"lb"}, Shutdown: simcloud.Constant(time.Hour)})
 	defer c.Close()
 	m, err := c.Create(t.Context(), spec(t, ""))
 	require.NoError(t, err)
 	c.Attach("lb", "unmanaged machine")
 	require.NoError(t, c.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: "lb"}, []nstance.Machine{m}))
-	require.Equal(t, []string{m.ProviderID, "unmanaged machine"}, c.Balanced("lb"))
+	require.Equal(t, []string{m.ProviderID, "unmanaged machine"}, c.AttachedTo("lb"))
 	require.NoError(t, c.Delete(t.Context(), m))
-	require.Equal(t, []nstance.InstanceID{m.ID}, c.Severed())
+	require.Equal(t, []nstance.InstanceID{m.ID}, c.DeletedWhileMember())
 	require.NoError(t, c.Kill(m.ID))
-	require.Equal(t, []string{"unmanaged machine"}, c.Balanced("lb"), "what is gone is dropped")
+	require.Equal(t, []string{"unmanaged machine"}, c.AttachedTo("lb"), "deleted machines are removed")
 	c.SetBalancer("lb", false)
 	require.ErrorIs(t, c.LeaveBalancer(t.Context(), nstance.LoadBalancer{ID: "lb"}, nil), nstance.NotFound)
 }

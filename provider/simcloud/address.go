@@ -65,9 +65,9 @@ func (c *Cloud) AddressAt(address string) (name string, ok bool) {
 	return name, ok
 }
 
-// LoseAddress removes the address from its machine, as an operator at the
+// ReleaseAddress removes the address from its machine, as an operator at the
 // cloud's console would.
-func (c *Cloud) LoseAddress(address string) {
+func (c *Cloud) ReleaseAddress(address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.addresses, address)

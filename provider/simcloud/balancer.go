@@ -86,30 +86,30 @@ func (c *Cloud) Attach(id, providerID string) {
 	}
 }
 
-// Balanced returns the members of a load balancer as they are at this moment,
+// AttachedTo returns the members of a load balancer as they are at this moment,
 // by their provider IDs, sorted.
-func (c *Cloud) Balanced(id string) []string {
+func (c *Cloud) AttachedTo(id string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.balancers[id]))
 }
 
-// Severed returns the machines that Delete ended while a load balancer still sent
+// DeletedWhileMember returns the machines that Delete ended while a load balancer still sent
 // traffic to them, oldest first, the last thousand.
-func (c *Cloud) Severed() []nstance.InstanceID {
+func (c *Cloud) DeletedWhileMember() []nstance.InstanceID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.severed)
+	return slices.Clone(c.deletedMembers)
 }
 
 const maxSevered = 1000
 
-// recordSevered records a machine that is deleted while it is a member. It needs
+// recordDeletedMember records a machine that is deleted while it is a member. It needs
 // c.mu.
-func (c *Cloud) recordSevered(m *machine) {
+func (c *Cloud) recordDeletedMember(m *machine) {
 	for _, in := range c.balancers {
 		if in[m.view.ProviderID] {
-			c.severed = append(c.severed[max(0, len(c.severed)-maxSevered+1):], m.view.ID)
+			c.deletedMembers = append(c.deletedMembers[max(0, len(c.deletedMembers)-maxSevered+1):], m.view.ID)
 			return
 		}
 	}

@@ -51,7 +51,7 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	announced := len(m.notices)
 	c.after(max(notice, 0), &event{do: func() func() {
 		if len(m.notices) == announced && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
-			c.lose(m, nstance.LossReclaimed)
+			c.endWithCause(m, nstance.LossReclaimed)
 		}
 		return nil
 	}})

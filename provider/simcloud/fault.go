@@ -81,8 +81,8 @@ func (c *Cloud) Inject(f Fault) {
 	c.faults = append(c.faults, &f)
 }
 
-// Heal removes every fault.
-func (c *Cloud) Heal() {
+// ClearFaults removes every fault.
+func (c *Cloud) ClearFaults() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = nil

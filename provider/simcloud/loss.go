@@ -36,23 +36,23 @@ func (c *Cloud) startFailure(p Pool) nstance.LossCause {
 	return ""
 }
 
-// Lose ends machine id for cause, whether it runs or still boots. One that is
+// Terminate ends machine id for cause, whether it runs or still boots. One that is
 // powered off from inside stays, stopped; any other is deleted. Get returns the
 // cause, also when the machine is gone. Fails with NotFound when there is no such
 // machine, Conflict when it does not run any more.
-func (c *Cloud) Lose(id nstance.InstanceID, cause nstance.LossCause) error {
+func (c *Cloud) Terminate(id nstance.InstanceID, cause nstance.LossCause) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m, err := c.alive(id)
 	if err != nil {
 		return err
 	}
-	c.lose(m, cause)
+	c.endWithCause(m, cause)
 	return nil
 }
 
-// lose needs c.mu.
-func (c *Cloud) lose(m *machine, cause nstance.LossCause) {
+// endWithCause needs c.mu.
+func (c *Cloud) endWithCause(m *machine, cause nstance.LossCause) {
 	if m.view.Cause == "" {
 		m.view.Cause = cause
 	}

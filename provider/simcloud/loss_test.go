@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-func TestMachinesEnd(t *testing.T) {
-	t.Run("start and stop are told in order, for every way to end", func(t *testing.T) {
+func TestMachineEnds(t *testing.T) {
+	t.Run("start and stop are called in order, for every way to end", func(t *testing.T) {
 		var log []string
 		o := &simcloud.Options{
 			OnStart: func(m nstance.Machine, s nstance.MachineSpec) { log = append(log, "start "+string(s.UserData)) },
@@ -58,7 +58,7 @@ func TestMachinesEnd(t *testing.T) {
 			require.Zero(t, starts+stops)
 		})
 	})
-	t.Run("close stops what runs, and is the end of every call", func(t *testing.T) {
+	t.Run("close stops every machine, and ends every call", func(t *testing.T) {
 		var stops int
 		o := &simcloud.Options{OnStop: func(nstance.Machine) { stops++ }, Latency: simcloud.Constant(time.Hour)}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
@@ -92,7 +92,7 @@ func TestReclaim(t *testing.T) {
 		}()
 		return ch
 	}
-	t.Run("is announced to the machine's detector, then takes the machine", func(t *testing.T) {
+	t.Run("is announced to the machine's detector, then executed", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			m, bystander := create(t, c, spec(t, nstance.Spot)), create(t, c, spec(t, nstance.Spot))
 			notices, none := watch(t, c, m.ID), watch(t, c, bystander.ID)
@@ -128,7 +128,7 @@ func TestReclaim(t *testing.T) {
 			require.NotEqual(t, first.EventID, (<-notices).EventID)
 		})
 	})
-	t.Run("announced again it happens at the new time", func(t *testing.T) {
+	t.Run("announced again, it happens at the new time", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, nstance.Spot))
 			require.NoError(t, c.Reclaim(m.ID, time.Minute))
@@ -139,14 +139,14 @@ func TestReclaim(t *testing.T) {
 			require.EqualValues(t, "gone", status(t, c, m.ID))
 		})
 	})
-	t.Run("a watch that begins later sees what stands", func(t *testing.T) {
+	t.Run("a later watch yields notices in force", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, nstance.Spot))
 			require.NoError(t, c.Reclaim(m.ID, time.Hour))
 			require.Equal(t, nstance.Reclaim, (<-watch(t, c, m.ID)).Kind)
 		})
 	})
-	t.Run("a watch that begins after the withdrawal sees nothing", func(t *testing.T) {
+	t.Run("a watch after the withdrawal yields nothing", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, nstance.Spot))
 			require.NoError(t, c.Reclaim(m.ID, time.Hour))
@@ -166,27 +166,27 @@ func TestReclaim(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	t.Run("a lost machine is deleted, and its cause is told also when it is gone", func(t *testing.T) {
+	t.Run("a lost machine is deleted, and its cause remains readable", func(t *testing.T) {
 		o := &simcloud.Options{Boot: simcloud.Constant(time.Minute), Shutdown: simcloud.Constant(time.Minute)}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, ""))
-			require.NoError(t, c.Lose(m.ID, nstance.LossHost))
+			require.NoError(t, c.Terminate(m.ID, nstance.LossHost))
 			got, err := c.Get(t.Context(), m.ID)
 			require.NoError(t, err)
 			require.Equal(t, nstance.StatusDeleting, got.Status)
 			require.Equal(t, nstance.LossHost, got.Cause)
-			require.ErrorIs(t, c.Lose(m.ID, nstance.LossHost), nstance.Conflict)
+			require.ErrorIs(t, c.Terminate(m.ID, nstance.LossHost), nstance.Conflict)
 			pass(2 * time.Minute)
 			_, err = c.Get(t.Context(), m.ID)
 			require.ErrorIs(t, err, nstance.NotFound)
 			require.Equal(t, nstance.LossHost, nstance.LossCauseOf(err))
-			require.ErrorIs(t, c.Lose(m.ID, nstance.LossHost), nstance.NotFound)
+			require.ErrorIs(t, c.Terminate(m.ID, nstance.LossHost), nstance.NotFound)
 		})
 	})
 	t.Run("a machine that is powered off from inside stays", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, ""))
-			require.NoError(t, c.Lose(m.ID, nstance.LossGuest))
+			require.NoError(t, c.Terminate(m.ID, nstance.LossGuest))
 			pass(time.Hour)
 			require.Equal(t, nstance.StatusStopped, status(t, c, m.ID))
 		})
@@ -207,7 +207,7 @@ func TestLosses(t *testing.T) {
 			}
 		})
 	})
-	t.Run("so many machines of a pool are accepted and never start", func(t *testing.T) {
+	t.Run("n machines of a pool are accepted and never start", func(t *testing.T) {
 		starts := 0
 		o := &simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { starts++ }}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {

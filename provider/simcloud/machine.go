@@ -70,7 +70,7 @@ func (m *machine) start() func() {
 		return nil
 	}
 	if m.failsWith != "" {
-		m.c.lose(m, m.failsWith)
+		m.c.endWithCause(m, m.failsWith)
 		return nil
 	}
 	m.view.Status = nstance.StatusRunning

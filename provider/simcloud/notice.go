@@ -15,10 +15,10 @@ var (
 // maxNotices is how many notices the cloud keeps for watches that begin later.
 const maxNotices = 1000
 
-// Tell publishes a notice about a machine that the machine itself cannot detect,
+// PublishNotice publishes a notice about a machine that the machine itself cannot detect,
 // such as the maintenance of its host. Every watch that begins later gets the kept
 // notices again.
-func (c *Cloud) Tell(n nstance.MachineNotice) {
+func (c *Cloud) PublishNotice(n nstance.MachineNotice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notices = append(c.notices[max(0, len(c.notices)-maxNotices+1):len(c.notices):len(c.notices)], n)

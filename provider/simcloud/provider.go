@@ -118,8 +118,8 @@ func (c *Cloud) delete(want nstance.Machine) error {
 	case m.view.ID != want.ID || m.view.Owner != want.Owner:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	case m.view.Status != nstance.StatusDeleting:
-		c.recordSevered(m)
-		c.lose(m, nstance.LossRequested)
+		c.recordDeletedMember(m)
+		c.endWithCause(m, nstance.LossRequested)
 	}
 	return nil
 }

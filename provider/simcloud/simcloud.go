@@ -86,31 +86,31 @@ type Cloud struct {
 	wake  chan struct{} // wakes the dispatcher for an earlier event
 	wg    sync.WaitGroup
 
-	mu          sync.Mutex
-	closed      bool
-	random      *rand.Rand
-	seq         uint64
-	machines    map[nstance.InstanceID]*machine
-	handles     map[string]*machine
-	addresses   map[string]string // name of the machine that has each taken address
-	order       []*machine        // by seq; may hold machines that are gone
-	goneInOrder int               // machines in order that are gone
-	usedIDs     idHistory
-	counts      map[Pool]int
-	limits      []Limit
-	failing     []startFailure
-	buckets     map[Op]*bucket
-	faults      []*Fault
-	calls       journal
-	images      []Image
-	taken       map[string]int             // addresses, by subnet
-	balancers   map[string]map[string]bool // members by provider ID, by load balancer
-	severed     []nstance.InstanceID
-	notices     []nstance.MachineNotice // the latest
-	noticeCount int
-	news        chan struct{} // closed and replaced with each
-	events      eventQueue
-	running     bool // the dispatcher
+	mu             sync.Mutex
+	closed         bool
+	random         *rand.Rand
+	seq            uint64
+	machines       map[nstance.InstanceID]*machine
+	handles        map[string]*machine
+	addresses      map[string]string // name of the machine that has each taken address
+	order          []*machine        // by seq; may hold machines that are gone
+	goneInOrder    int               // machines in order that are gone
+	usedIDs        idHistory
+	counts         map[Pool]int
+	limits         []Limit
+	failing        []startFailure
+	buckets        map[Op]*bucket
+	faults         []*Fault
+	calls          journal
+	images         []Image
+	taken          map[string]int             // addresses, by subnet
+	balancers      map[string]map[string]bool // members by provider ID, by load balancer
+	deletedMembers []nstance.InstanceID
+	notices        []nstance.MachineNotice // the latest
+	noticeCount    int
+	news           chan struct{} // closed and replaced with each
+	events         eventQueue
+	running        bool // the dispatcher
 }
 
 var _ nstance.Provider = (*Cloud)(nil)

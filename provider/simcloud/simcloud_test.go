@@ -65,9 +65,9 @@ func spec(t testing.TB, market nstance.MarketType) nstance.MachineSpec {
 	return nstance.MachineSpec{ID: id, Owner: owner, CreatedAt: now, Market: market, InstanceType: "m1", Token: string(id)}
 }
 
-// TestLateEffectAfterTheAnswer: an effect that comes after the answer is none of the
-// caller's business. The race detector looks on.
-func TestLateEffectAfterTheAnswer(t *testing.T) {
+// TestLateEffectAfterAnswer: an effect after the answer does not touch the caller's
+// data. The race detector checks it.
+func TestLateEffectAfterAnswer(t *testing.T) {
 	started := make(chan struct{})
 	c := simcloud.New(&simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { close(started) }})
 	defer c.Close()
@@ -133,7 +133,7 @@ func TestTime(t *testing.T) {
 			require.Equal(t, 3*time.Second, time.Since(start))
 		})
 	})
-	t.Run("a call cancelled before the effect makes no machine, after it one, and both are ambiguous", func(t *testing.T) {
+	t.Run("a call cancelled before the effect makes no machine, one cancelled after it makes one; both are ambiguous", func(t *testing.T) {
 		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
 			for wait, machines := range map[time.Duration]int{400 * time.Millisecond: 0, 600 * time.Millisecond: 1} {
 				s := spec(t, "")
@@ -173,7 +173,7 @@ func TestTime(t *testing.T) {
 			require.Equal(t, nstance.StatusRunning, status(t, c, m.ID))
 		})
 	})
-	t.Run("what comes earlier happens earlier, in whatever order it was planned", func(t *testing.T) {
+	t.Run("events run in order of time", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			var ids []nstance.InstanceID
 			for _, delay := range []string{"1h", "1m", "1s", "1m"} {
@@ -197,7 +197,7 @@ func TestTime(t *testing.T) {
 			}
 		})
 	})
-	t.Run("a fresh machine is unknown for the lag, and a repeated create knows it all the same", func(t *testing.T) {
+	t.Run("a fresh machine is invisible for the lag, except to a repeated create", func(t *testing.T) {
 		bubble(t, &simcloud.Options{Lag: simcloud.Constant(5 * time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
 			s := spec(t, "")
 			m := create(t, c, s)
@@ -231,7 +231,7 @@ func listed(t *testing.T, c *simcloud.Cloud) (n int) {
 }
 
 func TestRefusals(t *testing.T) {
-	t.Run("capacity is counted by type, zone and market, and comes back with a delete", func(t *testing.T) {
+	t.Run("capacity is counted by type, zone and market, and returns with a delete", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			c.SetCapacity(simcloud.Pool{InstanceType: "m1", Market: nstance.Spot}, 1)
 			m := create(t, c, spec(t, nstance.Spot))
@@ -263,14 +263,14 @@ func TestRefusals(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	})
-	t.Run("a quota ends the account's machines", func(t *testing.T) {
+	t.Run("a quota limits the account's machines", func(t *testing.T) {
 		bubble(t, &simcloud.Options{Quota: 2}, func(t *testing.T, c *simcloud.Cloud) {
 			first := spec(t, "")
 			create(t, c, first)
 			create(t, c, spec(t, ""))
 			_, err := c.Create(t.Context(), spec(t, ""))
 			require.ErrorIs(t, err, nstance.Quota)
-			create(t, c, first) // a repeat needs no room
+			create(t, c, first) // a repeat needs no capacity
 		})
 	})
 	t.Run("calls beyond the bucket are throttled until it refills", func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	t.Run("before: the nth call fails and nothing happened", func(t *testing.T) {
+	t.Run("before: the nth call fails without effect", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			c.Fail(simcloud.OpCreate, 2, nstance.Denied, simcloud.Before)
 			create(t, c, spec(t, ""))
@@ -298,7 +298,7 @@ func TestFaults(t *testing.T) {
 			create(t, c, spec(t, ""))
 		})
 	})
-	t.Run("after: the answer is lost and the machine is there", func(t *testing.T) {
+	t.Run("after: the answer is lost and the machine exists", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			c.Fail(simcloud.OpCreate, 1, "", simcloud.After)
 			s := spec(t, "")
@@ -309,7 +309,7 @@ func TestFaults(t *testing.T) {
 			require.Len(t, c.Machines(), 1)
 		})
 	})
-	t.Run("late: the call lands when its caller has long given up", func(t *testing.T) {
+	t.Run("late: the call has its effect after its caller has given up", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: time.Minute})
 			_, err := c.Create(t.Context(), spec(t, ""))
@@ -320,7 +320,7 @@ func TestFaults(t *testing.T) {
 			require.Len(t, c.Machines(), 1)
 		})
 	})
-	t.Run("a fault can be aimed at one machine, repeat, and be healed", func(t *testing.T) {
+	t.Run("a fault can match one machine, repeat, and be cleared", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			a, b := create(t, c, spec(t, "")), create(t, c, spec(t, ""))
 			c.Inject(simcloud.Fault{Op: simcloud.OpGet, ID: a.ID, Times: -1})
@@ -329,11 +329,11 @@ func TestFaults(t *testing.T) {
 				require.ErrorIs(t, err, nstance.Unavailable)
 				status(t, c, b.ID)
 			}
-			c.Heal()
+			c.ClearFaults()
 			status(t, c, a.ID)
 		})
 	})
-	t.Run("a crash point runs in the middle of a call, which goes on", func(t *testing.T) {
+	t.Run("a crash point runs in the middle of a call, which continues", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			var machines int
 			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Keep: true, Do: func() { machines = len(c.Machines()) }})
@@ -360,7 +360,7 @@ func TestCalls(t *testing.T) {
 			require.Equal(t, 3, c.Count(simcloud.OpAny))
 		})
 	})
-	t.Run("equal seeds draw equal latencies", func(t *testing.T) {
+	t.Run("equal seeds give equal latencies", func(t *testing.T) {
 		run := func(seed uint64) (took []time.Duration) {
 			bubble(t, &simcloud.Options{Seed: seed, Latency: simcloud.Between(0, time.Hour)}, func(t *testing.T, c *simcloud.Cloud) {
 				for range 5 {
@@ -416,7 +416,7 @@ func TestAddresses(t *testing.T) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", Times: 2, Code: nstance.Denied})
 		require.NoError(t, a.TakeAddress(t.Context(), address), "faults are for one host")
 		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Denied)
-		c.LoseAddress(address)
+		c.ReleaseAddress(address)
 		held, err := a.HoldsAddress(t.Context(), address)
 		require.NoError(t, err)
 		require.False(t, held)
@@ -424,11 +424,11 @@ func TestAddresses(t *testing.T) {
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", When: simcloud.After})
 		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Ambiguous)
 		at, _ := c.AddressAt(address)
-		require.Equal(t, "b", at, "it happened, the answer was lost")
+		require.Equal(t, "b", at, "moved, the answer was lost")
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", When: simcloud.Late, Delay: time.Second})
 		require.ErrorIs(t, a.TakeAddress(t.Context(), address), nstance.Ambiguous)
 		<-time.After(2 * time.Second)
 		at, _ = c.AddressAt(address)
-		require.Equal(t, "a", at, "a delayed call comes late")
+		require.Equal(t, "a", at, "a delayed call has a late effect")
 	})
 }

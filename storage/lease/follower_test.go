@@ -268,7 +268,7 @@ func TestMissingLease(t *testing.T) {
 	})
 	bubble(t, "is not taken while epochs cannot be read", func(t *testing.T) {
 		for _, fault := range []storagetest.Fault{
-			{Op: storagetest.List, Times: 3}, {Op: storagetest.List, Mode: storagetest.Lose, Times: 3},
+			{Op: storagetest.List, Times: 3}, {Op: storagetest.List, Mode: storagetest.LoseAnswer, Times: 3},
 			{Op: storagetest.Get, Prefix: "state/", Times: 3}, {Op: storagetest.Get, Prefix: "snapshot/", Times: 3},
 		} {
 			f := storagetest.NewFaulty(storage.NewMemory())
@@ -345,7 +345,7 @@ func TestCampaign(t *testing.T) {
 	bubble(t, "takes by a write whose answer was lost, from when it was sent", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Internal} {
 			f := storagetest.NewFaulty(prepared(t))
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.Lose, Err: code},
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.LoseAnswer, Err: code},
 				storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: 4})
 			l, began := candidate(t, f, lease.Options{}), time.Now()
 			term := campaign(t, l)
@@ -357,12 +357,12 @@ func TestCampaign(t *testing.T) {
 	})
 	bubble(t, "makes no term of a write that landed too long ago", func(t *testing.T) {
 		f := storagetest.NewFaulty(prepared(t))
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.Lose},
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: -1})
 		l, began := candidate(t, f, lease.Options{}), time.Now()
 		granted := stand(t, l)
 		after(t.Context(), 5*time.Second)
-		f.Heal()
+		f.ClearFaults()
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.GreaterOrEqual(t, time.Since(began), 11*time.Second)
 	})

@@ -185,7 +185,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		after(t.Context(), time.Hour)
 		require.Error(t, first.Err())
 		require.Empty(t, granted)
-		f.Heal()
+		f.ClearFaults()
 		began := time.Now()
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.LessOrEqual(t, time.Since(began), time.Second)
@@ -228,7 +228,7 @@ func TestAnswersToARenewal(t *testing.T) {
 	for _, code := range codes {
 		bubble(t, fmt.Sprintf("%s after it landed counts from when it was sent", code), func(t *testing.T) {
 			f, _, term := start(t)
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose, Err: code},
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: code},
 				storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
 				storagetest.Fault{Op: storagetest.Get, Times: 2})
 			require.Equal(t, 7*time.Second, lasts(term))
@@ -253,13 +253,13 @@ func TestAnswersToARenewal(t *testing.T) {
 	bubble(t, "an older write that lands late counts from its own time", func(t *testing.T) {
 		f, _, term := start(t)
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late}, // sent at 2s
-			storagetest.Fault{Op: storagetest.PutIfMatch, Do: f.Land, Pass: true}, // sent at 2.25s, and is refused
+			storagetest.Fault{Op: storagetest.PutIfMatch, Do: f.ApplyLate, Pass: true}, // sent at 2.25s, and is refused
 			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
 		require.Equal(t, 7*time.Second, lasts(term))
 	})
 	bubble(t, "one that landed too long ago is no help", func(t *testing.T) {
 		f, _, term := start(t)
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose},
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
 			storagetest.Fault{Op: storagetest.Get, Times: 12}) // for three seconds
 		require.Equal(t, 5*time.Second, lasts(term))
@@ -286,7 +286,7 @@ func TestAnswersToARenewal(t *testing.T) {
 func usurp(t *testing.T, f *storagetest.Faulty) {
 	obj, err := f.Get(t.Context(), leaseKey)
 	require.NoError(t, err)
-	f.Heal()
+	f.ClearFaults()
 	_, err = f.PutIfMatch(t.Context(), leaseKey, fmt.Appendf(nil, foreign, 9, "usurper", 6000, false), obj.Version)
 	require.NoError(t, err)
 }
@@ -359,7 +359,7 @@ func TestHandOver(t *testing.T) {
 		require.Contains(t, content(t, mem), `"released":true`)
 		require.EqualValues(t, 2, (<-granted).Epoch())
 	})
-	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.Lose} {
+	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
 		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
 			f := storagetest.NewFaulty(prepared(t))
 			l := candidate(t, f, lease.Options{Standby: func() bool { return true }})
@@ -409,7 +409,7 @@ func TestHandOver(t *testing.T) {
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
 		lasts(term)
-		f.Heal()
+		f.ClearFaults()
 		require.NoError(t, l.Resign(t.Context()))
 		require.Contains(t, content(t, f), `"released":true`)
 	})
@@ -421,7 +421,7 @@ func TestHandOver(t *testing.T) {
 		f.Inject(storagetest.Fault{Times: -1})
 		lasts(term)
 		campaign(t, candidate(t, mem, lease.Options{}))
-		f.Heal()
+		f.ClearFaults()
 		require.NoError(t, a.Resign(t.Context()))
 		require.Contains(t, content(t, mem), `"epoch":2`)
 		require.Contains(t, content(t, mem), `"released":false`)

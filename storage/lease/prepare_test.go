@@ -123,7 +123,7 @@ func TestPrepare(t *testing.T) {
 	}
 	bubble(t, "settles a lost answer, and is not sure without a look", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
-		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
 		made, err := lease.Prepare(t.Context(), f, "z1")
 		require.NoError(t, err)
 		require.True(t, made)
@@ -162,7 +162,7 @@ func TestMissingLeaseContinuesTheEpochs(t *testing.T) {
 	bubble(t, "but not while they cannot be read", func(t *testing.T) {
 		for _, fault := range []storagetest.Fault{
 			{Op: storagetest.Get, Prefix: "instance/"}, {Op: storagetest.Get, Prefix: "state/"}, {Op: storagetest.List},
-			{Op: storagetest.List, Mode: storagetest.Lose},
+			{Op: storagetest.List, Mode: storagetest.LoseAnswer},
 		} {
 			f := storagetest.NewFaulty(lost(t))
 			f.Inject(fault)

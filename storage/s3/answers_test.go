@@ -95,7 +95,7 @@ func TestWritesAreSentOnce(t *testing.T) {
 			require.Equal(t, 1, p.Count(http.MethodPut)-puts, "put")
 			require.Error(t, s.DeleteIfMatch(t.Context(), "a", v))
 			require.Equal(t, 1, p.Count(http.MethodDelete)-deletes, "delete")
-			p.Heal()
+			p.ClearFaults()
 			require.Equal(t, 1, p.Count(http.MethodHead)-heads, "the look before the deletion")
 		})
 	}

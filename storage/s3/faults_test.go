@@ -85,14 +85,14 @@ func TestRecordsSurvive(t *testing.T) {
 			require.NoError(t, err, "create")
 			require.Len(t, s.stands(t), 1)
 
-			s.proxy.Heal()
+			s.proxy.ClearFaults()
 			s.proxy.Inject(f)
 			rec, err = r.Update(t.Context(), rec.ID, count)
 			require.NoError(t, err, "update")
 			require.EqualValues(t, 1, rec.Generation)
 			require.EqualValues(t, 1, s.stands(t)[0].Generation, "applied once")
 
-			s.proxy.Heal()
+			s.proxy.ClearFaults()
 			_, err = r.Update(t.Context(), rec.ID, count)
 			require.NoError(t, err, "an update after that")
 			require.EqualValues(t, 2, s.stands(t)[0].Generation)
@@ -114,7 +114,7 @@ func TestDocSurvives(t *testing.T) {
 			doc := storage.NewDoc[counter](s.store, storage.StateKey(shard), nil)
 			f.Match = writes
 			for n := range 3 {
-				s.proxy.Heal()
+				s.proxy.ClearFaults()
 				s.proxy.Inject(f)
 				_, err := doc.Update(t.Context(), func(c *counter) error { c.N++; return nil })
 				require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestRecordsWithoutReadBack(t *testing.T) {
 	)
 	_, err = r.Update(t.Context(), rec.ID, count)
 	require.ErrorIs(t, err, nstance.Ambiguous)
-	s.proxy.Heal()
+	s.proxy.ClearFaults()
 	rec, err = r.Update(t.Context(), rec.ID, count)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, rec.Generation, "the first had landed")

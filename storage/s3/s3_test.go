@@ -36,7 +36,7 @@ func TestProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {
 			err := storage.Probe(t.Context(), s)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, "this storage cannot be used")
-			p.Heal()
+			p.ClearFaults()
 			require.NoError(t, storage.Probe(t.Context(), s))
 		})
 	}

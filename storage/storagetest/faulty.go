@@ -27,9 +27,9 @@ type Mode int
 
 // The modes.
 const (
-	Refuse Mode = iota // the call never reaches the store
-	Lose               // it takes effect, its answer is lost; a list breaks at its end
-	Late               // it fails now, and takes effect when Land is called; for writes
+	Refuse     Mode = iota // the call never reaches the store
+	LoseAnswer             // it takes effect, its answer is lost; a list breaks at its end
+	Late                   // it fails now, and takes effect when ApplyLate is called; for writes
 )
 
 // A Fault makes calls fail, or runs a function just before them.
@@ -77,15 +77,15 @@ func (f *Faulty) Inject(faults ...Fault) {
 	}
 }
 
-// Heal removes all faults. Writes that are late stay so.
-func (f *Faulty) Heal() {
+// ClearFaults removes all faults. Writes that are late stay so.
+func (f *Faulty) ClearFaults() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults = nil
 }
 
-// Land carries out the late writes, in order, and ignores their errors.
-func (f *Faulty) Land() {
+// ApplyLate carries out the late writes, in order, and ignores their errors.
+func (f *Faulty) ApplyLate() {
 	f.mu.Lock()
 	late := f.late
 	f.late = nil
@@ -147,7 +147,7 @@ func (f *Faulty) do(ctx context.Context, op Op, key string, call func(context.Co
 	switch {
 	case fault.Pass:
 		return call(ctx)
-	case fault.Mode == Lose:
+	case fault.Mode == LoseAnswer:
 		_ = call(ctx) // the answer is lost, whatever it was
 	case fault.Mode == Late:
 		f.mu.Lock()

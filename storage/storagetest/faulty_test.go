@@ -37,7 +37,7 @@ func TestFaulty(t *testing.T) {
 	})
 	t.Run("a lost answer is of a call that was made", func(t *testing.T) {
 		f, mem := fresh()
-		f.Inject(storagetest.Fault{Mode: storagetest.Lose, Err: nstance.Ambiguous})
+		f.Inject(storagetest.Fault{Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 		_, err := f.PutIfAbsent(ctx, "a", nil)
 		require.Equal(t, nstance.Ambiguous, err)
 		there(t, mem, true)
@@ -48,7 +48,7 @@ func TestFaulty(t *testing.T) {
 		_, err := f.PutIfAbsent(ctx, "a", nil)
 		require.Error(t, err)
 		there(t, mem, false)
-		f.Land()
+		f.ApplyLate()
 		there(t, mem, true)
 	})
 	t.Run("the nth call of a kind under a prefix is hit", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFaulty(t *testing.T) {
 			_, err := f.Get(ctx, "a")
 			require.ErrorIs(t, err, nstance.Unavailable)
 		}
-		f.Heal()
+		f.ClearFaults()
 		_, err := f.Get(ctx, "a")
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
@@ -84,7 +84,7 @@ func TestFaulty(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Conflict)
 	})
 	t.Run("a list breaks before or after its entries", func(t *testing.T) {
-		for mode, want := range map[storagetest.Mode]int{storagetest.Refuse: 0, storagetest.Lose: 1} {
+		for mode, want := range map[storagetest.Mode]int{storagetest.Refuse: 0, storagetest.LoseAnswer: 1} {
 			f, mem := fresh()
 			_, err := mem.PutIfAbsent(ctx, "a", nil)
 			require.NoError(t, err)

@@ -136,7 +136,7 @@ func (s *shared) Get(ctx context.Context, key string) (storage.Object, error) {
 func ExampleNewFaulty() {
 	ctx := context.Background()
 	store := storagetest.NewFaulty(storage.NewMemory())
-	store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose})
+	store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
 
 	_, err := store.PutIfAbsent(ctx, "a", []byte("1"))
 	fmt.Println(err)

@@ -77,8 +77,8 @@ func (p *Proxy) Inject(faults ...Fault) {
 	}
 }
 
-// Heal removes all faults.
-func (p *Proxy) Heal() {
+// ClearFaults removes all faults.
+func (p *Proxy) ClearFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = nil

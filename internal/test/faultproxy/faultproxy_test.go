@@ -92,7 +92,7 @@ func TestStaleRepeatsItsFirstAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "200 1 tag", got)
 	}
-	p.Heal()
+	p.ClearFaults()
 	got, err := do(http.MethodGet, "")
 	require.NoError(t, err)
 	require.Equal(t, "200 2 tag", got)

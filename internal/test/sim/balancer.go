@@ -107,7 +107,7 @@ func (c *checker) checkDeleteBalanced(m nstance.Machine) {
 		return
 	}
 	for _, lb := range balancers {
-		if slices.Contains(c.w.cloud.Balanced(lb.ID), m.ProviderID) {
+		if slices.Contains(c.w.cloud.AttachedTo(lb.ID), m.ProviderID) {
 			c.violated("balancer", "machine %s is deleted %v after its mark while load balancer %s sends traffic to it", m.ID, time.Since(marked), lb.Name)
 		}
 	}
@@ -116,7 +116,7 @@ func (c *checker) checkDeleteBalanced(m nstance.Machine) {
 // checkBalancers checks the members of all load balancers at the end.
 func (c *checker) checkBalancers(machines []nstance.Machine) {
 	for _, lb := range balancers {
-		in := c.w.cloud.Balanced(lb.ID)
+		in := c.w.cloud.AttachedTo(lb.ID)
 		for _, m := range machines {
 			key := nstance.GroupKey{Tenant: m.Owner.Tenant, Group: m.Group}
 			named := slices.Contains(c.w.currentGroup(key).Definition.LoadBalancers, lb.Name)
@@ -145,7 +145,7 @@ func (d *driver) drillBalancer(key nstance.GroupKey) {
 	if _, err := d.cloud.Truth(id); err == nil {
 		d.check.violated("balancer", "%s cannot be deleted while its load balancer does not answer", id)
 	}
-	d.cloud.Heal()
+	d.cloud.ClearFaults()
 	d.setGroup(key, func(g *nstance.Group) { g.DrainTimeout = drainTimeout })
 	d.pass(7 * time.Minute)
 	d.check.checkSettled()

@@ -310,7 +310,7 @@ func (a act) hangHooks() {
 
 // heal ends every fault and resets all groups.
 func (d *driver) heal() {
-	d.cloud.Heal()
+	d.cloud.ClearFaults()
 	d.cloud.SetCapacity(simcloud.Pool{InstanceType: small}, -1)
 	d.cloud.SetCapacity(simcloud.Pool{}, -1)
 	d.cloud.SetCapacity(spotPool, -1)

@@ -187,7 +187,7 @@ func TestAcceptedIsDurableBeforeItIsInForce(t *testing.T) {
 		accepted bool
 	}{
 		"refused":            {storagetest.Fault{Op: storagetest.PutIfMatch, Err: nstance.Denied}, false},
-		"the answer is lost": {storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose, Err: nstance.Ambiguous}, true},
+		"the answer is lost": {storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := started(t, newStore(), textOf(4))
@@ -203,7 +203,7 @@ func TestAcceptedIsDurableBeforeItIsInForce(t *testing.T) {
 				require.Empty(t, s.inForce)
 				require.Len(t, s.journalled(nstance.EventConfigAccepted), 1)
 			}
-			s.store.Heal()
+			s.store.ClearFaults()
 			_, err = s.refresh(textOf(3))
 			require.NoError(t, err)
 			require.Equal(t, 3, started(t, s.store, textOf(9)).size(), "the next leader has it")
@@ -231,7 +231,7 @@ func TestHold(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Empty(t, s.Status().HeldDigest)
 		require.Empty(t, s.journalled(nstance.EventConfigHeld))
-		s.store.Heal()
+		s.store.ClearFaults()
 	})
 	first := held(1)
 	require.Equal(t, first, held(1))
@@ -276,7 +276,7 @@ func TestHold(t *testing.T) {
 		require.ErrorIs(t, s.Confirm(t.Context(), digest, "test", false), nstance.Denied)
 		require.Equal(t, 4, s.size())
 		require.Equal(t, digest, s.Status().HeldDigest)
-		s.store.Heal()
+		s.store.ClearFaults()
 		require.NoError(t, s.Confirm(t.Context(), digest, "test", false))
 		require.Equal(t, 1, s.size())
 		require.Empty(t, s.kinds())

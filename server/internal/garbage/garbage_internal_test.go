@@ -181,7 +181,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key})
 		})
 		spoilt("its list breaks off", func(b *broom) {
-			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Mode: storagetest.Lose})
+			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Mode: storagetest.LoseAnswer})
 		})
 		spoilt("another one cannot be read", func(b *broom) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1})

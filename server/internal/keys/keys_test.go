@@ -67,10 +67,10 @@ func TestKeysAreDurableBeforeTheyAreUsed(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 
 		for range 3 { // the answer to each of the first writes is lost
-			store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Lose, Err: nstance.Ambiguous})
+			store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 		}
 		first := open(t, store)
-		store.Heal()
+		store.ClearFaults()
 		require.Equal(t, first.Identity.Issuers(), open(t, store).Identity.Issuers(), "another server has the same keys")
 	})
 }
@@ -150,7 +150,7 @@ func TestUnreadableKeys(t *testing.T) {
 		require.Len(t, s.Problems(), 1)
 		require.Contains(t, s.Problems()[0], "this server would miss a rotation")
 
-		store.Heal()
+		store.ClearFaults()
 		require.NoError(t, s.EnsureFresh(t.Context()))
 		require.Empty(t, s.Problems())
 		require.EqualValues(t, 1, s.changed.Load())
@@ -171,7 +171,7 @@ func TestRunFollowsRotations(t *testing.T) {
 		store.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Err: nstance.Denied})
 		sleep.For(t.Context(), time.Minute)
 		require.EqualValues(t, 2, s.tended.Load(), "also after a failed read")
-		store.Heal()
+		store.ClearFaults()
 		rotate(t, store, registration.StepBegin)
 		sleep.For(t.Context(), time.Minute)
 		require.EqualValues(t, 1, s.changed.Load())

@@ -177,7 +177,7 @@ func TestRegistrationIsDurableBeforeItIsAnswered(t *testing.T) {
 	require.Empty(t, l.facts, "the reconciler is not told of it")
 	require.Nil(t, l.stored(id).Current)
 
-	l.faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Lose, Err: nstance.Ambiguous})
+	l.faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 	first := l.registered(nonce, key)
 	require.Equal(t, []nstance.Fact{nstance.Registered{ID: id}}, l.facts)
 	require.Equal(t, first.Serial, l.stored(id).Current.Serial)
@@ -219,17 +219,17 @@ func TestOperatorNonceIsUsedOnce(t *testing.T) {
 	for name, fault := range map[string]storagetest.Fault{
 		"before its use is stored":         {Op: storagetest.PutIfAbsent, Prefix: storage.NonceKey(""), Err: nstance.Denied},
 		"before the record is stored":      {Op: storagetest.PutIfAbsent, Prefix: storage.OperatorPrefix, Err: nstance.Denied},
-		"the record is stored, not known":  {Op: storagetest.PutIfAbsent, Prefix: storage.OperatorPrefix, Mode: storagetest.Lose, Err: nstance.Ambiguous},
-		"its use is stored, but not known": {Op: storagetest.PutIfAbsent, Prefix: storage.NonceKey(""), Mode: storagetest.Lose, Err: nstance.Ambiguous},
+		"the record is stored, not known":  {Op: storagetest.PutIfAbsent, Prefix: storage.OperatorPrefix, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"its use is stored, but not known": {Op: storagetest.PutIfAbsent, Prefix: storage.NonceKey(""), Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLeader(t)
 			nonce, key, thief := l.operatorNonce(), pki.NewKey(), pki.NewKey()
 			l.faulty.Inject(fault)
 			_, err := l.register(nonce, key)
-			require.Equal(t, fault.Mode == storagetest.Lose, err == nil, "%v", err)
-			used := fault.Mode == storagetest.Lose || fault.Prefix == storage.OperatorPrefix
-			l.faulty.Heal()
+			require.Equal(t, fault.Mode == storagetest.LoseAnswer, err == nil, "%v", err)
+			used := fault.Mode == storagetest.LoseAnswer || fault.Prefix == storage.OperatorPrefix
+			l.faulty.ClearFaults()
 			if !used {
 				l.registered(nonce, thief) // the first key that is stored has it
 				key, thief = thief, key
@@ -267,7 +267,7 @@ func TestUseOfASuccessor(t *testing.T) {
 		l.faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: 2, Err: nstance.Denied})
 		l.SettleSuccessors(t.Context())
 		require.NotNil(t, l.stored(instance).Pending)
-		l.faulty.Heal()
+		l.faulty.ClearFaults()
 	})
 	l.SettleSuccessors(t.Context())
 	require.Nil(t, l.stored(instance).Pending)
@@ -336,7 +336,7 @@ func TestUnused(t *testing.T) {
 			fault.Times, fault.Err = -1, nstance.Denied
 			l.faulty.Inject(fault)
 			require.Error(t, unused(registration.Identity, registration.KeyEntry{ID: "another"}), "%s %s", fault.Op, fault.Prefix)
-			l.faulty.Heal()
+			l.faulty.ClearFaults()
 		}
 	})
 	t.Run("a damaged record of another shard", func(t *testing.T) {
