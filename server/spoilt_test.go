@@ -44,7 +44,7 @@ var spoilings = map[string]faultproxy.Fault{
 	"500 after a landed write":        {Mode: faultproxy.Replace, Status: 500, Body: refusal("InternalError"), Match: isWrite},
 	"time-out after a landed write":   {Mode: faultproxy.Hang, Match: isWrite},
 	"connection cut before":           {Mode: faultproxy.Cut},
-	"connection cut after it landed":  {Mode: faultproxy.Lose},
+	"connection cut after it landed":  {Mode: faultproxy.LoseAnswer},
 	"slow down":                       {Mode: faultproxy.Refuse, Status: 503, Body: refusal("SlowDown"), Times: 3},
 	"unavailable":                     {Mode: faultproxy.Refuse, Status: 503, Body: refusal("ServiceUnavailable"), Times: 2},
 	"a list that is older than it is": {Mode: faultproxy.Stale, Match: listsInstances, Times: 3},

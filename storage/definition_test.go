@@ -52,7 +52,7 @@ func TestDefinitions(t *testing.T) {
 		_, err := b.recs.PutDefinition(t.Context(), d)
 		require.NoError(t, err)
 	})
-	t.Run("are not sent again after the term", func(t *testing.T) {
+	t.Run("are not written after the term ends", func(t *testing.T) {
 		var dead atomic.Bool
 		f := storagetest.NewFaulty(storage.NewMemory())
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous, Do: func() { dead.Store(true) }})
@@ -75,7 +75,7 @@ func TestDefinitions(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, digest)
 	})
-	t.Run("that are missing are NotFound, that cannot be read are not", func(t *testing.T) {
+	t.Run("missing is NotFound, unreadable is not", func(t *testing.T) {
 		b := newBed()
 		_, err := b.recs.Definition(t.Context(), "ab")
 		require.ErrorIs(t, err, nstance.NotFound)

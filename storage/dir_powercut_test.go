@@ -16,8 +16,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A disk knows what a power cut would leave: of each file and each folder what
-// it was when it was last synced. Files and folders are known by their inodes.
+// disk holds what a power cut would leave: each file and folder as it was when it was
+// last synced. Files and folders are identified by their inodes.
 type disk struct {
 	files   map[uint64][]byte
 	folders map[uint64]map[string]uint64
@@ -29,7 +29,7 @@ func newDisk() *disk {
 
 func inode(info fs.FileInfo) uint64 { return info.Sys().(*syscall.Stat_t).Ino }
 
-// sync takes the place of (*os.File).Sync.
+// sync replaces (*os.File).Sync.
 func (d *disk) sync(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -52,7 +52,7 @@ func (d *disk) sync(f *os.File) error {
 	return err
 }
 
-// restore makes what is left of a folder after a power cut.
+// restore recreates a folder as it is after a power cut.
 func (d *disk) restore(t *testing.T, folder uint64, path string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(path, 0o700))
@@ -68,7 +68,7 @@ func (d *disk) restore(t *testing.T, folder uint64, path string) {
 	}
 }
 
-// all returns what a store holds.
+// all returns the contents of a store.
 func all(t *testing.T, s storage.Store) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -81,7 +81,7 @@ func all(t *testing.T, s storage.Store) map[string]string {
 	return found
 }
 
-// TestDirPowerCut: what a call has confirmed outlives a power cut right after it.
+// TestDirPowerCut: a confirmed call survives a power cut right after it.
 func TestDirPowerCut(t *testing.T) {
 	disk, parent := newDisk(), t.TempDir()
 	info, err := os.Stat(parent)
@@ -101,7 +101,7 @@ func TestDirPowerCut(t *testing.T) {
 	}
 	survives("a new store")
 
-	// Between rename and sync of the folder either object may be left, whole.
+	// Between rename and sync of the folder, the old or the new object may remain, complete.
 	replaced := ""
 	d.SetStep(func(step string) error {
 		if step == "settle" && replaced != "" {
@@ -142,11 +142,11 @@ func TestDirPowerCut(t *testing.T) {
 	survives("an object replaced again")
 }
 
-// TestDirHonoursContext: a call whose context ends before it has changed
-// anything changes nothing, wherever it is and whichever call holds the lock.
+// TestDirHonoursContext: a call whose context ends before its effect changes nothing, at
+// every step, also while another call holds the lock.
 func TestDirHonoursContext(t *testing.T) {
 	for _, when := range []string{"temp", "rename", "remove"} {
-		for range 20 { // of two things that are ready, select takes either
+		for range 20 { // select chooses at random between two ready cases
 			d := openDir(t, t.TempDir())
 			v, err := d.PutIfAbsent(t.Context(), "a", []byte("old"))
 			require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestMain plays a second process when a test started it as one.
+// TestMain is the second process when a test started it as one.
 func TestMain(m *testing.M) {
 	switch args := strings.Split(os.Getenv("STORAGE_CHILD"), ","); args[0] {
 	case "":
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	case "count":
 		os.Exit(childCounts(args[1]))
 	case "die":
-		childDies(args[1], args[2], args[3])
+		childKillsItself(args[1], args[2], args[3])
 	case "open":
 		_, err := storage.OpenDir(args[1], nil)
 		os.Stdout.WriteString(string(nstance.CodeOf(err)) + "\n" + errText(err))
@@ -49,7 +49,7 @@ func child(t *testing.T, bin string, args ...string) *exec.Cmd {
 
 const childIncrements = 25
 
-// childCounts adds one to a number, again and again, beside other processes.
+// childCounts increments a number repeatedly, in parallel with other processes.
 func childCounts(root string) int {
 	d, err := storage.OpenDir(root, nil)
 	if err != nil {
@@ -72,7 +72,7 @@ func childCounts(root string) int {
 	return 0
 }
 
-func TestDirProcessesLoseNoUpdate(t *testing.T) {
+func TestDirProcessesLoseNoUpdates(t *testing.T) {
 	root := t.TempDir()
 	d := openDir(t, root)
 	_, err := d.PutIfAbsent(t.Context(), "n", []byte("0"))
@@ -89,8 +89,8 @@ func TestDirProcessesLoseNoUpdate(t *testing.T) {
 	require.Equal(t, strconv.Itoa(len(cmds)*childIncrements), string(obj.Data))
 }
 
-// childDies kills itself with SIGKILL at a step of a write.
-func childDies(root, step, op string) {
+// childKillsItself kills itself with SIGKILL at a step of a write.
+func childKillsItself(root, step, op string) {
 	d, err := storage.OpenDir(root, nil)
 	if err != nil {
 		return
@@ -124,7 +124,7 @@ func TestDirCrash(t *testing.T) {
 		{"create", "settle", "c/d", "new"},
 		{"delete", "settle", "a/b", ""},
 	} {
-		t.Run(c.op+" dies before "+c.step, func(t *testing.T) {
+		t.Run(c.op+" killed before "+c.step, func(t *testing.T) {
 			root := t.TempDir()
 			d := openDir(t, root)
 			_, err := d.PutIfAbsent(t.Context(), "a/b", []byte("old"))
@@ -148,7 +148,7 @@ func TestDirCrash(t *testing.T) {
 	}
 }
 
-// As root nothing is forbidden, so the child becomes nobody.
+// root may read everything, so the child runs as user nobody.
 func TestReadOnlyDir(t *testing.T) {
 	base := openToAll(t)
 	bin := filepath.Join(base, "child")

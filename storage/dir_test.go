@@ -102,7 +102,7 @@ func TestDirFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	})
-	t.Run("put there by a person are objects", func(t *testing.T) {
+	t.Run("created by hand are objects", func(t *testing.T) {
 		path := filepath.Join(root, "config", "z1.jsonc")
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		require.NoError(t, os.WriteFile(path, []byte("{}"), 0o600))
@@ -158,7 +158,7 @@ func TestDirErrorsAreNotAbsence(t *testing.T) {
 		v, err := d.PutIfAbsent(t.Context(), "a/b", []byte("x"))
 		require.NoError(t, err)
 		require.NoError(t, os.Rename(root, root+".away"))
-		require.NoError(t, os.Mkdir(root, 0o700)) // what an unmount leaves
+		require.NoError(t, os.Mkdir(root, 0o700)) // as after an unmount
 		_, get := d.Get(t.Context(), "a/b")
 		_, put := d.PutIfAbsent(t.Context(), "a/c", []byte("x"))
 		for _, err := range []error{get, put, d.DeleteIfMatch(t.Context(), "a/b", v), listError(t.Context(), d)} {

@@ -10,8 +10,8 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// TestDirOnTmpfs: while files are renamed, tmpfs may leave others out of a
-// listing of their folder.
+// TestDirOnTmpfs: tmpfs may omit files from a listing of their folder while other files
+// are renamed.
 func TestDirOnTmpfs(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		root, err := os.MkdirTemp("/dev/shm", "nstance-test-")

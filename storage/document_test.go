@@ -37,10 +37,10 @@ func pauseGroup(name string) func(*state) error {
 }
 
 func TestDoc(t *testing.T) {
-	newDoc := func(b bed) *storage.Doc[state] {
+	newDoc := func(b recordsTest) *storage.Doc[state] {
 		return storage.NewDoc[state](b, stateKey, &storage.DocOptions{Epoch: 7})
 	}
-	bubble(t, "a missing one is zero, and made by the first update", func(t *testing.T) {
+	bubble(t, "a missing one is zero, and created by the first update", func(t *testing.T) {
 		b := newBed()
 		d := newDoc(b)
 		got, err := d.Load(t.Context())
@@ -82,7 +82,7 @@ func TestDoc(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, `^\{"format":"1\.0","epoch":7,"write_id":"[A-Z2-7]{26}","groups":\{"a":\{"paused":true\}\}\}\n$`, string(obj.Data))
 	})
-	bubble(t, "two writers lose nothing", func(t *testing.T) {
+	bubble(t, "two writers lose no update", func(t *testing.T) {
 		b := newBed()
 		one, two := newDoc(b), newDoc(b)
 		var wg sync.WaitGroup
@@ -105,7 +105,7 @@ func TestDoc(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 6, got.Groups["a"].Failures)
 	})
-	bubble(t, "a lost answer is settled, also of the first write", func(t *testing.T) {
+	bubble(t, "a lost answer is resolved, also of the first write", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: nstance.Conflict})
@@ -122,7 +122,7 @@ func TestDoc(t *testing.T) {
 		b := newBed()
 		b.put(t, stateKey, `{"format":"1.3","epoch":3,"frozen":{"why":"<x>"},"groups":{"a":{"paused":true}}}`)
 		_, err := newDoc(b).Update(t.Context(), func(s *state) error {
-			*s = state{Groups: map[string]groupState{"a": {Failures: 1}}} // also where the header is overwritten
+			*s = state{Groups: map[string]groupState{"a": {Failures: 1}}} // also when the header is overwritten
 			return nil
 		})
 		require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestDoc(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, `^\{"format":"1\.3","epoch":7,"write_id":"[A-Z2-7]{26}","groups":\{"a":\{"failures":1\}\},"frozen":\{"why":"<x>"\}\}\n$`, string(obj.Data))
 	})
-	bubble(t, "one that cannot be read is never zero", func(t *testing.T) {
+	bubble(t, "an unreadable one is never zero", func(t *testing.T) {
 		for _, data := range []string{`{"format":"2.1"}`, `{`, ``, `{}`, `{"format":"1.0","groups":[]}`} {
 			b := newBed()
 			b.put(t, stateKey, data)
@@ -157,7 +157,7 @@ func TestDoc(t *testing.T) {
 		_, err = b.mem.Get(t.Context(), stateKey)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	bubble(t, "a term that is over writes nothing", func(t *testing.T) {
+	bubble(t, "an ended term writes nothing", func(t *testing.T) {
 		b := newBed()
 		over := errors.New("over")
 		d := storage.NewDoc[state](b, stateKey, &storage.DocOptions{Check: func() error { return over }})

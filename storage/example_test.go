@@ -10,7 +10,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Of two writers who read the same version, one wins, and the other knows.
+// Two writers have read the same version: one write succeeds, the other fails with
+// Conflict.
 func Example() {
 	ctx := context.Background()
 	store, _ := storage.Open(ctx, "mem://")

@@ -12,44 +12,44 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// garbageAge is how long an object must be unnamed and unused.
+// garbageAge is how long an object must be unreferenced and unused.
 const garbageAge = time.Hour
 
-// A depot is the store of a shard, with the records of its leader.
-type depot struct {
+// garbageTest is the store of a shard, with the records of its leader.
+type garbageTest struct {
 	*testing.T
 	*storagetest.Faulty
 	recs *storage.Records
-	over error // why the leader's term is over
+	over error // reason of the term's end
 }
 
-func collecting(t *testing.T, name string, f func(t *testing.T, d *depot)) {
+func collecting(t *testing.T, name string, f func(t *testing.T, d *garbageTest)) {
 	bubble(t, name, func(t *testing.T) {
-		d := &depot{T: t, Faulty: storagetest.NewFaulty(storage.NewMemory())}
+		d := &garbageTest{T: t, Faulty: storagetest.NewFaulty(storage.NewMemory())}
 		d.takeOver()
 		f(t, d)
 	})
 }
 
-// takeOver has another leader begin, which knows nothing yet.
-func (d *depot) takeOver() {
+// takeOver starts another leader with empty memory.
+func (d *garbageTest) takeOver() {
 	d.recs = storage.NewRecords(d, shard, &storage.RecordsOptions{Check: func() error { return d.over }})
 }
 
-// definition returns one that differs by name.
+// definition returns a definition that differs by name.
 func definition(name string) nstance.Definition {
 	return nstance.Definition{Kind: "knd", Vars: map[string]string{"name": name}}
 }
 
 // define puts a definition and returns its digest.
-func (d *depot) define(name string) string {
+func (d *garbageTest) define(name string) string {
 	d.Helper()
 	digest, err := d.recs.PutDefinition(d.Context(), definition(name))
 	require.NoError(d, err)
 	return digest
 }
 
-func (d *depot) create(digest string) nstance.InstanceID {
+func (d *garbageTest) create(digest string) nstance.InstanceID {
 	d.Helper()
 	rec := newInstance(1)
 	rec.Definition = digest
@@ -58,16 +58,16 @@ func (d *depot) create(digest string) nstance.InstanceID {
 	return rec.ID
 }
 
-func (d *depot) write(key, text string) {
+func (d *garbageTest) write(key, text string) {
 	d.Helper()
 	_, err := d.PutIfAbsent(d.Context(), key, []byte(text))
 	require.NoError(d, err)
 }
 
-// wait lets virtual time pass.
+// wait advances virtual time.
 func wait(d time.Duration) { <-time.After(d) }
 
-func (d *depot) defined(digest string) bool {
+func (d *garbageTest) defined(digest string) bool {
 	d.Helper()
 	_, err := d.Get(d.Context(), storage.DefinitionKey(shard, digest))
 	if err != nil {
@@ -76,8 +76,8 @@ func (d *depot) defined(digest string) bool {
 	return err == nil
 }
 
-// pass collects once and returns how many objects were deleted.
-func (d *depot) pass() int {
+// pass collects once and returns the number of deleted objects.
+func (d *garbageTest) pass() int {
 	d.Helper()
 	n, err := d.recs.CollectGarbage(d.Context())
 	require.NoError(d, err)
@@ -85,7 +85,7 @@ func (d *depot) pass() int {
 }
 
 // passes collects every 10 minutes.
-func (d *depot) passes(duration time.Duration) (n int) {
+func (d *garbageTest) passes(duration time.Duration) (n int) {
 	d.Helper()
 	for end := time.Now().Add(duration); time.Now().Before(end); wait(10 * time.Minute) {
 		n += d.pass()
@@ -94,7 +94,7 @@ func (d *depot) passes(duration time.Duration) (n int) {
 }
 
 func TestGarbageIsDeleted(t *testing.T) {
-	collecting(t, "an hour after it was first seen unnamed", func(t *testing.T, d *depot) {
+	collecting(t, "an hour after it was first seen unnamed", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		_, err := d.recs.PutFetched(t.Context(), []byte("#!/bin/sh"))
 		require.NoError(t, err)
@@ -107,18 +107,18 @@ func TestGarbageIsDeleted(t *testing.T) {
 		require.Equal(t, 2, d.pass())
 		require.False(t, d.defined(digest))
 	})
-	collecting(t, "an hour after the last instance, and the same definition can come back", func(t *testing.T, d *depot) {
+	collecting(t, "an hour after the last instance, and the same definition can come back", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		id := d.create(digest)
 		require.Zero(t, d.passes(5*garbageAge))
 		require.NoError(t, d.recs.Delete(t.Context(), id))
 		require.Zero(t, d.passes(garbageAge-10*time.Minute))
 		require.Equal(t, 1, d.passes(20*time.Minute))
-		d.create(digest) // which this term remembers
+		d.create(digest) // remembered in this term
 		require.True(t, d.defined(digest))
 		require.Zero(t, d.passes(5*garbageAge))
 	})
-	collecting(t, "200 in a pass", func(t *testing.T, d *depot) {
+	collecting(t, "200 in a pass", func(t *testing.T, d *garbageTest) {
 		for i := range 250 {
 			d.write(storage.DefinitionKey(shard, fmt.Sprintf("%064x", i)), "{}")
 		}
@@ -127,7 +127,7 @@ func TestGarbageIsDeleted(t *testing.T) {
 		require.Equal(t, 200, d.pass())
 		require.Equal(t, 50, d.pass())
 	})
-	collecting(t, "but nothing of another shard", func(t *testing.T, d *depot) {
+	collecting(t, "but nothing of another shard", func(t *testing.T, d *garbageTest) {
 		other := storage.NewRecords(d, "other", nil)
 		digest, err := other.PutDefinition(t.Context(), definition("a"))
 		require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestGarbageIsDeleted(t *testing.T) {
 		_, err = d.Get(t.Context(), storage.DefinitionKey("other", digest))
 		require.NoError(t, err)
 	})
-	collecting(t, "but nothing whose key is no digest", func(t *testing.T, d *depot) {
+	collecting(t, "but nothing whose key is no digest", func(t *testing.T, d *garbageTest) {
 		d.write(storage.DefinitionPrefix(shard)+"README", "by hand")
 		require.Zero(t, d.passes(3*garbageAge))
 	})
@@ -145,14 +145,14 @@ func TestNamedContentsStay(t *testing.T) {
 	for name, key := range map[string]string{
 		"the shard's state": storage.StateKey(shard), "its groups": storage.GroupsKey(shard), "what was resolved": storage.ResolvedKey(shard),
 	} {
-		collecting(t, "in "+name+", in whatever field", func(t *testing.T, d *depot) {
+		collecting(t, "in "+name+", in whatever field", func(t *testing.T, d *garbageTest) {
 			digest := d.define("a")
 			d.write(key, `{"format":"1.0","epoch":1,"write_id":"x","later":{"list":["`+digest+`"]}}`)
 			d.takeOver()
 			require.Zero(t, d.passes(3*garbageAge))
 		})
 	}
-	collecting(t, "in a late record of a former leader", func(t *testing.T, d *depot) {
+	collecting(t, "in a late record of a former leader", func(t *testing.T, d *garbageTest) {
 		digest, former := d.define("a"), d.recs
 		d.takeOver()
 		d.pass()
@@ -165,9 +165,9 @@ func TestNamedContentsStay(t *testing.T) {
 	})
 }
 
-// TestUsedContentsStay is about what no stored object names yet.
+// TestUsedContentsStay: contents that no stored object references yet.
 func TestUsedContentsStay(t *testing.T) {
-	collecting(t, "a definition that was put, for an hour", func(t *testing.T, d *depot) {
+	collecting(t, "a definition that was put, for an hour", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		d.takeOver()
 		d.pass()
@@ -179,7 +179,7 @@ func TestUsedContentsStay(t *testing.T) {
 		d.create(digest)
 		require.Zero(t, d.passes(3*garbageAge))
 	})
-	collecting(t, "one that was read", func(t *testing.T, d *depot) {
+	collecting(t, "one that was read", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		d.takeOver()
 		d.pass()
@@ -188,7 +188,7 @@ func TestUsedContentsStay(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, d.pass())
 	})
-	collecting(t, "one that a document is about to name", func(t *testing.T, d *depot) {
+	collecting(t, "one that a document is about to name", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		d.takeOver()
 		d.pass()
@@ -198,7 +198,7 @@ func TestUsedContentsStay(t *testing.T) {
 		wait(garbageAge)
 		require.Equal(t, 1, d.pass())
 	})
-	collecting(t, "one put and crashed: the next term counts from its first look", func(t *testing.T, d *depot) {
+	collecting(t, "one put and crashed: the next term counts from its first look", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		wait(2 * garbageAge)
 		d.takeOver()
@@ -208,7 +208,7 @@ func TestUsedContentsStay(t *testing.T) {
 		d.create(digest)
 		require.Zero(t, d.passes(3*garbageAge))
 	})
-	collecting(t, "one that is being deleted is put once the deletion has an answer", func(t *testing.T, d *depot) {
+	collecting(t, "one that is being deleted is put once the deletion has an answer", func(t *testing.T, d *garbageTest) {
 		digest := d.define("a")
 		d.takeOver()
 		d.pass()
@@ -221,7 +221,7 @@ func TestUsedContentsStay(t *testing.T) {
 		require.Equal(t, digest, d.define("a"))
 		require.True(t, d.defined(digest))
 	})
-	collecting(t, "one whose deletion had no answer is put a minute later", func(t *testing.T, d *depot) {
+	collecting(t, "one whose deletion had no answer is put a minute later", func(t *testing.T, d *garbageTest) {
 		d.define("a")
 		d.takeOver()
 		d.pass()
@@ -237,7 +237,7 @@ func TestUsedContentsStay(t *testing.T) {
 }
 
 func TestGarbageStaysInDoubt(t *testing.T) {
-	ripe := func(t *testing.T, d *depot) string {
+	ripe := func(t *testing.T, d *garbageTest) string {
 		t.Helper()
 		digest := d.define("a")
 		d.takeOver()
@@ -245,8 +245,8 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 		wait(garbageAge)
 		return digest
 	}
-	doubt := func(name string, spoil func(d *depot)) {
-		collecting(t, name, func(t *testing.T, d *depot) {
+	doubt := func(name string, spoil func(d *garbageTest)) {
+		collecting(t, name, func(t *testing.T, d *garbageTest) {
 			digest := ripe(t, d)
 			spoil(d)
 			_, err := d.recs.CollectGarbage(t.Context())
@@ -256,24 +256,24 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 		})
 	}
 	for name, text := range map[string]string{"damaged": `{"format":"1.0",`, "of a newer minor format": `{"format":"1.1"}`, "of a newer major format": `{"format":"2.0"}`} {
-		doubt("while a record is "+name, func(d *depot) { d.write(keyOf(newInstance(1)), text) })
+		doubt("while a record is "+name, func(d *garbageTest) { d.write(keyOf(newInstance(1)), text) })
 		for _, key := range []string{storage.StateKey(shard), storage.GroupsKey(shard), storage.ResolvedKey(shard)} {
-			doubt("while "+key+" is "+name, func(d *depot) { d.write(key, text) })
+			doubt("while "+key+" is "+name, func(d *garbageTest) { d.write(key, text) })
 		}
 	}
 	for _, op := range []storagetest.Op{storagetest.List, storagetest.Get} {
 		for skip := range 3 {
-			doubt(fmt.Sprintf("when call %d of %s fails", skip+1, op), func(d *depot) {
+			doubt(fmt.Sprintf("when call %d of %s fails", skip+1, op), func(d *garbageTest) {
 				d.Inject(storagetest.Fault{Op: op, Skip: skip})
 			})
 		}
 	}
-	doubt("when the term ends while what names it is read", func(d *depot) {
+	doubt("when the term ends while what names it is read", func(d *garbageTest) {
 		d.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: storage.ResolvedKey(shard), Pass: true, Do: func() {
 			d.over = nstance.Errorf(nstance.Unavailable, "over")
 		}})
 	})
-	collecting(t, "when the term ends between two deletions", func(t *testing.T, d *depot) {
+	collecting(t, "when the term ends between two deletions", func(t *testing.T, d *garbageTest) {
 		d.define("b")
 		ripe(t, d)
 		d.Inject(storagetest.Fault{Op: storagetest.Delete, Pass: true, Do: func() { d.over = nstance.Errorf(nstance.Unavailable, "over") }})
@@ -282,7 +282,7 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 		require.Equal(t, 1, removed["definition/"])
 		require.Equal(t, 1, d.Count(storagetest.Delete))
 	})
-	collecting(t, "and after a failed pass the hour begins anew", func(t *testing.T, d *depot) {
+	collecting(t, "and after a failed pass the hour begins anew", func(t *testing.T, d *garbageTest) {
 		ripe(t, d)
 		d.Inject(storagetest.Fault{Op: storagetest.List})
 		_, err := d.recs.CollectGarbage(t.Context())

@@ -48,8 +48,8 @@ func fullInstance() storage.Instance {
 	return rec
 }
 
-// The golden file guards the stored form: it is read to the same values, and
-// those are written in the same form.
+// The golden file protects the stored form: reading gives the same values, and writing
+// the same form.
 func TestGoldenInstance(t *testing.T) {
 	golden := filepath.Join("testdata", "instance.golden.json")
 	want := fullInstance()
@@ -94,8 +94,8 @@ func TestInstanceMethods(t *testing.T) {
 	require.True(t, rec.Registered())
 }
 
-// decoded is the JSON under a record's key, freely decoded.
-func (b bed) decoded(t *testing.T, rec storage.Instance) map[string]any {
+// decoded is the JSON under a record's key, decoded into a map.
+func (b recordsTest) decoded(t *testing.T, rec storage.Instance) map[string]any {
 	t.Helper()
 	obj, err := b.mem.Get(context.Background(), keyOf(rec))
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func FuzzInstance(f *testing.F) {
 	})
 }
 
-// withField adds a field that no version knows.
+// withField adds an unknown field.
 func withField(t *testing.T, data []byte) []byte {
 	var fields map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(data, &fields))

@@ -10,7 +10,7 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// The names are an interface: renaming one loses every object under it.
+// The names are an interface: renaming one loses all objects under it.
 func TestKeys(t *testing.T) {
 	rec := newInstance(1)
 	for want, got := range map[string]string{

@@ -22,10 +22,10 @@ func TestProbe(t *testing.T) {
 		}
 	})
 	for name, s := range map[string]storage.Store{
-		"ignores if-absent":           careless{Memory: storage.NewMemory(), absent: true},
-		"ignores if-match":            careless{Memory: storage.NewMemory(), match: true},
-		"ignores if-match when gone":  careless{Memory: storage.NewMemory(), gone: true},
-		"ignores if-absent in a race": &hasty{Memory: storage.NewMemory(), meet: make(chan struct{})},
+		"ignores if-absent":           unconditionalStore{Memory: storage.NewMemory(), absent: true},
+		"ignores if-match":            unconditionalStore{Memory: storage.NewMemory(), match: true},
+		"ignores if-match when gone":  unconditionalStore{Memory: storage.NewMemory(), gone: true},
+		"ignores if-absent in a race": &checkThenWriteStore{Memory: storage.NewMemory(), meet: make(chan struct{})},
 	} {
 		t.Run("refuses a back end that "+name, func(t *testing.T) {
 			err := storage.Probe(t.Context(), s)
@@ -33,7 +33,7 @@ func TestProbe(t *testing.T) {
 			require.ErrorContains(t, err, "this storage cannot be used")
 		})
 	}
-	t.Run("passes on errors that say nothing about conditions", func(t *testing.T) {
+	t.Run("passes on errors that are not about conditions", func(t *testing.T) {
 		for skip := range 4 {
 			f := storagetest.NewFaulty(storage.NewMemory())
 			f.Inject(storagetest.Fault{Skip: skip, Times: -1, Err: nstance.Errorf(nstance.Denied, "no access")})
@@ -44,8 +44,8 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// TestProbeLeavesNothing: whichever call fails, and however, nothing is left, or
-// the probe of a later start removes it.
+// TestProbeLeavesNothing: after any failed call, nothing is left or the next probe
+// removes it.
 func TestProbeLeavesNothing(t *testing.T) {
 	left := func(t *testing.T, s storage.Store) (keys []string) {
 		t.Helper()
@@ -83,7 +83,7 @@ func TestProbeLeavesNothing(t *testing.T) {
 			require.Empty(t, left(t, mem))
 		})
 	}
-	t.Run("a cancelled one cleans up", func(t *testing.T) {
+	t.Run("a cancelled probe cleans up", func(t *testing.T) {
 		mem := storage.NewMemory()
 		f := storagetest.NewFaulty(mem)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -93,13 +93,13 @@ func TestProbeLeavesNothing(t *testing.T) {
 	})
 }
 
-// careless overwrites where it should refuse.
-type careless struct {
+// unconditionalStore overwrites where it must refuse.
+type unconditionalStore struct {
 	*storage.Memory
 	absent, match, gone bool
 }
 
-func (s careless) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+func (s unconditionalStore) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
 	v, err := s.Memory.PutIfAbsent(ctx, key, data)
 	if err != nil && s.absent {
 		return s.force(ctx, key, data)
@@ -107,7 +107,7 @@ func (s careless) PutIfAbsent(ctx context.Context, key string, data []byte) (sto
 	return v, err
 }
 
-func (s careless) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+func (s unconditionalStore) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
 	out, err := s.Memory.PutIfMatch(ctx, key, data, v)
 	if err != nil && s.match {
 		return s.force(ctx, key, data)
@@ -120,7 +120,7 @@ func (s careless) PutIfMatch(ctx context.Context, key string, data []byte, v sto
 	return out, err
 }
 
-func (s careless) force(ctx context.Context, key string, data []byte) (storage.Version, error) {
+func (s unconditionalStore) force(ctx context.Context, key string, data []byte) (storage.Version, error) {
 	obj, err := s.Get(ctx, key)
 	if err != nil {
 		return s.Memory.PutIfAbsent(ctx, key, data)
@@ -128,16 +128,16 @@ func (s careless) force(ctx context.Context, key string, data []byte) (storage.V
 	return s.Memory.PutIfMatch(ctx, key, data, obj.Version)
 }
 
-// hasty looks first and writes afterwards: the fifth and the sixth writer of
-// an absent object see it absent together.
-type hasty struct {
+// checkThenWriteStore checks first and writes afterwards: the fifth and the sixth writer of an absent
+// object both see it absent.
+type checkThenWriteStore struct {
 	*storage.Memory
 	mu   sync.Mutex
 	n    int
 	meet chan struct{}
 }
 
-func (s *hasty) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+func (s *checkThenWriteStore) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
 	if _, err := s.Get(ctx, key); err == nil {
 		return "", nstance.Conflict
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// tree returns what is in a directory, and when each file was last written.
+// tree returns the files of a directory with their modification times.
 func tree(t *testing.T, dir string) map[string]time.Time {
 	out := map[string]time.Time{}
 	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -35,7 +35,7 @@ func TestOpenReadOnly(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.PutIfAbsent(t.Context(), "a/b", []byte("x"))
 	require.NoError(t, err)
-	left := filepath.Join(dir, ".tmp", "left") // which opening to write would sweep away
+	left := filepath.Join(dir, ".tmp", "left") // removed by opening to write
 	require.NoError(t, os.WriteFile(left, nil, 0o600))
 	require.NoError(t, os.Chtimes(left, time.Now().Add(-48*time.Hour), time.Now().Add(-48*time.Hour)))
 	before := tree(t, dir)
@@ -64,7 +64,7 @@ func TestOpenReadOnly(t *testing.T) {
 		require.ErrorIs(t, err, nstance.NotFound)
 		require.NoDirExists(t, none)
 	})
-	t.Run("does not finish a store that is being made", func(t *testing.T) {
+	t.Run("does not complete a store whose creation is in progress", func(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ".nstance-store"), nil, 0o600))
 		before := tree(t, dir)

@@ -15,14 +15,14 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-func (b bed) put(t *testing.T, key, data string) {
+func (b recordsTest) put(t *testing.T, key, data string) {
 	t.Helper()
 	_, err := b.mem.PutIfAbsent(t.Context(), key, []byte(data))
 	require.NoError(t, err)
 }
 
-// filled returns a bed whose store, but not its memory, holds n records.
-func filled(t *testing.T, n int) bed {
+// recordsTestWith returns a bed whose store holds n records, with empty memory.
+func recordsTestWith(t *testing.T, n int) recordsTest {
 	b := newBed()
 	for i := range n {
 		_, err := b.recs.Create(t.Context(), newInstance(byte(i+1)))
@@ -35,7 +35,7 @@ func filled(t *testing.T, n int) bed {
 
 func TestLoad(t *testing.T) {
 	bubble(t, "returns every record in order, ready for writing", func(t *testing.T) {
-		b := filled(t, 100)
+		b := recordsTestWith(t, 100)
 		recs, problems, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, problems)
@@ -49,7 +49,7 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, 1, b.Count(""))
 	})
 	bubble(t, "reads 64 at a time", func(t *testing.T) {
-		b := filled(t, 200)
+		b := recordsTestWith(t, 200)
 		var now, most atomic.Int32
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "instance/", Times: -1, Pass: true, Do: func() {
 			if n := now.Add(1); n > most.Load() {
@@ -65,7 +65,7 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, 4*20*time.Millisecond, time.Since(start), "200 reads in 4 rounds")
 	})
 	bubble(t, "reads only what has changed when it is repeated", func(t *testing.T) {
-		b := filled(t, 10)
+		b := recordsTestWith(t, 10)
 		_, _, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		b.foreign(t, 7, newInstance(3).ID, func(r *storage.Instance) { r.Hostname = "new" })
@@ -79,8 +79,8 @@ func TestLoad(t *testing.T) {
 		require.Len(t, recs, 9)
 		require.Equal(t, "new", recs[2].Hostname)
 	})
-	bubble(t, "keeps records that are created in the meantime", func(t *testing.T) {
-		b := filled(t, 3)
+	bubble(t, "keeps records that are created during the load", func(t *testing.T) {
+		b := recordsTestWith(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.Refuse, Skip: 1},
 			storagetest.Fault{Op: storagetest.Get, Pass: true, Do: func() {
 				_, err := b.recs.Create(context.Background(), newInstance(50))
@@ -103,8 +103,8 @@ func TestLoad(t *testing.T) {
 		"is of an unknown format":             `{"format":"banana"}`,
 		"is older than anything ever written": `{"format":"0.9"}`,
 	} {
-		bubble(t, "a record that "+name+" is a problem of its group, never absent", func(t *testing.T) {
-			b := filled(t, 2)
+		bubble(t, "a record that "+name+" is a problem of its group, not absent", func(t *testing.T) {
+			b := recordsTestWith(t, 2)
 			bad := newInstance(9)
 			bad.Tenant, bad.Group = "acme", "db"
 			b.put(t, keyOf(bad), data)
@@ -129,8 +129,8 @@ func TestLoad(t *testing.T) {
 			require.Equal(t, data, string(obj.Data), "it is left alone")
 		})
 	}
-	bubble(t, "a record that storage cannot read is a problem after some attempts", func(t *testing.T) {
-		b := filled(t, 3)
+	bubble(t, "an unreadable record is a problem after some attempts", func(t *testing.T) {
+		b := recordsTestWith(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: keyOf(newInstance(2)), Times: -1})
 		recs, problems, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
@@ -144,15 +144,15 @@ func TestLoad(t *testing.T) {
 		require.Empty(t, problems)
 	})
 	bubble(t, "a passing fault is no problem", func(t *testing.T) {
-		b := filled(t, 3)
+		b := recordsTestWith(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Times: 3}, storagetest.Fault{Op: storagetest.Get, Err: nstance.Throttled})
 		recs, problems, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, problems)
 		require.Len(t, recs, 3)
 	})
-	bubble(t, "objects that are no records are problems of the group that they stand in", func(t *testing.T) {
-		b := filled(t, 1)
+	bubble(t, "objects that are not records are problems of the group in their key", func(t *testing.T) {
+		b := recordsTestWith(t, 1)
 		for _, key := range []string{
 			"instance/z1/default/web/readme.txt", "instance/z1/default/web/x.json", "instance/z1/default/web/deep/er.json",
 			"instance/z1/default/stray.json", "instance/z1/stray", "instance/z2/default/web/other-shard",
@@ -173,7 +173,7 @@ func TestLoad(t *testing.T) {
 		}, got)
 	})
 	bubble(t, "an ID with records in two groups is a problem of the second", func(t *testing.T) {
-		b := filled(t, 1)
+		b := recordsTestWith(t, 1)
 		other := storage.NewRecords(b.mem, shard, nil)
 		twin := newInstance(1)
 		twin.Group = "zoo"
@@ -187,9 +187,9 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, nstance.GroupID("zoo"), problems[0].Group)
 		require.ErrorIs(t, problems[0].Err, nstance.Conflict)
 	})
-	bubble(t, "a list that breaks is an error, not a smaller shard", func(t *testing.T) {
+	bubble(t, "a broken list is an error, not a smaller shard", func(t *testing.T) {
 		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
-			b := filled(t, 3)
+			b := recordsTestWith(t, 3)
 			b.Inject(storagetest.Fault{Op: storagetest.List, Mode: mode})
 			recs, _, err := b.recs.Load(t.Context())
 			require.ErrorIs(t, err, nstance.Unavailable)
@@ -197,7 +197,7 @@ func TestLoad(t *testing.T) {
 		}
 	})
 	bubble(t, "ends with its context", func(t *testing.T) {
-		b := filled(t, 3)
+		b := recordsTestWith(t, 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Do: cancel})
 		_, _, err := b.recs.Load(ctx)

@@ -26,27 +26,27 @@ func TestRefresh(t *testing.T) {
 		got, _ = b.recs.Get(rec.ID)
 		require.Equal(t, "late", got.Hostname)
 	})
-	bubble(t, "sees each of several late writes, whatever was called between them", func(t *testing.T) {
-		between := map[string]func(b bed, rec storage.Instance){
-			"nothing": func(bed, storage.Instance) {},
-			"a refresh that fails": func(b bed, rec storage.Instance) {
+	bubble(t, "sees each of several late writes, with any calls between them", func(t *testing.T) {
+		between := map[string]func(b recordsTest, rec storage.Instance){
+			"nothing": func(recordsTest, storage.Instance) {},
+			"a refresh that fails": func(b recordsTest, rec storage.Instance) {
 				b.Inject(storagetest.Fault{Op: storagetest.Get})
 				_, err := b.recs.Refresh(t.Context(), rec.ID)
 				require.Error(t, err)
 			},
-			"another refresh": func(b bed, rec storage.Instance) {
+			"another refresh": func(b recordsTest, rec storage.Instance) {
 				_, err := b.recs.Refresh(t.Context(), rec.ID)
 				require.NoError(t, err)
 			},
-			"a load": func(b bed, _ storage.Instance) {
+			"a load": func(b recordsTest, _ storage.Instance) {
 				_, _, err := b.recs.Load(t.Context())
 				require.NoError(t, err)
 			},
-			"an update": func(b bed, rec storage.Instance) {
+			"an update": func(b recordsTest, rec storage.Instance) {
 				_, err := b.recs.Update(t.Context(), rec.ID, func(r *storage.Instance) error { r.Reclaims++; return nil })
 				require.NoError(t, err)
 			},
-			"many at once": func(b bed, rec storage.Instance) {
+			"many at once": func(b recordsTest, rec storage.Instance) {
 				var wg sync.WaitGroup
 				for range 5 {
 					wg.Go(func() { _, _ = b.recs.Refresh(t.Context(), rec.ID) })
@@ -113,7 +113,7 @@ func TestRefresh(t *testing.T) {
 		_, ok := b.recs.Get(rec.ID)
 		require.True(t, ok)
 	})
-	bubble(t, "waiting callers share one read, which began after they asked", func(t *testing.T) {
+	bubble(t, "waiting callers share one read that started after their calls", func(t *testing.T) {
 		b, rec := with(t)
 		blocked := make(chan struct{})
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Pass: true, Do: func() { <-blocked }})
@@ -127,6 +127,6 @@ func TestRefresh(t *testing.T) {
 		synctest.Wait()
 		close(blocked)
 		wg.Wait()
-		require.Equal(t, 2, b.Count(storagetest.Get), "the one under way may be too old for those who came later")
+		require.Equal(t, 2, b.Count(storagetest.Get), "the read in flight may be too old for later callers")
 	})
 }

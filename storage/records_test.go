@@ -20,7 +20,7 @@ const shard nstance.ShardID = "z1"
 
 var born = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 
-// newInstance returns an intent, the nth of its group.
+// newInstance returns the nth intent of its group.
 func newInstance(n byte) storage.Instance {
 	id := nstance.FormatInstanceID("knd", [16]byte{0: 1, 6: 0x70, 8: 0x80, 15: n})
 	return storage.Instance{
@@ -31,21 +31,21 @@ func newInstance(n byte) storage.Instance {
 
 func keyOf(rec storage.Instance) string { return rec.Ref(shard).Key() }
 
-// bed is a store that fails on demand, with the records of term 7 over it.
-type bed struct {
+// recordsTest is a store with injected faults, with the records of term 7.
+type recordsTest struct {
 	*storagetest.Faulty
 	mem  *storage.Memory
 	recs *storage.Records
 }
 
-func newBed() bed {
+func newBed() recordsTest {
 	mem := storage.NewMemory()
 	f := storagetest.NewFaulty(mem)
-	return bed{f, mem, storage.NewRecords(f, shard, &storage.RecordsOptions{Epoch: 7})}
+	return recordsTest{f, mem, storage.NewRecords(f, shard, &storage.RecordsOptions{Epoch: 7})}
 }
 
 // with returns a bed that holds one record.
-func with(t *testing.T) (bed, storage.Instance) {
+func with(t *testing.T) (recordsTest, storage.Instance) {
 	b := newBed()
 	rec, err := b.recs.Create(t.Context(), newInstance(1))
 	require.NoError(t, err)
@@ -53,8 +53,8 @@ func with(t *testing.T) (bed, storage.Instance) {
 	return b, rec
 }
 
-// stored reads what is durable, past the faults.
-func (b bed) stored(t *testing.T, rec storage.Instance) storage.Instance {
+// stored reads the durable record, bypassing the faults.
+func (b recordsTest) stored(t *testing.T, rec storage.Instance) storage.Instance {
 	t.Helper()
 	obj, err := b.mem.Get(context.Background(), keyOf(rec))
 	require.NoError(t, err)
@@ -63,8 +63,8 @@ func (b bed) stored(t *testing.T, rec storage.Instance) storage.Instance {
 	return out
 }
 
-// foreign lets another writer change the record, as another term.
-func (b bed) foreign(t *testing.T, epoch uint64, id nstance.InstanceID, fn func(*storage.Instance)) {
+// foreign changes the record as a writer of another term.
+func (b recordsTest) foreign(t *testing.T, epoch uint64, id nstance.InstanceID, fn func(*storage.Instance)) {
 	t.Helper()
 	other := storage.NewRecords(b.mem, shard, &storage.RecordsOptions{Epoch: epoch})
 	_, _, err := other.Load(context.Background())
@@ -77,12 +77,12 @@ func host(name string) func(*storage.Instance) error {
 	return func(r *storage.Instance) error { r.Hostname = name; return nil }
 }
 
-// bubble runs f where time is virtual, so that backoff costs nothing.
+// bubble runs f in virtual time, so that backoff is free.
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
-func TestHealthyLifeCostsThreePutsAndOneDelete(t *testing.T) {
+func TestInstanceCostsThreePutsAndOneDelete(t *testing.T) {
 	b := newBed()
 	_, err := b.recs.PutDefinition(t.Context(), nstance.Definition{Kind: "knd"})
 	require.NoError(t, err)
@@ -133,10 +133,10 @@ func TestCreate(t *testing.T) {
 		other.Tenant = "other"
 		_, err = b.recs.Create(t.Context(), other)
 		require.ErrorIs(t, err, nstance.Conflict)
-		require.Zero(t, b.Count(""), "memory knows")
+		require.Zero(t, b.Count(""), "refused from memory")
 		require.Equal(t, rec, b.stored(t, rec))
 	})
-	bubble(t, "refuses one that only storage knows, and shows it", func(t *testing.T) {
+	bubble(t, "refuses an ID that only storage has, and returns its record", func(t *testing.T) {
 		b, rec := with(t)
 		fresh := storage.NewRecords(b, shard, nil)
 		_, err := fresh.Create(t.Context(), newInstance(1))
@@ -159,11 +159,11 @@ func TestCreate(t *testing.T) {
 		require.Zero(t, b.Count(""))
 	})
 	for name, fault := range map[string]storagetest.Fault{
-		"settles a lost answer":               {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
-		"settles a time-out of a write":       {Mode: storagetest.LoseAnswer, Err: context.DeadlineExceeded},
-		"knows its own write behind a no":     {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
-		"repeats a write that never came":     {Mode: storagetest.Refuse},
-		"repeats after an unclassified error": {Mode: storagetest.Refuse, Err: errors.New("connection reset")},
+		"settles a lost answer":                  {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"settles a time-out of a write":          {Mode: storagetest.LoseAnswer, Err: context.DeadlineExceeded},
+		"detects its own write after a Conflict": {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
+		"repeats a write that never came":        {Mode: storagetest.Refuse},
+		"repeats after an unclassified error":    {Mode: storagetest.Refuse, Err: errors.New("connection reset")},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			b := newBed()
@@ -177,7 +177,7 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, 1, b.Count(storagetest.Get))
 		})
 	}
-	bubble(t, "a late first write and its repetition are one", func(t *testing.T) {
+	bubble(t, "a late first write and its repetition create one record", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Late})
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: b.ApplyLate})
@@ -187,8 +187,8 @@ func TestCreate(t *testing.T) {
 	})
 	for name, c := range map[string]struct {
 		first  []storagetest.Fault // of the first call
-		second storagetest.Op      // of the second call: what comes right after the first one's write has landed
-		look   bool                // there is a look between the two
+		second storagetest.Op      // of the second call, right after the first one's write has landed
+		look   bool                // a refresh between the two
 	}{
 		"before the second call reads": {
 			first:  []storagetest.Fault{{Op: storagetest.PutIfAbsent, Mode: storagetest.Late, Err: nstance.Ambiguous}, {Op: storagetest.Get}},
@@ -230,7 +230,7 @@ func TestCreate(t *testing.T) {
 			require.NoError(t, err, "the version is the right one")
 		})
 	}
-	bubble(t, "what never landed is forgotten in time", func(t *testing.T) {
+	bubble(t, "a write that never landed is forgotten after a while", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.Refuse, Err: nstance.Ambiguous, Times: 6})
 		_, err := b.recs.Create(t.Context(), newInstance(1))
@@ -259,7 +259,7 @@ func TestCreate(t *testing.T) {
 		require.Equal(t, rec, b.stored(t, rec))
 		require.Equal(t, 1, b.Count(storagetest.PutIfAbsent))
 	})
-	bubble(t, "another content after Ambiguous is Conflict", func(t *testing.T) {
+	bubble(t, "other content after Ambiguous is Conflict", func(t *testing.T) {
 		b := newBed()
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get})
@@ -323,7 +323,7 @@ func TestUpdate(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.Zero(t, b.Count(""))
 	})
-	bubble(t, "is applied again to what another writer left", func(t *testing.T) {
+	bubble(t, "is repeated on another writer's version", func(t *testing.T) {
 		b, rec := with(t)
 		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.ProviderID = "i-1" })
 		calls := 0
@@ -338,7 +338,7 @@ func TestUpdate(t *testing.T) {
 		require.Equal(t, "h", got.Hostname)
 		require.Equal(t, got, b.stored(t, rec))
 	})
-	bubble(t, "a registration is not erased by what came in between", func(t *testing.T) {
+	bubble(t, "a registration survives a concurrent write", func(t *testing.T) {
 		b, rec := with(t)
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Refuse, Do: func() {
 			b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.RegisteredAt = born })
@@ -348,7 +348,7 @@ func TestUpdate(t *testing.T) {
 		require.True(t, got.Registered())
 		require.Equal(t, got, b.stored(t, rec))
 	})
-	bubble(t, "gives up when others always are faster", func(t *testing.T) {
+	bubble(t, "gives up when other writers are always faster", func(t *testing.T) {
 		b, rec := with(t)
 		n := 0
 		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1, Pass: true, Do: func() {
@@ -360,9 +360,9 @@ func TestUpdate(t *testing.T) {
 		require.Less(t, n, 20)
 	})
 	for name, fault := range map[string]storagetest.Fault{
-		"settles a lost answer":           {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
-		"knows its own write behind a no": {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
-		"repeats a write that never came": {Mode: storagetest.Refuse},
+		"settles a lost answer":                  {Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"detects its own write after a Conflict": {Mode: storagetest.LoseAnswer, Err: nstance.Conflict},
+		"repeats a write that never came":        {Mode: storagetest.Refuse},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			b, rec := with(t)
@@ -406,7 +406,7 @@ func TestUpdate(t *testing.T) {
 		_, err = b.recs.Update(t.Context(), rec.ID, host("h"))
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	bubble(t, "what became unreadable is Invalid, then a problem, then repaired", func(t *testing.T) {
+	bubble(t, "an unreadable record is Invalid, then a problem, then repaired", func(t *testing.T) {
 		b, rec := with(t)
 		obj, err := b.mem.Get(t.Context(), keyOf(rec))
 		require.NoError(t, err)
@@ -452,7 +452,7 @@ func TestEndedTermWritesNothing(t *testing.T) {
 		})
 	}
 	t.Run("nothing has changed", func(t *testing.T) {
-		require.Equal(t, rec, bed{mem: mem}.stored(t, rec))
+		require.Equal(t, rec, recordsTest{mem: mem}.stored(t, rec))
 		n := 0
 		for _, err := range mem.List(t.Context(), "", "") {
 			require.NoError(t, err)
@@ -460,7 +460,7 @@ func TestEndedTermWritesNothing(t *testing.T) {
 		}
 		require.Equal(t, 1, n)
 	})
-	t.Run("a term that does not know its end sees the later one", func(t *testing.T) {
+	t.Run("a term unaware of its end sees the later one", func(t *testing.T) {
 		b, rec := with(t)
 		b.foreign(t, 8, rec.ID, func(r *storage.Instance) { r.Hostname = "later" })
 		_, err := b.recs.Update(t.Context(), rec.ID, host("earlier"))
@@ -469,7 +469,7 @@ func TestEndedTermWritesNothing(t *testing.T) {
 		require.Equal(t, "later", b.stored(t, rec).Hostname)
 		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Unavailable)
 	})
-	t.Run("a tool outside of any term keeps the epoch", func(t *testing.T) {
+	t.Run("a tool without a term keeps the epoch", func(t *testing.T) {
 		b, rec := with(t)
 		b.foreign(t, 0, rec.ID, func(r *storage.Instance) { r.Hostname = "tool" })
 		require.EqualValues(t, 7, b.stored(t, rec).Epoch)
@@ -502,7 +502,7 @@ func TestDelete(t *testing.T) {
 			require.False(t, ok)
 		})
 	}
-	bubble(t, "spares a record that another writer has changed, and shows it", func(t *testing.T) {
+	bubble(t, "keeps a record that another writer has changed, and returns it", func(t *testing.T) {
 		b, rec := with(t)
 		b.foreign(t, 7, rec.ID, func(r *storage.Instance) { r.RegisteredAt = born })
 		require.ErrorIs(t, b.recs.Delete(t.Context(), rec.ID), nstance.Conflict)
@@ -520,7 +520,7 @@ func TestDelete(t *testing.T) {
 }
 
 func TestOneWriterPerRecord(t *testing.T) {
-	bubble(t, "writers of one record take turns, of others do not wait", func(t *testing.T) {
+	bubble(t, "writes of one record are serialized, others do not wait", func(t *testing.T) {
 		b, one := with(t)
 		two, err := b.recs.Create(t.Context(), newInstance(2))
 		require.NoError(t, err)
@@ -553,12 +553,12 @@ func TestOneWriterPerRecord(t *testing.T) {
 		require.Equal(t, 10, got.Reclaims)
 		require.Zero(t, b.Count(storagetest.Get), "without a read")
 	})
-	for name, wait := range map[string]func(*testing.T, bed, storage.Instance){
-		"an update that waited for a deletion finds nothing": func(t *testing.T, b bed, rec storage.Instance) {
+	for name, wait := range map[string]func(*testing.T, recordsTest, storage.Instance){
+		"an update that waited for a deletion finds nothing": func(t *testing.T, b recordsTest, rec storage.Instance) {
 			_, err := b.recs.Update(t.Context(), rec.ID, host("h"))
 			require.ErrorIs(t, err, nstance.NotFound)
 		},
-		"a create that waited for a deletion succeeds": func(t *testing.T, b bed, rec storage.Instance) {
+		"a create that waited for a deletion succeeds": func(t *testing.T, b recordsTest, rec storage.Instance) {
 			_, err := b.recs.Create(t.Context(), newInstance(1))
 			require.NoError(t, err)
 			require.Len(t, b.recs.All(), 1)

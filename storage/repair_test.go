@@ -32,7 +32,7 @@ func TestRepair(t *testing.T) {
 		return v
 	}
 
-	t.Run("what can be read is not touched", func(t *testing.T) {
+	t.Run("readable objects are not changed", func(t *testing.T) {
 		for _, data := range [][]byte{nil, good.Data} {
 			_, err := storage.Repair(t.Context(), s, key, good.Version, data, 4)
 			require.ErrorIs(t, err, nstance.Conflict)

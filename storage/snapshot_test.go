@@ -19,9 +19,9 @@ import (
 
 var snapshotKey = storage.SnapshotKey(shard)
 
-// snapped returns a bed whose store holds n records and their snapshot, written
-// in term 7, and whose memory is that of term 8 and empty.
-func snapped(t *testing.T, n int) bed {
+// snapshotTest returns a bed whose store holds n records and their snapshot of term 7, and
+// whose memory is that of term 8 and empty.
+func snapshotTest(t *testing.T, n int) recordsTest {
 	t.Helper()
 	b := newBed()
 	for i := range n {
@@ -35,14 +35,14 @@ func snapped(t *testing.T, n int) bed {
 }
 
 // next returns the bed of another term over the same store.
-func (b bed) next(epoch uint64) bed {
+func (b recordsTest) next(epoch uint64) recordsTest {
 	b.recs = storage.NewRecords(b, shard, &storage.RecordsOptions{Epoch: epoch})
 	b.Reset()
 	return b
 }
 
-// load loads and returns what it took.
-func (b bed) load(t *testing.T) (recs []storage.Instance, reads int) {
+// load loads and returns the reads of records.
+func (b recordsTest) load(t *testing.T) (recs []storage.Instance, reads int) {
 	t.Helper()
 	recs, problems, err := b.recs.Load(t.Context())
 	require.NoError(t, err)
@@ -50,8 +50,8 @@ func (b bed) load(t *testing.T) (recs []storage.Instance, reads int) {
 	return recs, b.Count(storagetest.Get) - 1 // the first is for the snapshot
 }
 
-// rewrite replaces the snapshot by what change makes of its text.
-func (b bed) rewrite(t *testing.T, change func(text string) string) {
+// rewrite replaces the snapshot by the changed text.
+func (b recordsTest) rewrite(t *testing.T, change func(text string) string) {
 	t.Helper()
 	obj, err := b.mem.Get(t.Context(), snapshotKey)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func (b bed) rewrite(t *testing.T, change func(text string) string) {
 	b.replace(t, zipped(t, next))
 }
 
-func (b bed) replace(t *testing.T, data []byte) {
+func (b recordsTest) replace(t *testing.T, data []byte) {
 	t.Helper()
 	obj, err := b.mem.Get(t.Context(), snapshotKey)
 	require.NoError(t, err)
@@ -89,8 +89,8 @@ func zipped(t *testing.T, text string) []byte {
 }
 
 func TestSnapshot(t *testing.T) {
-	bubble(t, "takes the place of reading every record", func(t *testing.T) {
-		b := snapped(t, 100)
+	bubble(t, "replaces reading every record", func(t *testing.T) {
+		b := snapshotTest(t, 100)
 		recs, reads := b.load(t)
 		require.Len(t, recs, 100)
 		require.Zero(t, reads)
@@ -106,8 +106,8 @@ func TestSnapshot(t *testing.T) {
 		require.EqualValues(t, 8, got.Epoch)
 		require.Equal(t, 1, b.Count(""), "written without a read")
 	})
-	bubble(t, "leaves only what has changed to be read", func(t *testing.T) {
-		b := snapped(t, 10)
+	bubble(t, "only changed records are read", func(t *testing.T) {
+		b := snapshotTest(t, 10)
 		b.foreign(t, 7, newInstance(3).ID, func(r *storage.Instance) { r.Hostname = "new" })
 		obj, err := b.mem.Get(t.Context(), keyOf(newInstance(4)))
 		require.NoError(t, err)
@@ -139,8 +139,8 @@ func TestSnapshot(t *testing.T) {
 		require.Contains(t, string(obj.Data), `"format":"1.5"`)
 	})
 	bubble(t, "is not used for records that the listing does not show", func(t *testing.T) {
-		b := snapped(t, 3)
-		b.rewrite(t, func(text string) string { // a record that never was, and one of another group
+		b := snapshotTest(t, 3)
+		b.rewrite(t, func(text string) string { // a record that never existed, and one of another group
 			lines := strings.SplitAfter(text, "\n")
 			ghost := strings.ReplaceAll(lines[1], string(newInstance(1).ID), string(newInstance(77).ID))
 			moved := strings.ReplaceAll(lines[2], "web", "zoo")
@@ -164,7 +164,7 @@ func TestSnapshot(t *testing.T) {
 		"without its key": func(s string) string { return strings.Replace(s, `"key":"instance/`, `"key":"x/`, 1) },
 	} {
 		bubble(t, "a record in it that is "+name+" is read by itself", func(t *testing.T) {
-			b := snapped(t, 3)
+			b := snapshotTest(t, 3)
 			b.rewrite(t, change)
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
@@ -184,7 +184,7 @@ func TestSnapshot(t *testing.T) {
 		"empty":                   {func(string) string { return "" }, "cannot be read"},
 	} {
 		bubble(t, "one that is "+name+" is reported and not used", func(t *testing.T) {
-			b := snapped(t, 3)
+			b := snapshotTest(t, 3)
 			b.rewrite(t, tc.change)
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
@@ -194,7 +194,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	bubble(t, "one that is damaged is reported, not used, and replaced by the next", func(t *testing.T) {
 		for _, data := range []string{"", "gzip it is not", string(zipped(t, strings.Repeat("x", 1000))[:30])} {
-			b := snapped(t, 3)
+			b := snapshotTest(t, 3)
 			b.replace(t, []byte(data))
 			recs, reads := b.load(t)
 			require.Len(t, recs, 3)
@@ -209,15 +209,15 @@ func TestSnapshot(t *testing.T) {
 			require.Zero(t, reads)
 		}
 	})
-	bubble(t, "one that storage does not hand out costs time only", func(t *testing.T) {
-		b := snapped(t, 3)
+	bubble(t, "an unreadable one costs only time", func(t *testing.T) {
+		b := snapshotTest(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: -1})
 		recs, _ := b.load(t)
 		require.Len(t, recs, 3)
 		require.ErrorIs(t, b.recs.SnapshotProblem(), nstance.Unavailable)
 	})
-	bubble(t, "one that never comes is not waited for", func(t *testing.T) {
-		b := snapped(t, 3)
+	bubble(t, "a hanging one is not waited for", func(t *testing.T) {
+		b := snapshotTest(t, 3)
 		b.recs = storage.NewRecords(hanging{b}, shard, &storage.RecordsOptions{Epoch: 8})
 		began := time.Now()
 		recs, _, err := b.recs.Load(t.Context())
@@ -226,27 +226,27 @@ func TestSnapshot(t *testing.T) {
 		require.Error(t, b.recs.SnapshotProblem())
 		require.LessOrEqual(t, time.Since(began), 10*time.Second)
 	})
-	bubble(t, "a missing one is no trouble", func(t *testing.T) {
-		b := filled(t, 3)
+	bubble(t, "a missing one is no problem", func(t *testing.T) {
+		b := recordsTestWith(t, 3)
 		_, reads := b.load(t)
 		require.Equal(t, 3, reads)
 		require.NoError(t, b.recs.SnapshotProblem())
 	})
 }
 
-// hanging answers about the snapshot only when its caller has given up.
-type hanging struct{ bed }
+// hanging answers Get of the snapshot only when its caller has given up.
+type hanging struct{ recordsTest }
 
 func (h hanging) Get(ctx context.Context, key string) (storage.Object, error) {
 	if key == snapshotKey {
 		<-ctx.Done()
 	}
-	return h.bed.Get(ctx, key)
+	return h.recordsTest.Get(ctx, key)
 }
 
 func TestSaveSnapshot(t *testing.T) {
 	bubble(t, "writes only a snapshot that differs from the stored one", func(t *testing.T) {
-		b := snapped(t, 3)
+		b := snapshotTest(t, 3)
 		_, _ = b.load(t)
 		b.Reset()
 		saved, err := b.recs.SaveSnapshot(t.Context())
@@ -264,8 +264,8 @@ func TestSaveSnapshot(t *testing.T) {
 		require.Zero(t, reads)
 		require.Equal(t, "h", recs[0].Hostname)
 	})
-	bubble(t, "is compressed, and says what it is", func(t *testing.T) {
-		b := snapped(t, 100)
+	bubble(t, "is compressed, with its content type", func(t *testing.T) {
+		b := snapshotTest(t, 100)
 		obj, err := b.mem.Get(t.Context(), snapshotKey)
 		require.NoError(t, err)
 		text := unzipped(t, obj.Data)
@@ -288,22 +288,22 @@ func TestSaveSnapshot(t *testing.T) {
 		require.Equal(t, 1, reads)
 		require.Equal(t, "late", recs[0].Hostname)
 	})
-	bubble(t, "a term that is over writes none", func(t *testing.T) {
-		b := snapped(t, 2)
+	bubble(t, "an ended term writes none", func(t *testing.T) {
+		b := snapshotTest(t, 2)
 		before, err := b.mem.Get(t.Context(), snapshotKey)
 		require.NoError(t, err)
 		over := nstance.Errorf(nstance.Unavailable, "resigned")
 		for _, o := range []storage.RecordsOptions{{Epoch: 6}, {Epoch: 8, Check: func() error { return over }}} {
-			_, err := storage.NewRecords(b, shard, &o).SaveSnapshot(t.Context()) // which knows of no records
+			_, err := storage.NewRecords(b, shard, &o).SaveSnapshot(t.Context()) // without records
 			require.ErrorIs(t, err, nstance.Unavailable)
 		}
 		after, err := b.mem.Get(t.Context(), snapshotKey)
 		require.NoError(t, err)
 		require.Equal(t, before, after)
 	})
-	bubble(t, "a lost answer is settled by the next call", func(t *testing.T) {
+	bubble(t, "a lost answer is resolved by the next call", func(t *testing.T) {
 		for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
-			b := snapped(t, 3)
+			b := snapshotTest(t, 3)
 			_, _ = b.load(t)
 			_, err := b.recs.Update(t.Context(), newInstance(1).ID, host("h"))
 			require.NoError(t, err)
@@ -317,8 +317,8 @@ func TestSaveSnapshot(t *testing.T) {
 			require.Zero(t, reads)
 		}
 	})
-	bubble(t, "of two writers one is refused and may repeat it", func(t *testing.T) {
-		b := snapped(t, 3)
+	bubble(t, "of two writers one is refused and may repeat", func(t *testing.T) {
+		b := snapshotTest(t, 3)
 		_, _ = b.load(t)
 		other := b.next(8)
 		_, _ = other.load(t)
@@ -335,7 +335,7 @@ func TestSaveSnapshot(t *testing.T) {
 		require.True(t, saved)
 	})
 	bubble(t, "waiting for another ends with its context", func(t *testing.T) {
-		b := snapped(t, 3)
+		b := snapshotTest(t, 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Do: func() {
 			cancel()
@@ -347,8 +347,8 @@ func TestSaveSnapshot(t *testing.T) {
 	})
 }
 
-// Whatever a snapshot says, the shard has the records that are listed: none
-// more, none less, and each where its key says.
+// For any content of a snapshot, the shard has exactly the listed records, each under
+// its key.
 func FuzzSnapshot(f *testing.F) {
 	ctx := context.Background()
 	fill := func(store storage.Store) *storage.Records {

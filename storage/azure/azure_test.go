@@ -20,11 +20,10 @@ import (
 	"github.com/nstance-go/nstance/storage/azure"
 )
 
-// The whole contract is checked against a server in storage/blob, by
-// make test-storage. Here it is what goes over the wire, and what each answer
-// means.
+// The whole contract is checked against a server in storage/blob, by make test-storage.
+// These tests check requests and the meaning of each answer.
 
-// A service answers every request in the same way and remembers them.
+// service answers every request in the same way and records it.
 type service struct {
 	answer http.HandlerFunc
 
@@ -145,7 +144,7 @@ func TestAnswers(t *testing.T) {
 			srv.took()
 			_, err = s.PutIfMatch(t.Context(), "a", []byte("1"), "7")
 			if c.write == nstance.NotFound {
-				c.write = nstance.Conflict // gone is changed
+				c.write = nstance.Conflict // a missing object is a changed one
 			}
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
 			require.Len(t, srv.took(), 1, "a write is sent once")

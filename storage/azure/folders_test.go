@@ -16,8 +16,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A lister answers requests for lists as the service does, in pages and with
-// folders, and counts the lines that it has sent.
+// lister answers list requests as the service does, in pages and with folders, and
+// counts the entries that it has sent.
 type lister struct {
 	keys  []string // in order
 	lines atomic.Int64
@@ -50,9 +50,8 @@ func (l *lister) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `<EnumerationResults><Blobs>%s</Blobs><NextMarker>%s</NextMarker></EnumerationResults>`, strings.Join(lines, ""), next)
 }
 
-// TestFoldersAreListedOnce: the service can begin no listing after a key, so
-// that asking for one shard after the other would read the same lines again and
-// again.
+// TestFoldersAreListedOnce: the service cannot start a listing after a key, so one
+// listing per shard would read the same entries repeatedly.
 func TestFoldersAreListedOnce(t *testing.T) {
 	const shards, groups, records = 40, 30, 5
 	l := &lister{}

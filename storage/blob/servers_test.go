@@ -123,7 +123,7 @@ func missingBucket(t *testing.T, bucketURL string) {
 	require.ErrorIs(t, storage.Probe(t.Context(), s), nstance.Unavailable)
 }
 
-// oddKeys has keys that libraries like to rewrite.
+// oddKeys uses keys that libraries rewrite.
 func oddKeys(t *testing.T, s storage.Store) {
 	keys := []string{"a../b", "a../c", "b__0x2f__c", "c...", "d/__0x41__"}
 	put(t, s, keys...)
@@ -199,8 +199,8 @@ func records(t *testing.T, bucketURL string) {
 	require.Empty(t, list(t, open(t, bucketURL), storage.InstancePrefix(shard), ""))
 }
 
-// insist repeats what another writer kept from happening several times in a
-// row, which may be.
+// insist repeats an operation that another writer prevented, which may happen several
+// times.
 func insist(update func() error) error {
 	for {
 		if err := update(); !errors.Is(err, nstance.Conflict) {
@@ -253,7 +253,7 @@ func azurite(t *testing.T) func(*testing.T) string {
 	}
 }
 
-// collecting lets a leader delete what nothing names, and use it again.
+// collecting collects garbage and uses an object again.
 func collecting(t *testing.T, bucketURL string) {
 	var elapsed atomic.Int64
 	leader := func() *storage.Records {

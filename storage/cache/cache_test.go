@@ -46,7 +46,7 @@ func open(t *testing.T, path string, o *cache.Options) *cache.Cache {
 	return c
 }
 
-// write runs the writer once, for everything that is queued.
+// write runs the writer once for all queued events.
 func write(t *testing.T, c *cache.Cache) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -178,7 +178,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
-		for i := range 20 { // Run may not have begun at the first
+		for i := range 20 { // Run may not have started at the first
 			c.Append(event(strconv.Itoa(i)))
 			if got := events(t, c, cache.Filter{Newest: true, Limit: 1}); i > 0 || len(got) > 0 {
 				require.Eventually(t, func() bool {
@@ -215,7 +215,7 @@ func TestRun(t *testing.T) {
 		write(t, c)
 		require.Len(t, events(t, c, cache.Filter{}), 10)
 	})
-	t.Run("a batch that could not be written is tried again", func(t *testing.T) {
+	t.Run("a failed batch is repeated", func(t *testing.T) {
 		var log bytes.Buffer
 		c := open(t, newPath(t), &cache.Options{Queue: 3, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE events RENAME TO away"))
@@ -352,11 +352,11 @@ func Example() {
 	// 1 1 ready <nil>
 }
 
-// during is what TestBatchIsPutBackInOrder has done while a batch is written.
+// during is called while a batch is written in TestBatchIsPutBackInOrder.
 var during atomic.Pointer[func() error]
 
-// TestBatchIsPutBackInOrder: what comes while a batch is written that fails
-// stands after it, and when both are too much, the newest are dropped.
+// TestBatchIsPutBackInOrder: events queued during a failed write come after its batch,
+// and beyond the limit the newest are dropped.
 func TestBatchIsPutBackInOrder(t *testing.T) {
 	registerDuring()
 	for queue, want := range map[int][]string{100: {"1", "2", "3", "4", "5"}, 3: {"1", "2", "3"}} {

@@ -14,7 +14,7 @@ import (
 )
 
 // Root may write everywhere, so this thread alone touches files as nobody.
-func TestOpenInAReadOnlyFolder(t *testing.T) {
+func TestOpenInReadOnlyFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locked")
 	require.NoError(t, os.Mkdir(dir, 0o555))
 	path := filepath.Join(dir, "cache.db")

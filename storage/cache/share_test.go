@@ -34,20 +34,20 @@ func TestTenantsShareTheJournal(t *testing.T) {
 		}
 	}
 	write(t, c)
-	t.Run("one that makes much flushes nothing of the others", func(t *testing.T) {
+	t.Run("a busy tenant evicts no events of the others", func(t *testing.T) {
 		require.Len(t, events(t, c, cache.Filter{Tenant: "quiet", Types: []nstance.EventType{nstance.EventReady}}), 10)
 		require.Len(t, events(t, c, cache.Filter{Types: []nstance.EventType{nstance.EventClockWrong}}), 10)
 	})
-	t.Run("and keeps its newest", func(t *testing.T) {
+	t.Run("a busy tenant keeps its newest", func(t *testing.T) {
 		all := events(t, c, cache.Filter{Tenant: "loud", Types: []nstance.EventType{nstance.EventNoticeIgnored}, Limit: 1000})
 		require.LessOrEqual(t, len(all), 90)
 		require.GreaterOrEqual(t, len(all), 80)
 		require.Equal(t, "2999", all[len(all)-1].Reason)
 	})
-	t.Run("alarms are kept apart, its own too", func(t *testing.T) {
+	t.Run("alarms are kept apart", func(t *testing.T) {
 		require.Len(t, events(t, c, cache.Filter{Types: []nstance.EventType{nstance.EventAlarm}}), 2)
 	})
-	t.Run("and have a bound of their own", func(t *testing.T) {
+	t.Run("alarms have their own limit", func(t *testing.T) {
 		for i := range 100 {
 			c.Append(of("loud", nstance.EventAlarm, strconv.Itoa(i)))
 		}

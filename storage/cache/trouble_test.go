@@ -17,7 +17,7 @@ import (
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
-// running has the cache written in the background until the test ends.
+// running runs the cache in the background until the test ends.
 func running(t *testing.T, c *cache.Cache) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -33,7 +33,7 @@ func soon(t *testing.T, what string, is func() bool) {
 
 func shown(c *cache.Cache) string { return strings.Join(c.Problems(), "\n") }
 
-// newest returns the newest event, as soon as its reason is that.
+// newest waits until the newest event has that reason.
 func newest(t *testing.T, c *cache.Cache, reason string) nstance.Event {
 	t.Helper()
 	var got []nstance.Event
@@ -82,7 +82,7 @@ func TestFull(t *testing.T) {
 	require.Contains(t, log.String(), "ok=true")
 	c.Append(event("fine"))
 	write(t, c)
-	require.Len(t, c.Problems(), 1, "it is said once")
+	require.Len(t, c.Problems(), 1, "reported once")
 }
 
 func TestFullAndRunning(t *testing.T) {
@@ -155,11 +155,11 @@ func TestDamagedWhileOpen(t *testing.T) {
 	}
 }
 
-// A read of damaged content has the file replaced. Here that is one page with old
-// events, which neither the writer nor the looks at the file meet.
+// A read of damaged content makes the file be replaced. The damage is one page with old
+// events, which neither the writer nor the checks read.
 func TestReadersNotice(t *testing.T) {
 	path := newPath(t)
-	c := open(t, path, &cache.Options{Interval: time.Hour}) // it is not looked after
+	c := open(t, path, &cache.Options{Interval: time.Hour}) // without checks
 	for n := range 300 {
 		c.Append(event(strconv.Itoa(n)))
 	}
@@ -181,7 +181,7 @@ func TestReadersNotice(t *testing.T) {
 	require.Equal(t, []string{"new"}, reasons(events(t, c, cache.Filter{})))
 }
 
-// A file that was spoilt before Open is a problem too.
+// A file that was damaged before Open is a problem too.
 func TestRebuiltIsAProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.db")
 	require.NoError(t, os.WriteFile(path, []byte("this is not a database, not even nearly"), 0o600))

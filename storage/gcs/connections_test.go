@@ -14,8 +14,8 @@ import (
 	"github.com/nstance-go/nstance/storage/gcs"
 )
 
-// TestSeparateConnections: a store that is opened by its URL can be had once more
-// with connections of its own, and none of the two keeps silent ones.
+// TestSeparateConnections: a store opened by URL can be opened again with connections of
+// its own, and neither keeps silent ones.
 func TestSeparateConnections(t *testing.T) {
 	h := httptest.NewServer(http.HandlerFunc(accept))
 	t.Cleanup(h.Close)

@@ -27,11 +27,11 @@ import (
 	"github.com/nstance-go/nstance/storage/gcs"
 )
 
-// The whole contract is checked against a server in storage/blob, by
-// make test-storage. Here it is what goes over the wire, and what each answer
-// means: the emulators are lax about both.
+// The whole contract is checked against a server in storage/blob, by make test-storage.
+// These tests check requests and the meaning of each answer, where the emulators are
+// imprecise.
 
-// A service answers every request in the same way and remembers them.
+// service answers every request in the same way and records it.
 type service struct {
 	answer http.HandlerFunc
 
@@ -87,7 +87,7 @@ func accept(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"name":"p/a","generation":"1700000000000042","crc32c":%q}`, checksum(r))
 }
 
-// checksum is that of the second part of an upload, which the client compares.
+// checksum is that of the second part of an upload; the client compares it.
 func checksum(r *http.Request) string {
 	_, params, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	parts := multipart.NewReader(r.Body, params["boundary"])
@@ -204,9 +204,9 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestReplacedWhileRead: where the connection breaks within the content, the
-// client asks for the rest of that generation, which is gone when the object was
-// replaced. That says nothing about the key.
+// TestReplacedWhileRead: where the connection breaks within the content, the client
+// requests the rest of that generation, which is gone when the object was replaced. That
+// is no statement about the key.
 func TestReplacedWhileRead(t *testing.T) {
 	srv, s := open(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("generation") != "" || r.Header.Get("Range") != "" {
@@ -248,7 +248,7 @@ func TestOpen(t *testing.T) {
 		_, err := gcs.Open(t.Context(), "gs://bucket", nil)
 		require.ErrorIs(t, err, nstance.Denied)
 	})
-	t.Run("an emulator's deletions are looked at before", func(t *testing.T) {
+	t.Run("an emulator's objects are read before deletion", func(t *testing.T) {
 		srv := &service{answer: accept}
 		h := httptest.NewServer(srv)
 		defer h.Close()

@@ -15,20 +15,20 @@ import (
 )
 
 func TestSystemClock(t *testing.T) {
-	t.Run("goes on", func(t *testing.T) {
+	t.Run("advances", func(t *testing.T) {
 		c := lease.SystemClock()
 		rang := make(chan time.Duration, 1)
 		began := c.Now()
 		c.AfterFunc(300*time.Millisecond, func() { rang <- c.Now() })
 		require.GreaterOrEqual(t, <-rang-began, 300*time.Millisecond)
 	})
-	// jumping is a clock beside Go's own, as after the machine has slept.
+	// jumping is a clock that jumps relative to Go's own, as after a sleep of the machine.
 	jumping := func() (lease.Clock, *atomic.Int64) {
 		var slept atomic.Int64
 		began := time.Now()
 		return lease.Sliced(func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }), &slept
 	}
-	bubble(t, "its timers count the time that the machine slept", func(t *testing.T) {
+	bubble(t, "its timers count the sleep of the machine", func(t *testing.T) {
 		c, slept := jumping()
 		var rang atomic.Bool
 		c.AfterFunc(time.Minute, func() { rang.Store(true) })
@@ -42,10 +42,10 @@ func TestSystemClock(t *testing.T) {
 	})
 	bubble(t, "a term ends soon after its machine has slept", func(t *testing.T) {
 		c, slept := jumping()
-		term := campaign(t, candidate(t, prepared(t), lease.Options{Clock: c}))
+		term := campaign(t, candidate(t, newShardStore(t), lease.Options{Clock: c}))
 		after(t.Context(), time.Second)
 		slept.Store(int64(time.Hour))
-		require.LessOrEqual(t, lasts(term), 250*time.Millisecond)
+		require.LessOrEqual(t, termDuration(term), 250*time.Millisecond)
 	})
 	bubble(t, "a stopped timer stays silent", func(t *testing.T) {
 		c, _ := jumping()
@@ -64,8 +64,8 @@ func TestSystemClock(t *testing.T) {
 	})
 }
 
-// TestRealTime hands a lease over between two electors that share a directory,
-// with the clock and the timers of a real process.
+// TestRealTime hands a lease over between two electors that share a directory, in real
+// time.
 func TestRealTime(t *testing.T) {
 	dir := t.TempDir()
 	open := func(o lease.Options) *lease.Lease {
@@ -80,7 +80,7 @@ func TestRealTime(t *testing.T) {
 	require.NoError(t, err)
 	a, b := open(lease.Options{Address: "a:1"}), open(lease.Options{})
 	first := campaign(t, a)
-	granted := stand(t, b)
+	granted := startCampaign(t, b)
 	require.Eventually(t, func() bool { return b.Holder().Address == "a:1" }, 5*time.Second, 10*time.Millisecond)
 	require.NoError(t, first.Err())
 	require.NoError(t, a.Resign(t.Context()))
@@ -91,8 +91,8 @@ func TestRealTime(t *testing.T) {
 
 func ExampleLease() {
 	ctx := context.Background()
-	store := storage.NewMemory()           // one that all servers of the shard share
-	_, _ = lease.Prepare(ctx, store, "z1") // the shard is new: its first leader need not wait
+	store := storage.NewMemory()           // shared by all servers of the shard
+	_, _ = lease.Prepare(ctx, store, "z1") // a new shard: its first leader does not wait
 	elector, err := lease.New(store, "z1", &lease.Options{Address: "10.0.0.1:8993"})
 	if err != nil {
 		fmt.Println(err)
@@ -100,7 +100,7 @@ func ExampleLease() {
 	}
 	term, err := elector.Campaign(ctx)
 	fmt.Println(term.Epoch(), term.Err(), err, elector.Holder().Address)
-	// Work until term.Context() ends, ask term.Err() before every act, then:
+	// Work until term.Context() ends, check term.Err() before every mutation, then:
 	err = elector.Resign(ctx)
 	fmt.Println(term.Err(), err)
 	// Output:

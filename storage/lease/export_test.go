@@ -2,14 +2,14 @@ package lease
 
 import "time"
 
-// ErrLost is the cause of a term that another process's write ended.
+// ErrLost is the cause of a term ended by another process's write.
 var ErrLost = errLost
 
-// ErrRanOut is the cause of a term that was not renewed in time.
+// ErrRanOut is the cause of an expired term.
 var ErrRanOut = errRanOut
 
-// Until returns when the term ends on its process's clock, without looking at
-// the clock, which could end it.
+// Until returns when the term ends by its process's clock, without reading the clock,
+// which could end it.
 func Until(t *Term) time.Duration { return time.Duration(t.until.Load()) }
 
 // SystemClock returns the clock that servers use.

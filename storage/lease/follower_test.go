@@ -18,7 +18,7 @@ import (
 
 const leaseKey = "lease/z1.json"
 
-// bubble runs one promise in virtual time.
+// bubble runs a subtest in virtual time.
 func bubble(t *testing.T, name string, f func(*testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
@@ -36,8 +36,8 @@ func candidate(t *testing.T, s storage.Store, o lease.Options) *lease.Lease {
 	return l
 }
 
-// stand campaigns in the background.
-func stand(t *testing.T, l *lease.Lease) <-chan *lease.Term {
+// startCampaign campaigns in the background.
+func startCampaign(t *testing.T, l *lease.Lease) <-chan *lease.Term {
 	granted := make(chan *lease.Term, 1)
 	go func() {
 		if term, err := l.Campaign(t.Context()); err == nil {
@@ -47,15 +47,15 @@ func stand(t *testing.T, l *lease.Lease) <-chan *lease.Term {
 	return granted
 }
 
-// place puts an object of another writer.
-func place(t *testing.T, s storage.Store, format string, args ...any) storage.Version {
+// putForeign writes an object of another writer.
+func putForeign(t *testing.T, s storage.Store, format string, args ...any) storage.Version {
 	t.Helper()
 	v, err := s.PutIfAbsent(t.Context(), leaseKey, fmt.Appendf(nil, format, args...))
 	require.NoError(t, err)
 	return v
 }
 
-// removeObject removes what stands under a key.
+// removeObject deletes the object under a key.
 func removeObject(t *testing.T, s storage.Store, key string) {
 	t.Helper()
 	obj, err := s.Get(t.Context(), key)
@@ -63,8 +63,8 @@ func removeObject(t *testing.T, s storage.Store, key string) {
 	require.NoError(t, s.DeleteIfMatch(t.Context(), key, obj.Version))
 }
 
-// saveSnapshot has a leader of that epoch save the snapshot of a shard of three
-// instances, which are gone later.
+// saveSnapshot saves a snapshot of that epoch, of a shard of three instances that are
+// deleted later.
 func saveSnapshot(t *testing.T, s storage.Store, epoch uint64) {
 	t.Helper()
 	records := storage.NewRecords(s, "z1", &storage.RecordsOptions{Epoch: epoch})
@@ -82,8 +82,8 @@ func saveSnapshot(t *testing.T, s storage.Store, epoch uint64) {
 	}
 }
 
-// prepared returns storage with a shard that is new.
-func prepared(t *testing.T) *storage.Memory {
+// newShardStore returns the storage of a new shard.
+func newShardStore(t *testing.T) *storage.Memory {
 	t.Helper()
 	s := storage.NewMemory()
 	made, err := lease.Prepare(t.Context(), s, "z1")
@@ -94,8 +94,8 @@ func prepared(t *testing.T) *storage.Memory {
 
 const foreign = `{"format":"1.0","epoch":%d,"write_id":%q,"holder":"H","address":"a:1","ttl_ms":%d,"released":%t}`
 
-// took returns how long Campaign needs.
-func took(t *testing.T, l *lease.Lease) (time.Duration, *lease.Term) {
+// campaignDuration returns the duration of Campaign.
+func campaignDuration(t *testing.T, l *lease.Lease) (time.Duration, *lease.Term) {
 	t.Helper()
 	began := time.Now()
 	term := campaign(t, l)
@@ -105,29 +105,29 @@ func took(t *testing.T, l *lease.Lease) (time.Duration, *lease.Term) {
 func TestFollower(t *testing.T) {
 	bubble(t, "takes a released lease at once", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, foreign, 4, "w", 6000, true)
-		d, term := took(t, candidate(t, s, lease.Options{}))
+		putForeign(t, s, foreign, 4, "w", 6000, true)
+		d, term := campaignDuration(t, candidate(t, s, lease.Options{}))
 		require.Zero(t, d)
 		require.EqualValues(t, 5, term.Epoch())
 	})
-	bubble(t, "takes what has not changed for the object's ttl since it first saw it", func(t *testing.T) {
+	bubble(t, "takes an object unchanged for its ttl since it was first seen", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, foreign, 4, "w", 12000, false)
-		d, term := took(t, candidate(t, s, lease.Options{TTL: 2 * time.Second}))
+		putForeign(t, s, foreign, 4, "w", 12000, false)
+		d, term := campaignDuration(t, candidate(t, s, lease.Options{TTL: 2 * time.Second}))
 		require.Equal(t, 12*time.Second, d)
 		require.EqualValues(t, 5, term.Epoch())
 	})
 	bubble(t, "counts from the answer that showed the change", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, foreign, 4, "w", 6000, false)
+		putForeign(t, s, foreign, 4, "w", 6000, false)
 		slow := &slow{Store: s, get: 300 * time.Millisecond}
-		d, _ := took(t, candidate(t, slow, lease.Options{}))
+		d, _ := campaignDuration(t, candidate(t, slow, lease.Options{}))
 		require.Equal(t, 6300*time.Millisecond, d)
 	})
-	bubble(t, "counts anew after every change", func(t *testing.T) {
+	bubble(t, "restarts the wait after every change", func(t *testing.T) {
 		s := storage.NewMemory()
-		v := place(t, s, foreign, 4, "w", 6000, false)
-		granted, began := stand(t, candidate(t, s, lease.Options{})), time.Now()
+		v := putForeign(t, s, foreign, 4, "w", 6000, false)
+		granted, began := startCampaign(t, candidate(t, s, lease.Options{})), time.Now()
 		for i := range 5 {
 			after(t.Context(), 5*time.Second)
 			v, _ = s.PutIfMatch(t.Context(), leaseKey, fmt.Appendf(nil, foreign, 4, fmt.Sprint(i), 6000, false), v)
@@ -135,32 +135,32 @@ func TestFollower(t *testing.T) {
 		<-granted
 		require.InDelta(t, 31*time.Second, time.Since(began), float64(400*time.Millisecond))
 	})
-	bubble(t, "gives a lease without a ttl the longest", func(t *testing.T) {
+	bubble(t, "assumes the longest ttl for a lease without one", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, `{"format":"1.0","epoch":4,"write_id":"w"}`)
-		d, _ := took(t, candidate(t, s, lease.Options{}))
+		putForeign(t, s, `{"format":"1.0","epoch":4,"write_id":"w"}`)
+		d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 	})
-	bubble(t, "takes a ttl that no holder can have for the nearest one", func(t *testing.T) {
+	bubble(t, "replaces an impossible ttl by the nearest valid one", func(t *testing.T) {
 		for ttl, want := range map[string]time.Duration{
 			"9223372036854775807": lease.MaxTTL, "3600000": lease.MaxTTL, "60001": lease.MaxTTL, "60000": lease.MaxTTL,
 			"1": lease.MinTTL, "999": lease.MinTTL, "1000": lease.MinTTL, "1001": 1001 * time.Millisecond, "-5": lease.MaxTTL,
 		} {
 			s := storage.NewMemory()
-			place(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":%s}`, ttl)
+			putForeign(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":%s}`, ttl)
 			look, err := lease.Look(t.Context(), s, "z1")
 			require.NoError(t, err)
 			require.Equal(t, want, look.TTL, ttl)
-			d, _ := took(t, candidate(t, s, lease.Options{}))
+			d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
 			require.Equal(t, want, d, ttl)
 		}
 	})
-	bubble(t, "one of many wins", func(t *testing.T) {
+	bubble(t, "one of many candidates wins", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, foreign, 4, "w", 6000, false)
+		putForeign(t, s, foreign, 4, "w", 6000, false)
 		var won []<-chan *lease.Term
 		for range 5 {
-			won = append(won, stand(t, candidate(t, s, lease.Options{})))
+			won = append(won, startCampaign(t, candidate(t, s, lease.Options{})))
 		}
 		after(t.Context(), 30*time.Second)
 		sum := 0
@@ -172,7 +172,7 @@ func TestFollower(t *testing.T) {
 	})
 	bubble(t, "keeps what newer versions added, and their format", func(t *testing.T) {
 		s := storage.NewMemory()
-		place(t, s, `{"format":"1.7","epoch":4,"write_id":"w","released":true,"mates":["a<b"],"zone":{"x":1}}`)
+		putForeign(t, s, `{"format":"1.7","epoch":4,"write_id":"w","released":true,"mates":["a<b"],"zone":{"x":1}}`)
 		l := candidate(t, s, lease.Options{Address: "b:2"})
 		campaign(t, l)
 		const shape = `^\{"format":"1\.7","epoch":5,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"b:2","ttl_ms":6000,"released":%t,"mates":\["a<b"\],"zone":\{"x":1\}\}\n$`
@@ -188,7 +188,7 @@ func TestFollower(t *testing.T) {
 	} {
 		bubble(t, "does not take a lease "+name, func(t *testing.T) {
 			s := storage.NewMemory()
-			place(t, s, "%s", data)
+			putForeign(t, s, "%s", data)
 			_, err := candidate(t, s, lease.Options{}).Campaign(t.Context())
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, leaseKey)
@@ -199,32 +199,32 @@ func TestFollower(t *testing.T) {
 func TestMissingLease(t *testing.T) {
 	bubble(t, "is taken after the longest ttl", func(t *testing.T) {
 		s := storage.NewMemory()
-		d, term := took(t, candidate(t, s, lease.Options{}))
+		d, term := campaignDuration(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.EqualValues(t, 1, term.Epoch())
 	})
-	bubble(t, "is waited for anew when it goes missing", func(t *testing.T) {
+	bubble(t, "restarts the wait when it goes missing", func(t *testing.T) {
 		s := storage.NewMemory()
-		v := place(t, s, foreign, 4, "w", 60000, false)
-		granted := stand(t, candidate(t, s, lease.Options{}))
+		v := putForeign(t, s, foreign, 4, "w", 60000, false)
+		granted := startCampaign(t, candidate(t, s, lease.Options{}))
 		after(t.Context(), 30*time.Second)
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))
 		began := time.Now()
 		require.EqualValues(t, 5, (<-granted).Epoch(), "what it has seen itself counts too")
 		require.InDelta(t, lease.MaxTTL, time.Since(began), float64(400*time.Millisecond))
 	})
-	bubble(t, "is never taken at once by two, whatever they do not see of each other", func(t *testing.T) {
-		s := prepared(t)
+	bubble(t, "is never taken at once by two candidates that cannot see each other", func(t *testing.T) {
+		s := newShardStore(t)
 		a := campaign(t, candidate(t, s, lease.Options{}))
 		obj, err := s.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, obj.Version)) // by hand
-		d, _ := took(t, candidate(t, s, lease.Options{}))
+		d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.Error(t, a.Err())
 	})
-	bubble(t, "is waited for where machines are marked", func(t *testing.T) {
-		d, term := took(t, candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
+	bubble(t, "is waited for where machines have marks", func(t *testing.T) {
+		d, term := campaignDuration(t, candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
 		require.Equal(t, lease.MaxTTL, d)
 		require.EqualValues(t, 8, term.Epoch())
 	})
@@ -240,7 +240,7 @@ func TestMissingLease(t *testing.T) {
 			"lease": func() lease.Elector {
 				return candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return marks, nil }})
 			},
-			"at once": func() lease.Elector { return atOnce(t, s) },
+			"at once": func() lease.Elector { return electorWithoutWait(t, s) },
 		}
 		follows := func(epoch uint64, names ...string) {
 			t.Helper()
@@ -273,34 +273,34 @@ func TestMissingLease(t *testing.T) {
 		} {
 			f := storagetest.NewFaulty(storage.NewMemory())
 			f.Inject(fault)
-			d, _ := took(t, atOnce(t, f))
+			d, _ := campaignDuration(t, electorWithoutWait(t, f))
 			require.Equal(t, 3*400*time.Millisecond, d)
 		}
-		blind := candidate(t, prepared(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
+		blind := candidate(t, newShardStore(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
 		_, err := blind.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Denied)
 	})
 }
 
-func TestStandbyTakesTheLeaseFirst(t *testing.T) {
+func TestStandbyTakesLeaseFirst(t *testing.T) {
 	again := func(standby func() bool) func(*testing.T) time.Duration {
 		return func(t *testing.T) time.Duration {
-			l := candidate(t, prepared(t), lease.Options{Standby: standby})
+			l := candidate(t, newShardStore(t), lease.Options{Standby: standby})
 			campaign(t, l)
 			require.NoError(t, l.Resign(t.Context()))
-			d, term := took(t, l)
+			d, term := campaignDuration(t, l)
 			require.EqualValues(t, 2, term.Epoch())
 			return d
 		}
 	}
-	bubble(t, "who gave the lease back leaves it for two ttl", func(t *testing.T) {
+	bubble(t, "a holder that released the lease waits for two ttl", func(t *testing.T) {
 		require.Equal(t, 12*time.Second, again(func() bool { return true })(t))
 	})
-	bubble(t, "unless no other is known", func(t *testing.T) {
+	bubble(t, "unless no other server is known", func(t *testing.T) {
 		require.Zero(t, again(nil)(t))
 		require.Zero(t, again(func() bool { return false })(t))
 	})
-	bubble(t, "or none any more", func(t *testing.T) {
+	bubble(t, "or no other server is left", func(t *testing.T) {
 		var asked atomic.Int32
 		require.InDelta(t, 2*time.Second, again(func() bool { return asked.Add(1) < 10 })(t), float64(2*time.Second))
 	})
@@ -314,17 +314,17 @@ func TestCampaign(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
-	bubble(t, "goes on through what passes, and what it has seen counts", func(t *testing.T) {
+	bubble(t, "continues after transient errors, without restarting the wait", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, foreign, 4, "w", 6000, false)
+		putForeign(t, mem, foreign, 4, "w", 6000, false)
 		f := storagetest.NewFaulty(mem)
 		f.Inject(storagetest.Fault{Op: storagetest.Get, Skip: 1, Times: 10, Err: nstance.Throttled})
-		d, _ := took(t, candidate(t, f, lease.Options{}))
+		d, _ := campaignDuration(t, candidate(t, f, lease.Options{}))
 		require.Equal(t, 6*time.Second, d)
 	})
-	bubble(t, "returns what does not pass, and what it has seen counts", func(t *testing.T) {
+	bubble(t, "returns other errors, without restarting the wait", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, foreign, 4, "w", 6000, false)
+		putForeign(t, mem, foreign, 4, "w", 6000, false)
 		f := storagetest.NewFaulty(mem)
 		f.Inject(storagetest.Fault{Op: storagetest.Get, Skip: 10, Err: nstance.Denied})
 		l, began := candidate(t, f, lease.Options{}), time.Now()
@@ -334,17 +334,17 @@ func TestCampaign(t *testing.T) {
 		campaign(t, l)
 		require.Equal(t, 6*time.Second, time.Since(began))
 	})
-	bubble(t, "called again, ends the term without giving it back", func(t *testing.T) {
-		l := candidate(t, prepared(t), lease.Options{})
+	bubble(t, "called again, ends the term without release", func(t *testing.T) {
+		l := candidate(t, newShardStore(t), lease.Options{})
 		first := campaign(t, l)
-		d, second := took(t, l)
+		d, second := campaignDuration(t, l)
 		require.Error(t, first.Err())
 		require.EqualValues(t, 2, second.Epoch())
 		require.Equal(t, 6*time.Second, d)
 	})
-	bubble(t, "takes by a write whose answer was lost, from when it was sent", func(t *testing.T) {
+	bubble(t, "takes the lease by a write with a lost answer, from its send time", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Internal} {
-			f := storagetest.NewFaulty(prepared(t))
+			f := storagetest.NewFaulty(newShardStore(t))
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.LoseAnswer, Err: code},
 				storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: 4})
 			l, began := candidate(t, f, lease.Options{}), time.Now()
@@ -355,22 +355,22 @@ func TestCampaign(t *testing.T) {
 			require.Equal(t, 5*time.Second, time.Since(began), "%s", code)
 		}
 	})
-	bubble(t, "makes no term of a write that landed too long ago", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+	bubble(t, "creates no term from a write that landed too late", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1, Times: -1})
 		l, began := candidate(t, f, lease.Options{}), time.Now()
-		granted := stand(t, l)
+		granted := startCampaign(t, l)
 		after(t.Context(), 5*time.Second)
 		f.ClearFaults()
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.GreaterOrEqual(t, time.Since(began), 11*time.Second)
 	})
-	bubble(t, "writes again what did not land", func(t *testing.T) {
+	bubble(t, "repeats a write that did not land", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Unavailable} {
-			f := storagetest.NewFaulty(prepared(t))
+			f := storagetest.NewFaulty(newShardStore(t))
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Times: 2, Err: code})
-			d, term := took(t, candidate(t, f, lease.Options{}))
+			d, term := campaignDuration(t, candidate(t, f, lease.Options{}))
 			require.EqualValues(t, 1, term.Epoch())
 			require.Equal(t, 800*time.Millisecond, d)
 		}
@@ -382,28 +382,28 @@ func TestNewValidates(t *testing.T) {
 		"election.ttl: 999ms": {TTL: 999 * time.Millisecond}, "election.ttl: 1m1s": {TTL: 61 * time.Second},
 		"election.ttl: -1s": {TTL: -time.Second}, "poll: -1s": {Poll: -time.Second}, "poll: 2.001s": {Poll: 2001 * time.Millisecond},
 	} {
-		_, err := lease.New(prepared(t), "z1", o)
+		_, err := lease.New(newShardStore(t), "z1", o)
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, name)
 	}
-	_, err := lease.New(prepared(t), "../x", nil)
+	_, err := lease.New(newShardStore(t), "../x", nil)
 	require.ErrorIs(t, err, nstance.Invalid)
 	_, err = lease.New(nil, "z1", nil)
 	require.ErrorIs(t, err, nstance.Invalid)
-	_, err = lease.New(prepared(t), "z1", nil)
+	_, err = lease.New(newShardStore(t), "z1", nil)
 	require.NoError(t, err)
 }
 
 func TestHolder(t *testing.T) {
 	bubble(t, "is what Holder returns and OnChange receives", func(t *testing.T) {
-		s := prepared(t)
+		s := newShardStore(t)
 		var changes []lease.Holder
 		a := candidate(t, s, lease.Options{Address: "a:1"})
 		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { changes = append(changes, h) }})
 		require.Zero(t, a.Holder())
 		campaign(t, a)
 		require.True(t, a.Holder().Self)
-		granted := stand(t, b)
+		granted := startCampaign(t, b)
 		after(t.Context(), 10*time.Second)
 		have := b.Holder()
 		require.Equal(t, lease.Holder{ID: a.Holder().ID, Address: "a:1", Epoch: 1}, have)
@@ -416,9 +416,9 @@ func TestHolder(t *testing.T) {
 	})
 	bubble(t, "is the zero Holder when the lease is gone", func(t *testing.T) {
 		s := storage.NewMemory()
-		v := place(t, s, foreign, 4, "w", 6000, false)
+		v := putForeign(t, s, foreign, 4, "w", 6000, false)
 		l := candidate(t, s, lease.Options{})
-		stand(t, l)
+		startCampaign(t, l)
 		after(t.Context(), time.Second)
 		require.NotZero(t, l.Holder())
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))

@@ -18,13 +18,13 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// slow is a store whose requests need time: half of it on the way there.
+// slow is a store with latency: half of it before the effect.
 type slow struct {
 	storage.Store
 	mu       sync.Mutex
 	get, put time.Duration
-	bounds   []time.Duration // until each request's context was done, if it was
-	causes   []error         // of that
+	bounds   []time.Duration // time until each request's context was done, if it was
+	causes   []error         // their causes
 }
 
 func (s *slow) wait(ctx context.Context, d time.Duration) error {
@@ -88,8 +88,8 @@ func writeID(t *testing.T, s storage.Store) string {
 	return w.WriteID
 }
 
-// lasts returns how long the term goes on, by its context alone.
-func lasts(term *lease.Term) time.Duration {
+// termDuration returns how long the term lasts, by its context alone.
+func termDuration(term *lease.Term) time.Duration {
 	began := time.Now()
 	<-term.Context().Done()
 	return time.Since(began)
@@ -97,7 +97,7 @@ func lasts(term *lease.Term) time.Duration {
 
 func TestTermOfTheHolder(t *testing.T) {
 	bubble(t, "is renewed every third of the ttl, without a read", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+		f := storagetest.NewFaulty(newShardStore(t))
 		term := campaign(t, candidate(t, f, lease.Options{}))
 		f.Reset()
 		after(t.Context(), 60*time.Second+time.Millisecond)
@@ -106,7 +106,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 30, f.Count(""))
 	})
 	bubble(t, "is as old as its last renewal", func(t *testing.T) {
-		s := &slow{Store: prepared(t)}
+		s := &slow{Store: newShardStore(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		after(t.Context(), 1500*time.Millisecond)
 		require.Equal(t, 1500*time.Millisecond, term.Age())
@@ -117,7 +117,7 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.Equal(t, 2500*time.Millisecond, term.Age(), "an attempt is no renewal")
 	})
 	bubble(t, "gives every write an ID of its own", func(t *testing.T) {
-		s := prepared(t)
+		s := newShardStore(t)
 		campaign(t, candidate(t, s, lease.Options{}))
 		ids := map[string]bool{}
 		for range 10 {
@@ -127,36 +127,36 @@ func TestTermOfTheHolder(t *testing.T) {
 		}
 		require.Len(t, ids, 10)
 	})
-	bubble(t, "lasts ttl less a sixth from before the take was sent, and ends by itself", func(t *testing.T) {
-		s := &slow{Store: prepared(t), put: 700 * time.Millisecond}
+	bubble(t, "lasts ttl less a sixth from the send time of the take, and ends by itself", func(t *testing.T) {
+		s := &slow{Store: newShardStore(t), put: 700 * time.Millisecond}
 		term := campaign(t, candidate(t, s, lease.Options{TTL: 9 * time.Second}))
 		s.pace(0, time.Hour)
-		require.Equal(t, 9*time.Second-1500*time.Millisecond-700*time.Millisecond, lasts(term))
+		require.Equal(t, 9*time.Second-1500*time.Millisecond-700*time.Millisecond, termDuration(term))
 		require.ErrorIs(t, term.Err(), nstance.Unavailable)
 		require.ErrorContains(t, term.Err(), "term 1 is over: it was not renewed in time")
 	})
-	bubble(t, "lasts as long from before the last renewal was sent", func(t *testing.T) {
-		s := &slow{Store: prepared(t)}
+	bubble(t, "lasts as long from the send time of the last renewal", func(t *testing.T) {
+		s := &slow{Store: newShardStore(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, 800*time.Millisecond)
 		after(t.Context(), 3*time.Second) // one renewal: sent at 2s, answered at 2.8s
 		s.pace(0, time.Hour)
-		require.Equal(t, 4*time.Second, lasts(term))
+		require.Equal(t, 4*time.Second, termDuration(term))
 	})
 	bubble(t, "bounds each attempt by a sixth of the ttl", func(t *testing.T) {
-		s := &slow{Store: prepared(t)}
+		s := &slow{Store: newShardStore(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))
 		s.pace(0, time.Hour)
-		lasts(term)
+		termDuration(term)
 		synctest.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		require.Equal(t, []time.Duration{time.Second, time.Second, 500 * time.Millisecond}, s.bounds, "the last by the term")
 		require.Equal(t, []error{context.DeadlineExceeded, context.DeadlineExceeded, lease.ErrRanOut}, s.causes, "a store learns that nothing answers")
 	})
-	bubble(t, "is over by the clock before any timer says so", func(t *testing.T) {
-		c := &stuck{now: time.Hour}
-		s := prepared(t)
+	bubble(t, "ends by the clock before any timer", func(t *testing.T) {
+		c := &manualClock{now: time.Hour}
+		s := newShardStore(t)
 		l := candidate(t, s, lease.Options{Clock: c})
 		term := campaign(t, l)
 		c.set(time.Hour + 5*time.Second - 1)
@@ -167,19 +167,19 @@ func TestTermOfTheHolder(t *testing.T) {
 		c.set(time.Hour)
 		require.Error(t, term.Err(), "there is no way back")
 	})
-	bubble(t, "goes on after its campaign", func(t *testing.T) {
+	bubble(t, "continues after its campaign", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		term, err := candidate(t, prepared(t), lease.Options{}).Campaign(ctx)
+		term, err := candidate(t, newShardStore(t), lease.Options{}).Campaign(ctx)
 		require.NoError(t, err)
 		cancel()
 		after(t.Context(), time.Minute)
 		require.NoError(t, term.Err())
 	})
 	bubble(t, "no server leads while storage is unreachable", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+		f := storagetest.NewFaulty(newShardStore(t))
 		a, b := candidate(t, f, lease.Options{}), candidate(t, f, lease.Options{})
 		first := campaign(t, a)
-		granted := stand(t, b)
+		granted := startCampaign(t, b)
 		after(t.Context(), time.Second)
 		f.Inject(storagetest.Fault{Times: -1})
 		after(t.Context(), time.Hour)
@@ -192,34 +192,36 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 }
 
-// stuck is a clock that only tests move, and whose timers never fire.
-type stuck struct {
+// manualClock is a clock that only tests advance, and whose timers never fire.
+type manualClock struct {
 	mu  sync.Mutex
 	now time.Duration
 }
 
-func (c *stuck) Now() time.Duration {
+func (c *manualClock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *stuck) set(d time.Duration) {
+func (c *manualClock) set(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = d
 }
 
-func (c *stuck) AfterFunc(time.Duration, func()) func() bool { return func() bool { return true } }
+func (c *manualClock) AfterFunc(time.Duration, func()) func() bool {
+	return func() bool { return true }
+}
 
 var codes = []nstance.Code{
 	nstance.Conflict, nstance.Ambiguous, nstance.Unavailable, nstance.Throttled, nstance.Denied, nstance.Internal, nstance.NotFound,
 }
 
-func TestAnswersToARenewal(t *testing.T) {
-	// start returns a term, and the time of its first renewal is two seconds away.
+func TestRenewalAnswers(t *testing.T) {
+	// start returns a term two seconds before its first renewal.
 	start := func(t *testing.T) (*storagetest.Faulty, *lease.Lease, *lease.Term) {
-		f := storagetest.NewFaulty(prepared(t))
+		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Reset()
@@ -231,7 +233,7 @@ func TestAnswersToARenewal(t *testing.T) {
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer, Err: code},
 				storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
 				storagetest.Fault{Op: storagetest.Get, Times: 2})
-			require.Equal(t, 7*time.Second, lasts(term))
+			require.Equal(t, 7*time.Second, termDuration(term))
 			require.NotContains(t, term.Err().Error(), "another process")
 		})
 		bubble(t, fmt.Sprintf("%s when it did not land is tried again", code), func(t *testing.T) {
@@ -243,8 +245,8 @@ func TestAnswersToARenewal(t *testing.T) {
 		})
 		bubble(t, fmt.Sprintf("%s when another process has written ends the term", code), func(t *testing.T) {
 			f, l, term := start(t)
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: code, Do: func() { usurp(t, f) }})
-			require.Equal(t, 2*time.Second, lasts(term))
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: code, Do: func() { overwriteLease(t, f) }})
+			require.Equal(t, 2*time.Second, termDuration(term))
 			require.ErrorIs(t, term.Err(), lease.ErrLost)
 			require.NoError(t, l.Resign(t.Context()))
 			require.Contains(t, content(t, f), `"write_id":"usurper"`, "there is nothing to give back")
@@ -255,35 +257,35 @@ func TestAnswersToARenewal(t *testing.T) {
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late}, // sent at 2s
 			storagetest.Fault{Op: storagetest.PutIfMatch, Do: f.ApplyLate, Pass: true}, // sent at 2.25s, and is refused
 			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
-		require.Equal(t, 7*time.Second, lasts(term))
+		require.Equal(t, 7*time.Second, termDuration(term))
 	})
-	bubble(t, "one that landed too long ago is no help", func(t *testing.T) {
+	bubble(t, "a renewal that landed too late does not count", func(t *testing.T) {
 		f, _, term := start(t)
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer},
 			storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1},
 			storagetest.Fault{Op: storagetest.Get, Times: 12}) // for three seconds
-		require.Equal(t, 5*time.Second, lasts(term))
+		require.Equal(t, 5*time.Second, termDuration(term))
 	})
-	bubble(t, "a lease that is gone is lost", func(t *testing.T) {
+	bubble(t, "a missing lease is lost", func(t *testing.T) {
 		f, _, term := start(t)
 		obj, err := f.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
 		require.NoError(t, f.DeleteIfMatch(t.Context(), leaseKey, obj.Version))
-		require.Equal(t, 2*time.Second, lasts(term))
+		require.Equal(t, 2*time.Second, termDuration(term))
 		require.ErrorIs(t, term.Err(), lease.ErrLost)
 	})
-	bubble(t, "a lease that cannot be read any more is lost", func(t *testing.T) {
+	bubble(t, "an unreadable lease is lost", func(t *testing.T) {
 		f, _, term := start(t)
 		obj, err := f.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
 		_, err = f.PutIfMatch(t.Context(), leaseKey, []byte("?"), obj.Version)
 		require.NoError(t, err)
-		require.Equal(t, 2*time.Second, lasts(term))
+		require.Equal(t, 2*time.Second, termDuration(term))
 	})
 }
 
-// usurp takes a lease that is held, as no program does.
-func usurp(t *testing.T, f *storagetest.Faulty) {
+// overwriteLease takes a lease that is held, as no program does.
+func overwriteLease(t *testing.T, f *storagetest.Faulty) {
 	obj, err := f.Get(t.Context(), leaseKey)
 	require.NoError(t, err)
 	f.ClearFaults()
@@ -291,16 +293,16 @@ func usurp(t *testing.T, f *storagetest.Faulty) {
 	require.NoError(t, err)
 }
 
-func TestHandOver(t *testing.T) {
+func TestHandover(t *testing.T) {
 	pair := func(t *testing.T, s storage.Store) (a, b *lease.Lease, term *lease.Term, granted <-chan *lease.Term) {
 		a, b = candidate(t, s, lease.Options{}), candidate(t, s, lease.Options{})
 		term = campaign(t, a)
-		granted = stand(t, b)
+		granted = startCampaign(t, b)
 		after(t.Context(), 12345*time.Millisecond)
 		return a, b, term, granted
 	}
 	bubble(t, "is done within half a second", func(t *testing.T) {
-		s := &slow{Store: prepared(t), get: 30 * time.Millisecond, put: 30 * time.Millisecond}
+		s := &slow{Store: newShardStore(t), get: 30 * time.Millisecond, put: 30 * time.Millisecond}
 		a, _, _, granted := pair(t, s)
 		began := time.Now()
 		require.NoError(t, a.Resign(t.Context()))
@@ -309,12 +311,12 @@ func TestHandOver(t *testing.T) {
 	})
 	bubble(t, "after a crash within the ttl and a second", func(t *testing.T) {
 		for crash := time.Duration(0); crash < 2*time.Second; crash += 130 * time.Millisecond {
-			mem := prepared(t)
+			mem := newShardStore(t)
 			f := storagetest.NewFaulty(mem)
 			a := candidate(t, f, lease.Options{})
 			b := candidate(t, &slow{Store: mem, get: 30 * time.Millisecond, put: 30 * time.Millisecond}, lease.Options{})
 			campaign(t, a)
-			granted := stand(t, b)
+			granted := startCampaign(t, b)
 			after(t.Context(), 8*time.Second+crash)
 			f.Inject(storagetest.Fault{Times: -1})
 			began := time.Now()
@@ -323,8 +325,8 @@ func TestHandOver(t *testing.T) {
 			require.NoError(t, b.Resign(t.Context()))
 		}
 	})
-	bubble(t, "ends the term before anything is sent", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+	bubble(t, "ends the term before any request", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		var err error
@@ -334,8 +336,8 @@ func TestHandOver(t *testing.T) {
 		require.Contains(t, content(t, f), `"released":true`)
 		require.NoError(t, l.Resign(t.Context()), "nothing to give back any more")
 	})
-	bubble(t, "does not wait for a renewal under way", func(t *testing.T) {
-		s := &slow{Store: prepared(t)}
+	bubble(t, "does not wait for a renewal in flight", func(t *testing.T) {
+		s := &slow{Store: newShardStore(t)}
 		a, _, _, granted := pair(t, s)
 		s.pace(0, 1800*time.Millisecond)
 		after(t.Context(), 1700*time.Millisecond) // the renewal is being answered
@@ -347,7 +349,7 @@ func TestHandOver(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), 500*time.Millisecond)
 	})
 	bubble(t, "overtakes a renewal that landed without an answer", func(t *testing.T) {
-		mem := prepared(t)
+		mem := newShardStore(t)
 		s := &slow{Store: mem}
 		a, _, _, granted := pair(t, s)
 		id := writeID(t, mem)
@@ -361,7 +363,7 @@ func TestHandOver(t *testing.T) {
 	})
 	for _, mode := range []storagetest.Mode{storagetest.Refuse, storagetest.LoseAnswer} {
 		bubble(t, fmt.Sprintf("settles a release without an answer, mode %d", mode), func(t *testing.T) {
-			f := storagetest.NewFaulty(prepared(t))
+			f := storagetest.NewFaulty(newShardStore(t))
 			l := candidate(t, f, lease.Options{Standby: func() bool { return true }})
 			campaign(t, l)
 			var received []lease.Announcement
@@ -378,12 +380,12 @@ func TestHandOver(t *testing.T) {
 			require.NoError(t, err)
 			last := lease.Announcement{Epoch: 1, Version: obj.Version, WriteID: writeID(t, f), Released: true}
 			require.Equal(t, last, received[len(received)-1], "it is announced as this process's own")
-			d, _ := took(t, l)
+			d, _ := campaignDuration(t, l)
 			require.Greater(t, d, 11*time.Second, "and left to others")
 		})
 	}
-	bubble(t, "gives up when the lease has run out by itself", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+	bubble(t, "gives up when the lease has expired", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
@@ -393,7 +395,7 @@ func TestHandOver(t *testing.T) {
 		require.Error(t, term.Err())
 	})
 	bubble(t, "gives up with its context", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
 		campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
@@ -403,23 +405,23 @@ func TestHandOver(t *testing.T) {
 		require.ErrorIs(t, l.Resign(ctx), nstance.Unavailable)
 		require.Equal(t, time.Second, time.Since(began))
 	})
-	bubble(t, "gives back what ran out, if it still stands", func(t *testing.T) {
-		f := storagetest.NewFaulty(prepared(t))
+	bubble(t, "releases an expired lease that is still stored", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
 		term := campaign(t, l)
 		f.Inject(storagetest.Fault{Times: -1})
-		lasts(term)
+		termDuration(term)
 		f.ClearFaults()
 		require.NoError(t, l.Resign(t.Context()))
 		require.Contains(t, content(t, f), `"released":true`)
 	})
 	bubble(t, "does not release a successor's lease", func(t *testing.T) {
-		mem := prepared(t)
+		mem := newShardStore(t)
 		f := storagetest.NewFaulty(mem)
 		a := candidate(t, f, lease.Options{})
 		term := campaign(t, a)
 		f.Inject(storagetest.Fault{Times: -1})
-		lasts(term)
+		termDuration(term)
 		campaign(t, candidate(t, mem, lease.Options{}))
 		f.ClearFaults()
 		require.NoError(t, a.Resign(t.Context()))

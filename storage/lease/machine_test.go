@@ -11,23 +11,23 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A machine is a simulated computer with one process: it has a clock of its
-// own, can be paused, and reaches storage over a network that can fail in
-// every way. Its clocks go on while it is paused, its process does not.
+// machine is a simulated computer with one process: it has a clock of its own, can be
+// paused, and reaches storage over a faulty network. Its clocks continue while it is
+// paused, its process does not.
 type machine struct {
 	mem    storage.Store
 	start  time.Time
 	rate   float64       // of its monotonic clock
-	offset time.Duration // of its monotonic clock: the machine has been up for long
+	offset time.Duration // of its monotonic clock: its uptime
 
-	mu   sync.Mutex
-	rng  *rand.Rand
-	thaw chan struct{} // closed when the pause is over; nil: it runs
-	wall time.Duration // what its wall clock is wrong by; steps at any time
-	rude float64       // share of requests that meet a fault
-	cut  bool          // no request gets through
-	mute int           // 1: the next write is the last to land, and is not answered; 2: no write gets through
-	late time.Duration // the longest that a request can linger in the network
+	mu         sync.Mutex
+	rng        *rand.Rand
+	thaw       chan struct{} // closed at the end of the pause; nil: it runs
+	wall       time.Duration // error of its wall clock
+	faultShare float64       // share of requests that meet a fault
+	cut        bool          // no request gets through
+	writeFault int           // 1: the next write is the last to land, and is not answered; 2: no write gets through
+	late       time.Duration // longest delay of a request in the network
 }
 
 func newMachine(mem storage.Store, seed uint64) *machine {
@@ -38,15 +38,15 @@ func newMachine(mem storage.Store, seed uint64) *machine {
 	}
 }
 
-// maxSkew is how much a clock's rate may be off.
+// maxSkew is the largest error of a clock's rate.
 const maxSkew = 0.01
 
-// at returns what the clock shows at a global instant.
+// at returns the clock's time at a global instant.
 func (m *machine) at(global time.Duration) time.Duration {
 	return m.offset + time.Duration(float64(global)*m.rate)
 }
 
-// gate is passed whenever the process does something.
+// gate is passed before each step of the process.
 func (m *machine) gate() {
 	for {
 		m.mu.Lock()
@@ -85,7 +85,7 @@ func (m *machine) frozen() bool {
 func (m *machine) setRude(share float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.rude = share
+	m.faultShare = share
 }
 
 func (m *machine) setCut(cut bool) {
@@ -94,21 +94,21 @@ func (m *machine) setCut(cut bool) {
 	m.cut = cut
 }
 
-// well ends all trouble.
-func (m *machine) well() {
+// clearFaults ends all faults.
+func (m *machine) clearFaults() {
 	m.wake()
 	m.setRude(0)
 	m.setCut(false)
-	m.silence(false)
+	m.silenceWrites(false)
 }
 
-// silence lets reads through, and of writes one more, without its answer.
-func (m *machine) silence(on bool) {
+// silenceWrites lets reads pass, and of writes one more, without its answer.
+func (m *machine) silenceWrites(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mute = 0
+	m.writeFault = 0
 	if on {
-		m.mute = 1
+		m.writeFault = 1
 	}
 }
 
@@ -124,7 +124,7 @@ func (m *machine) Now() time.Duration {
 	return m.at(time.Since(m.start))
 }
 
-// Wall is a clock that the lease must not have looked at.
+// Wall is a clock that the lease must not read.
 func (m *machine) Wall() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,35 +147,35 @@ func after(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// A fate is what becomes of one request.
-type fate struct {
-	there, back time.Duration // on the way
+// requestOutcome is the outcome of one request.
+type requestOutcome struct {
+	there, back time.Duration // latency
 	refused     bool          // answered with an error, without effect
 	dropped     bool          // never arrives
 	lost        bool          // the answer never arrives
-	twice       bool          // a client library repeats it: the second one is answered
+	twice       bool          // repeated by the client library: the second one is answered
 	code        nstance.Code
 }
 
-func (m *machine) fate(write bool) fate {
+func (m *machine) nextOutcome(write bool) requestOutcome {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	short := func(most time.Duration) time.Duration { return time.Duration(m.rng.Int64N(int64(most))) }
-	f := fate{there: short(20 * time.Millisecond), back: short(20 * time.Millisecond)}
+	f := requestOutcome{there: short(20 * time.Millisecond), back: short(20 * time.Millisecond)}
 	switch {
-	case m.cut, write && m.mute == 2:
+	case m.cut, write && m.writeFault == 2:
 		f.dropped = true
 		return f
-	case write && m.mute == 1:
-		m.mute, f.lost, f.code = 2, true, nstance.Unavailable
+	case write && m.writeFault == 1:
+		m.writeFault, f.lost, f.code = 2, true, nstance.Unavailable
 		return f
 	}
-	if m.rng.Float64() >= m.rude {
+	if m.rng.Float64() >= m.faultShare {
 		return f
 	}
 	most := m.late
 	if m.rng.IntN(2) == 0 {
-		most = time.Second // slow, but not too slow for an answer
+		most = time.Second // slow, but within the time limit
 	}
 	f.code = []nstance.Code{nstance.Unavailable, nstance.Ambiguous, nstance.Conflict, nstance.Throttled}[m.rng.IntN(4)]
 	switch m.rng.IntN(7) {
@@ -191,17 +191,17 @@ func (m *machine) fate(write bool) fate {
 		f.there = short(most)
 	case 5:
 		f.back = short(most)
-	case 6: // the error comes back at once although the request goes on
+	case 6: // the error returns at once although the request continues
 		f.there, f.refused, f.lost = short(most), true, true
 	}
 	return f
 }
 
-// send carries one request. Once it is on its way nothing stops it.
+// send executes one request. Nothing stops a request in flight.
 func (m *machine) send(ctx context.Context, write bool, do func() error) error {
 	m.gate()
 	defer m.gate()
-	f := m.fate(write)
+	f := m.nextOutcome(write)
 	code := f.code
 	if code == nstance.Conflict && !write {
 		code = nstance.Unavailable
@@ -280,7 +280,7 @@ func (m *machine) DeleteIfMatch(ctx context.Context, key string, v storage.Versi
 	return m.send(ctx, true, func() error { return m.mem.DeleteIfMatch(context.Background(), key, v) })
 }
 
-// List implements storage.Store. It is never used while faults last for long.
+// List implements storage.Store. It is not used while faults last.
 func (m *machine) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
 	m.gate()
 	return m.mem.List(ctx, prefix, after)

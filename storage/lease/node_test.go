@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// A node is one candidate: a machine, and what it runs.
+// node is one candidate: a machine and its process.
 type node struct {
 	*machine
 	w       *history
@@ -27,7 +27,7 @@ type node struct {
 	lease   atomic.Pointer[lease.Lease] // of the running process
 }
 
-// live runs one process after the other.
+// live runs one process after another.
 func (n *node) live(ctx context.Context, first bool) {
 	for ctx.Err() == nil {
 		life, stop := context.WithCancel(ctx)
@@ -42,7 +42,7 @@ func (n *node) live(ctx context.Context, first bool) {
 	}
 }
 
-// process is what a server does with its elector.
+// process is the loop of a server with its elector.
 func (n *node) process(ctx context.Context, store storage.Store, first bool) {
 	o := &lease.Options{
 		Address: n.name, Peer: n.name, TTL: n.ttl, Poll: n.poll, Clock: n,
@@ -66,14 +66,14 @@ func (n *node) process(ctx context.Context, store storage.Store, first bool) {
 		}
 		n.w.grant(n, term)
 		select {
-		case <-n.resign: // meant for an earlier term
+		case <-n.resign: // for an earlier term
 		default:
 		}
 		select {
 		case <-term.Context().Done():
 		case <-n.resign:
 		case <-ctx.Done():
-			return // a crash: nothing is given back
+			return // a crash: no release
 		}
 		release, cancel := context.WithTimeout(ctx, 5*time.Second)
 		_ = l.Resign(release)
@@ -88,7 +88,7 @@ func (n *node) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Annou
 		for _, o := range n.w.nodes {
 			if l := o.lease.Load(); o.name == h.Peer && l != nil {
 				for a := range l.Announcements(ctx) {
-					f := n.fate(false)
+					f := n.nextOutcome(false)
 					o.gate()
 					after(ctx, f.there+f.back)
 					n.gate()
@@ -109,7 +109,7 @@ func (n *node) listen(ctx context.Context, h lease.Holder) iter.Seq2[lease.Annou
 	}
 }
 
-// A link is one process's way to storage. It dies with its process.
+// link is one process's connection to storage. It ends with its process.
 type link struct {
 	*machine
 	dead atomic.Bool
@@ -136,9 +136,9 @@ func (l *link) Get(ctx context.Context, key string) (storage.Object, error) {
 	return l.machine.Get(ctx, key)
 }
 
-// observed is the storage itself. It watches the lease as it is written, and
-// keeps the shard's state at its epoch, as leaders do.
-type observed struct {
+// observedStore is the storage itself. It checks every write of the lease, and keeps the
+// shard's state at its epoch, as leaders do.
+type observedStore struct {
 	*storage.Memory
 	w *history
 
@@ -155,7 +155,7 @@ type written struct {
 	Released bool   `json:"released"`
 }
 
-func (o *observed) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+func (o *observedStore) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	v, err := o.Memory.PutIfAbsent(ctx, key, data)
@@ -166,7 +166,7 @@ func (o *observed) PutIfAbsent(ctx context.Context, key string, data []byte) (st
 	return v, err
 }
 
-func (o *observed) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+func (o *observedStore) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	v, err := o.Memory.PutIfMatch(ctx, key, data, v)
@@ -176,7 +176,7 @@ func (o *observed) PutIfMatch(ctx context.Context, key string, data []byte, v st
 	return v, err
 }
 
-func (o *observed) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
+func (o *observedStore) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err := o.Memory.DeleteIfMatch(ctx, key, v)
@@ -186,7 +186,7 @@ func (o *observed) DeleteIfMatch(ctx context.Context, key string, v storage.Vers
 	return err
 }
 
-func (o *observed) landed(data []byte) {
+func (o *observedStore) landed(data []byte) {
 	var c written
 	_ = json.Unmarshal(data, &c)
 	if c.Epoch < o.top.Epoch || c.Epoch == o.top.Epoch && c.Holder != o.top.Holder {
@@ -206,14 +206,14 @@ func (o *observed) landed(data []byte) {
 	o.now, o.top = c, c
 }
 
-func (o *observed) wasReleased(epoch uint64) bool {
+func (o *observedStore) wasReleased(epoch uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.released[epoch]
 }
 
-// holds reports whether the lease stands with that epoch.
-func (o *observed) holds(epoch uint64) bool {
+// holds reports whether the stored lease has that epoch.
+func (o *observedStore) holds(epoch uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.now.Epoch == epoch

@@ -31,39 +31,39 @@ func content(t *testing.T, s storage.Store) string {
 	return string(obj.Data)
 }
 
-// atOnce returns an elector that waits for no other.
-func atOnce(t *testing.T, s storage.Store) *lease.Lease {
+// electorWithoutWait returns an elector that does not wait.
+func electorWithoutWait(t *testing.T, s storage.Store) *lease.Lease {
 	return candidate(t, s, lease.Options{TakeAtOnce: true})
 }
 
-func TestTakeAtOnce(t *testing.T) {
+func TestAcquireAtOnce(t *testing.T) {
 	bubble(t, "takes a missing lease", func(t *testing.T) {
-		d, term := took(t, atOnce(t, storage.NewMemory()))
+		d, term := campaignDuration(t, electorWithoutWait(t, storage.NewMemory()))
 		require.Zero(t, d)
 		require.EqualValues(t, 1, term.Epoch())
 	})
-	bubble(t, "takes one that is held, and ends its term by that", func(t *testing.T) {
-		s := prepared(t)
+	bubble(t, "takes a held lease, and thereby ends its term", func(t *testing.T) {
+		s := newShardStore(t)
 		held := campaign(t, candidate(t, s, lease.Options{}))
-		d, term := took(t, atOnce(t, s))
+		d, term := campaignDuration(t, electorWithoutWait(t, s))
 		require.Zero(t, d)
 		require.EqualValues(t, 2, term.Epoch())
 		after(t.Context(), 6*time.Second)
 		require.ErrorIs(t, held.Err(), nstance.Unavailable)
 		require.NoError(t, term.Err(), "it is renewed as any other")
 	})
-	bubble(t, "ends when another takes it", func(t *testing.T) {
+	bubble(t, "ends when another server takes it", func(t *testing.T) {
 		s := storage.NewMemory()
-		first := campaign(t, atOnce(t, s))
-		campaign(t, atOnce(t, s))
+		first := campaign(t, electorWithoutWait(t, s))
+		campaign(t, electorWithoutWait(t, s))
 		after(t.Context(), 6*time.Second)
 		require.ErrorIs(t, first.Err(), lease.ErrLost)
 	})
-	bubble(t, "does not take what cannot be read", func(t *testing.T) {
+	bubble(t, "does not take an unreadable lease", func(t *testing.T) {
 		s := storage.NewMemory()
 		_, err := s.PutIfAbsent(t.Context(), leaseKey, []byte(`{"format":"2.0"}`))
 		require.NoError(t, err)
-		_, err = atOnce(t, s).Campaign(t.Context())
+		_, err = electorWithoutWait(t, s).Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, leaseKey)
 	})
@@ -83,19 +83,19 @@ func TestObject(t *testing.T) {
 }
 
 func TestPrepare(t *testing.T) {
-	bubble(t, "lets one first leader lead at once", func(t *testing.T) {
-		s := prepared(t)
-		a, b := stand(t, candidate(t, s, lease.Options{})), stand(t, candidate(t, s, lease.Options{}))
+	bubble(t, "lets one first leader start at once", func(t *testing.T) {
+		s := newShardStore(t)
+		a, b := startCampaign(t, candidate(t, s, lease.Options{})), startCampaign(t, candidate(t, s, lease.Options{}))
 		synctest.Wait()
 		require.Equal(t, 1, len(a)+len(b))
 	})
 	bubble(t, "continues after the machines' marks", func(t *testing.T) {
-		d, term := took(t, candidate(t, prepared(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
+		d, term := campaignDuration(t, candidate(t, newShardStore(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
 		require.Zero(t, d)
 		require.EqualValues(t, 8, term.Epoch())
 	})
 	bubble(t, "changes nothing where there is a lease", func(t *testing.T) {
-		s := prepared(t)
+		s := newShardStore(t)
 		campaign(t, candidate(t, s, lease.Options{}))
 		was := content(t, s)
 		made, err := lease.Prepare(t.Context(), s, "z1")
@@ -117,11 +117,11 @@ func TestPrepare(t *testing.T) {
 			made, err := lease.Prepare(t.Context(), s, "z1")
 			require.NoError(t, err)
 			require.False(t, made)
-			d, _ := took(t, candidate(t, s, lease.Options{}))
+			d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
 			require.Equal(t, lease.MaxTTL, d)
 		})
 	}
-	bubble(t, "settles a lost answer, and is not sure without a look", func(t *testing.T) {
+	bubble(t, "resolves a lost answer by a read", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
 		made, err := lease.Prepare(t.Context(), f, "z1")
@@ -137,7 +137,7 @@ func TestPrepare(t *testing.T) {
 	})
 }
 
-func TestMissingLeaseContinuesTheEpochs(t *testing.T) {
+func TestMissingLeaseContinuesEpochs(t *testing.T) {
 	lost := func(t *testing.T) *storage.Memory {
 		s := storage.NewMemory()
 		recs := storage.NewRecords(s, "z1", &storage.RecordsOptions{Epoch: 41})
@@ -147,33 +147,33 @@ func TestMissingLeaseContinuesTheEpochs(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	bubble(t, "after the state's", func(t *testing.T) {
+	bubble(t, "after the epoch of the state", func(t *testing.T) {
 		s := lost(t)
 		_, err := s.PutIfAbsent(t.Context(), "state/z1.json", []byte(`{"format":"1.0","epoch":50}`))
 		require.NoError(t, err)
-		require.EqualValues(t, 51, campaign(t, atOnce(t, s)).Epoch())
+		require.EqualValues(t, 51, campaign(t, electorWithoutWait(t, s)).Epoch())
 	})
-	bubble(t, "passing over what carries none", func(t *testing.T) {
+	bubble(t, "skipping objects without epoch", func(t *testing.T) {
 		s := lost(t)
 		_, err := s.PutIfAbsent(t.Context(), "instance/z1/default/web/notes.txt", []byte("remember the milk"))
 		require.NoError(t, err)
-		require.EqualValues(t, 42, campaign(t, atOnce(t, s)).Epoch())
+		require.EqualValues(t, 42, campaign(t, electorWithoutWait(t, s)).Epoch())
 	})
-	bubble(t, "but not while they cannot be read", func(t *testing.T) {
+	bubble(t, "not while epochs are unreadable", func(t *testing.T) {
 		for _, fault := range []storagetest.Fault{
 			{Op: storagetest.Get, Prefix: "instance/"}, {Op: storagetest.Get, Prefix: "state/"}, {Op: storagetest.List},
 			{Op: storagetest.List, Mode: storagetest.LoseAnswer},
 		} {
 			f := storagetest.NewFaulty(lost(t))
 			f.Inject(fault)
-			d, term := took(t, atOnce(t, f))
+			d, term := campaignDuration(t, electorWithoutWait(t, f))
 			require.Positive(t, d, "it tries again")
 			require.EqualValues(t, 42, term.Epoch())
 		}
 	})
 }
 
-func TestErrorsSayWhatFailed(t *testing.T) {
+func TestErrorsNameOperation(t *testing.T) {
 	f := storagetest.NewFaulty(storage.NewMemory())
 	f.Inject(storagetest.Fault{Err: errors.New("disk on fire")})
 	_, err := candidate(t, f, lease.Options{}).Campaign(t.Context())

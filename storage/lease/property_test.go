@@ -17,13 +17,13 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// seeds is how many histories the ordinary test plays. A failing one is named
-// by its subtest: run it alone with -run 'TestOneLeader/seed=17$'. Its choices
-// are the same then; the order of what happens at the same instant is not.
+// seeds is the number of histories of an ordinary run. A failing one is named by its
+// subtest: run it alone with -run 'TestOneLeader/seed=17$'. Its choices are the same
+// then; the order of events at the same instant is not.
 const seeds = 200
 
-// TestOneLeader plays histories of several candidates under faults, and checks
-// after every event that the lease keeps its promises.
+// TestOneLeader runs histories of several candidates under faults, and checks after
+// every event that at most one leads.
 func TestOneLeader(t *testing.T) {
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -33,9 +33,8 @@ func TestOneLeader(t *testing.T) {
 	}
 }
 
-// TestProgress plays histories in which trouble comes back again and again, but
-// is there for less than half of the time: whenever it has gone for a while, one
-// of the candidates leads, and stays.
+// TestProgress runs histories with faults for less than half of the time: after each
+// calm period, one of the candidates leads, and keeps the lease.
 func TestProgress(t *testing.T) {
 	for seed := range uint64(seeds / 4) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -45,32 +44,32 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A history is one simulated shard.
+// history is one simulated shard.
 type history struct {
-	store *observed
+	store *observedStore
 	start time.Time
 	rng   *rand.Rand
 	nodes []*node
 	mixed bool // ttls differ
 	wg    sync.WaitGroup
 
-	mu     sync.Mutex
-	terms  []*granted
-	top    uint64 // the highest epoch of terms
-	quiet  bool   // no faults any more, and time enough to have settled
-	broken []string
+	mu           sync.Mutex
+	terms        []*grantedTerm
+	highestEpoch uint64 // the highest epoch of terms
+	quiet        bool   // no faults any more, and settled
+	broken       []string
 }
 
-// granted is one term and whose it is.
-type granted struct {
+// grantedTerm is one term and its holder.
+type grantedTerm struct {
 	*lease.Term
 	node *node
 	ttl  time.Duration
-	end  atomic.Int64 // global instant of its context's end; 0: it goes on
+	end  atomic.Int64 // global instant of its context's end; 0: not ended
 }
 
 // validAt reports whether the term's process could have acted at that instant.
-func (g *granted) validAt(global time.Duration) bool {
+func (g *grantedTerm) validAt(global time.Duration) bool {
 	if end := time.Duration(g.end.Load()); end != 0 && end <= global {
 		return false
 	}
@@ -79,7 +78,7 @@ func (g *granted) validAt(global time.Duration) bool {
 
 func newHistory(seed uint64) *history {
 	w := &history{start: time.Now(), rng: rand.New(rand.NewPCG(seed, 1))}
-	w.store = &observed{Memory: storage.NewMemory(), w: w}
+	w.store = &observedStore{Memory: storage.NewMemory(), w: w}
 	if _, err := lease.Prepare(context.Background(), w.store.Memory, "z1"); err != nil {
 		panic(err) // memory does not fail
 	}
@@ -111,8 +110,8 @@ func (w *history) fail(format string, args ...any) {
 	}
 }
 
-// play has trouble of that length and then a calm of half a minute or more, as
-// many times as there are rounds.
+// play alternates faults of that length with calms of half a minute or more, for a
+// number of rounds.
 func (w *history) play(t *testing.T, rounds int, trouble time.Duration) {
 	ctx, stop := context.WithCancel(t.Context())
 	for i, n := range w.nodes {
@@ -121,18 +120,18 @@ func (w *history) play(t *testing.T, rounds int, trouble time.Duration) {
 	w.wg.Go(func() { w.tick(ctx) })
 	for range rounds {
 		w.faults(ctx, trouble)
-		w.calm(ctx)
+		w.stopFaults(ctx)
 	}
 	stop()
 	w.wg.Wait()
-	after(context.Background(), 15*time.Second) // terms of crashed processes, requests in the network
+	after(context.Background(), 15*time.Second) // expires terms of crashed processes and requests in flight
 	for _, p := range w.broken {
 		t.Error(p)
 	}
 	require.NotEmpty(t, w.terms)
 }
 
-// faults makes trouble for a while.
+// faults injects faults for a while.
 func (w *history) faults(ctx context.Context, d time.Duration) {
 	rude := []float64{0, 0.1, 0.3, 0.6}[w.rng.IntN(4)]
 	for _, n := range w.nodes {
@@ -144,7 +143,7 @@ func (w *history) faults(ctx context.Context, d time.Duration) {
 	}
 }
 
-// pick prefers who leads.
+// pick prefers the leader.
 func (w *history) pick() *node {
 	if g := w.leader(); g != nil && w.rng.IntN(2) == 0 {
 		return g.node
@@ -173,8 +172,8 @@ func (w *history) trouble(ctx context.Context, n *node) {
 	case 10:
 		n.step(time.Duration(w.rng.Int64N(int64(time.Hour))) - 30*time.Minute)
 	case 11, 12:
-		n.silence(true)
-		w.wg.Go(func() { after(ctx, length); n.silence(false) })
+		n.silenceWrites(true)
+		w.wg.Go(func() { after(ctx, length); n.silenceWrites(false) })
 	case 13:
 		if w.rng.IntN(6) == 0 {
 			w.remove()
@@ -189,10 +188,10 @@ func (w *history) remove() {
 	}
 }
 
-// calm ends all trouble; there must be a leader then, and it must stay.
-func (w *history) calm(ctx context.Context) {
+// stopFaults ends all faults; there must be a leader then, and it must stay.
+func (w *history) stopFaults(ctx context.Context) {
 	for _, n := range w.nodes {
-		n.well()
+		n.clearFaults()
 	}
 	settle := 24 * time.Second
 	if w.mixed {
@@ -216,8 +215,8 @@ func (w *history) setQuiet(on bool) {
 	w.quiet = on
 }
 
-// leader returns the term that is valid now.
-func (w *history) leader() *granted {
+// leader returns the currently valid term.
+func (w *history) leader() *grantedTerm {
 	now := w.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -229,7 +228,7 @@ func (w *history) leader() *granted {
 	return nil
 }
 
-// tick looks at all terms many times a second.
+// tick checks all terms many times a second.
 func (w *history) tick(ctx context.Context) {
 	for after(ctx, 100*time.Millisecond) {
 		now, valid := w.now(), 0
@@ -250,18 +249,18 @@ func (w *history) tick(ctx context.Context) {
 }
 
 // grant checks a new term against all others.
-func (w *history) grant(n *node, term *lease.Term) *granted {
-	g, now := &granted{Term: term, node: n, ttl: n.ttl}, w.now()
+func (w *history) grant(n *node, term *lease.Term) *grantedTerm {
+	g, now := &grantedTerm{Term: term, node: n, ttl: n.ttl}, w.now()
 	context.AfterFunc(term.Context(), func() { w.ended(g) })
 	if g.validAt(now) {
 		w.check(g, now)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if g.validAt(now) && term.Epoch() <= w.top { // a paused process may bring a term that is over
-		w.broken = append(w.broken, fmt.Sprintf("at %s: epoch %d comes after %d", now, term.Epoch(), w.top))
+	if g.validAt(now) && term.Epoch() <= w.highestEpoch { // a paused process may return a term that is over
+		w.broken = append(w.broken, fmt.Sprintf("at %s: epoch %d comes after %d", now, term.Epoch(), w.highestEpoch))
 	}
-	w.top = max(w.top, term.Epoch())
+	w.highestEpoch = max(w.highestEpoch, term.Epoch())
 	if w.quiet {
 		w.broken = append(w.broken, fmt.Sprintf("at %s: the leader changed without a reason", now))
 	}
@@ -269,7 +268,7 @@ func (w *history) grant(n *node, term *lease.Term) *granted {
 	return g
 }
 
-func (w *history) check(g *granted, now time.Duration) {
+func (w *history) check(g *grantedTerm, now time.Duration) {
 	w.mu.Lock()
 	terms := w.terms[max(0, len(w.terms)-8):]
 	w.mu.Unlock()
@@ -284,7 +283,7 @@ func (w *history) check(g *granted, now time.Duration) {
 	}
 }
 
-func (w *history) ended(g *granted) {
+func (w *history) ended(g *grantedTerm) {
 	g.end.Store(int64(w.now()))
 	if errors.Is(context.Cause(g.Context()), lease.ErrLost) && w.store.holds(g.Epoch()) {
 		w.fail("term %d of %s was given up for lost although it stands", g.Epoch(), g.node.name)

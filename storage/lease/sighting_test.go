@@ -14,7 +14,7 @@ import (
 
 func TestLook(t *testing.T) {
 	m := storage.NewMemory()
-	store := storage.ReadOnly(m) // looking takes no part
+	store := storage.ReadOnly(m) // reads only
 	look := func() lease.Sighting {
 		s, err := lease.Look(t.Context(), store, "a")
 		require.NoError(t, err)

@@ -22,9 +22,9 @@ import (
 type wire struct {
 	from  *lease.Lease
 	store *storagetest.Faulty // of the holder
-	cut   atomic.Bool         // it breaks at the next announcement, and cannot be opened
-	mute  atomic.Bool         // it swallows what it should carry
-	opens atomic.Int32        // how often it was asked for
+	cut   atomic.Bool         // breaks at the next announcement, and cannot be opened
+	mute  atomic.Bool         // drops announcements
+	opens atomic.Int32        // times it was opened
 }
 
 func (w *wire) listen(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
@@ -47,48 +47,48 @@ func (w *wire) listen(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Annou
 	}
 }
 
-// watched returns a holder, a standby that listens to it and counts its
-// requests, and the term that the standby will have.
-func watched(t *testing.T) (w *wire, f *storagetest.Faulty, granted <-chan *lease.Term) {
-	mem := prepared(t)
+// watchedElectors returns a holder, a standby that watches it and counts its requests, and the
+// next term of the standby.
+func watchedElectors(t *testing.T) (w *wire, f *storagetest.Faulty, granted <-chan *lease.Term) {
+	mem := newShardStore(t)
 	w, f = &wire{store: storagetest.NewFaulty(mem)}, storagetest.NewFaulty(mem)
 	w.from = candidate(t, w.store, lease.Options{Peer: "a:1"})
 	campaign(t, w.from)
-	granted = stand(t, candidate(t, f, lease.Options{Watch: w.listen}))
+	granted = startCampaign(t, candidate(t, f, lease.Options{Watch: w.listen}))
 	after(t.Context(), 10*time.Second+time.Millisecond)
 	return w, f, granted
 }
 
-// watchable is foreign, with an address to listen at.
+// watchable is foreign, with an address for the watch.
 const watchable = `{"format":"1.0","epoch":%d,"write_id":%q,"holder":"H","peer":"a:1","ttl_ms":%d,"released":%t}`
 
 func TestWatch(t *testing.T) {
 	bubble(t, "saves the reads", func(t *testing.T) {
-		w, f, granted := watched(t)
+		w, f, granted := watchedElectors(t)
 		require.Equal(t, 1, f.Count(""), "one look to know whom to listen to")
 		after(t.Context(), time.Hour)
 		require.Equal(t, 1, f.Count(""))
 		require.EqualValues(t, 1, w.opens.Load())
 		require.Empty(t, granted)
 	})
-	bubble(t, "brings the hand-over at once, without a read", func(t *testing.T) {
-		w, f, granted := watched(t)
+	bubble(t, "announces a handover at once, without a read", func(t *testing.T) {
+		w, f, granted := watchedElectors(t)
 		began := time.Now()
 		require.NoError(t, w.from.Resign(t.Context()))
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.Zero(t, time.Since(began))
 		require.Equal(t, 2, f.Count(""))
 	})
-	bubble(t, "that breaks is a reason to look at once", func(t *testing.T) {
-		w, _, granted := watched(t)
+	bubble(t, "a broken watch causes a read at once", func(t *testing.T) {
+		w, _, granted := watchedElectors(t)
 		w.cut.Store(true)
 		began := time.Now()
-		require.NoError(t, w.from.Resign(t.Context())) // no standby receives it
+		require.NoError(t, w.from.Resign(t.Context())) // not received by a standby
 		<-granted
 		require.Zero(t, time.Since(began))
 	})
-	bubble(t, "that broke makes it poll, and takes nothing", func(t *testing.T) {
-		w, f, granted := watched(t)
+	bubble(t, "after a broken watch it polls, and takes nothing", func(t *testing.T) {
+		w, f, granted := watchedElectors(t)
 		w.cut.Store(true)
 		after(t.Context(), 2*time.Second)
 		f.Reset()
@@ -103,16 +103,16 @@ func TestWatch(t *testing.T) {
 		after(t.Context(), time.Minute)
 		require.Zero(t, f.Count(""), "it listens again")
 	})
-	bubble(t, "that broke with its holder lets it take after the ttl", func(t *testing.T) {
-		w, _, granted := watched(t)
+	bubble(t, "a watch that broke with its holder lets it take after the ttl", func(t *testing.T) {
+		w, _, granted := watchedElectors(t)
 		w.cut.Store(true)
 		began := time.Now()
 		w.store.Inject(storagetest.Fault{Times: -1})
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.InDelta(t, 6*time.Second, time.Since(began), float64(time.Second))
 	})
-	bubble(t, "that says nothing for half the ttl is not believed", func(t *testing.T) {
-		w, f, granted := watched(t)
+	bubble(t, "silent for half the ttl is ignored", func(t *testing.T) {
+		w, f, granted := watchedElectors(t)
 		w.mute.Store(true)
 		after(t.Context(), 3*time.Second)
 		f.Reset()
@@ -120,9 +120,9 @@ func TestWatch(t *testing.T) {
 		require.InDelta(t, 100, f.Count(storagetest.Get), 5)
 		require.Empty(t, granted)
 	})
-	bubble(t, "of another term is a reason to look, no more", func(t *testing.T) {
+	bubble(t, "an announcement of another term causes a read, and nothing else", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, watchable, 4, "w", 6000, false)
+		putForeign(t, mem, watchable, 4, "w", 6000, false)
 		f := storagetest.NewFaulty(mem)
 		lies := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
 			return func(yield func(lease.Announcement, error) bool) {
@@ -133,38 +133,38 @@ func TestWatch(t *testing.T) {
 				}
 			}
 		}
-		d, term := took(t, candidate(t, f, lease.Options{Watch: lies}))
+		d, term := campaignDuration(t, candidate(t, f, lease.Options{Watch: lies}))
 		require.Equal(t, 6*time.Second, d)
 		require.EqualValues(t, 5, term.Epoch())
 		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
 	})
-	bubble(t, "cannot make it replace what it has not seen", func(t *testing.T) {
+	bubble(t, "cannot replace an unseen lease", func(t *testing.T) {
 		mem := storage.NewMemory()
-		place(t, mem, watchable, 4, "w", 6000, false)
+		putForeign(t, mem, watchable, 4, "w", 6000, false)
 		lie := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
 			return func(yield func(lease.Announcement, error) bool) {
 				yield(lease.Announcement{Epoch: 4, Version: "m99", WriteID: "x", Released: true}, nil)
 				<-ctx.Done()
 			}
 		}
-		granted := stand(t, candidate(t, mem, lease.Options{Watch: lie}))
+		granted := startCampaign(t, candidate(t, mem, lease.Options{Watch: lie}))
 		after(t.Context(), 5*time.Second)
 		require.Empty(t, granted)
 		require.Contains(t, content(t, mem), `"epoch":4`)
 	})
-	bubble(t, "is not asked for without the address", func(t *testing.T) {
-		mem := prepared(t)
+	bubble(t, "is not opened without the address", func(t *testing.T) {
+		mem := newShardStore(t)
 		w := &wire{from: candidate(t, mem, lease.Options{})}
 		campaign(t, w.from)
-		stand(t, candidate(t, mem, lease.Options{Watch: w.listen}))
+		startCampaign(t, candidate(t, mem, lease.Options{Watch: w.listen}))
 		after(t.Context(), time.Minute)
 		require.Zero(t, w.opens.Load())
 	})
 }
 
 func TestAnnouncements(t *testing.T) {
-	bubble(t, "begin with the latest and end with the release", func(t *testing.T) {
-		s := prepared(t)
+	bubble(t, "start with the latest and end with the release", func(t *testing.T) {
+		s := newShardStore(t)
 		l := candidate(t, s, lease.Options{})
 		require.Empty(t, slices.Collect(l.Announcements(t.Context())), "there is no term")
 		campaign(t, l)
@@ -184,7 +184,7 @@ func TestAnnouncements(t *testing.T) {
 		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "a late receiver gets the end")
 	})
 	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
-		l := candidate(t, prepared(t), lease.Options{})
+		l := candidate(t, newShardStore(t), lease.Options{})
 		campaign(t, l)
 		var n int
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -196,7 +196,7 @@ func TestAnnouncements(t *testing.T) {
 		require.LessOrEqual(t, n, 4)
 	})
 	bubble(t, "end with their context, and with the loop", func(t *testing.T) {
-		l := candidate(t, prepared(t), lease.Options{})
+		l := candidate(t, newShardStore(t), lease.Options{})
 		campaign(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// says is the body of an answer with this code.
-func says(code string) string {
+// errorBody is the body of an answer with this code.
+func errorBody(code string) string {
 	return `<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>as the test wants it</Message></Error>`
 }
 
@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 			require.NoError(t, err)
 			body := ""
 			if c.code != "" {
-				body = says(c.code)
+				body = errorBody(c.code)
 			}
 			p.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Times: -1, Status: c.status, Body: body})
 			_, err = s.PutIfMatch(t.Context(), "a", []byte("2"), v)
@@ -80,11 +80,11 @@ func TestWritesAreSentOnce(t *testing.T) {
 	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 	require.NoError(t, err)
 	for name, f := range map[string]faultproxy.Fault{
-		"500":      {Mode: faultproxy.Refuse, Status: 500, Body: says("InternalError")},
-		"503":      {Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable")},
-		"slow":     {Mode: faultproxy.Refuse, Status: 503, Body: says("SlowDown")},
+		"500":      {Mode: faultproxy.Refuse, Status: 500, Body: errorBody("InternalError")},
+		"503":      {Mode: faultproxy.Refuse, Status: 503, Body: errorBody("ServiceUnavailable")},
+		"slow":     {Mode: faultproxy.Refuse, Status: 503, Body: errorBody("SlowDown")},
 		"cut":      {Mode: faultproxy.Cut},
-		"time out": {Mode: faultproxy.Refuse, Status: 400, Body: says("RequestTimeout")},
+		"time out": {Mode: faultproxy.Refuse, Status: 400, Body: errorBody("RequestTimeout")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			puts, deletes, heads := p.Count(http.MethodPut), p.Count(http.MethodDelete), p.Count(http.MethodHead)
@@ -100,7 +100,7 @@ func TestWritesAreSentOnce(t *testing.T) {
 		})
 	}
 	t.Run("reads are repeated", func(t *testing.T) {
-		p.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable"), Times: 2})
+		p.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: errorBody("ServiceUnavailable"), Times: 2})
 		obj, err := s.Get(t.Context(), "a")
 		require.NoError(t, err)
 		require.Equal(t, storage.Object{Key: "a", Data: []byte("1"), Version: v}, obj)
@@ -112,7 +112,7 @@ func writes(r *http.Request) bool { return r.Method == http.MethodPut || r.Metho
 func TestConditionalRequestConflict(t *testing.T) {
 	p, endpoint := proxied(t, service(t))
 	s := open(t, endpoint, "")
-	busy := faultproxy.Fault{Mode: faultproxy.Refuse, Status: 409, Body: says("ConditionalRequestConflict"), Times: 2}
+	busy := faultproxy.Fault{Mode: faultproxy.Refuse, Status: 409, Body: errorBody("ConditionalRequestConflict"), Times: 2}
 	p.Inject(busy)
 	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 	require.NoError(t, err, "another write was under way, and did not land")
@@ -124,7 +124,7 @@ func TestConditionalRequestConflict(t *testing.T) {
 	require.NoError(t, s.DeleteIfMatch(t.Context(), "a", v))
 }
 
-// A listing that cannot be trusted ends with an error.
+// A listing that is out of order ends with an error.
 func TestListRefusesDisorder(t *testing.T) {
 	for name, c := range map[string]struct{ prefix, second string }{
 		"order": {"", "a"}, "a key twice": {"", "b0999"}, "prefix": {"b", "c"},
@@ -158,7 +158,7 @@ func line(key string) string {
 	return `<Contents><Key>p/` + key + `</Key><ETag>"1"</ETag><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>`
 }
 
-// A listing begins where it is wanted, not at the prefix.
+// A listing starts after the given key, not at the prefix.
 func TestListStartsAfter(t *testing.T) {
 	p, endpoint := proxied(t, service(t))
 	s := open(t, endpoint, "&prefix=p")

@@ -38,9 +38,9 @@ func counted(t *testing.T, target string) (p *faultproxy.Proxy, endpoint string,
 	return p, srv.URL, accepted
 }
 
-// TestDeletionsKeepTheirConnections: a deletion reads no body, and leaves the
-// connection for the next one, also where many delete at once.
-func TestDeletionsKeepTheirConnections(t *testing.T) {
+// TestDeletionsKeepConnections: a deletion reads no body and leaves its connection
+// reusable, also for parallel deletions.
+func TestDeletionsKeepConnections(t *testing.T) {
 	const objects, width = 1000, 64
 	p, endpoint, accepted := counted(t, service(t))
 	s := open(t, endpoint, "")
@@ -71,8 +71,7 @@ func TestDeletionsKeepTheirConnections(t *testing.T) {
 	require.LessOrEqual(t, accepted.Load(), int64(2*width), "connections")
 }
 
-// wired returns a store whose connections go over a wire, several of them open
-// and idle.
+// wired returns a store whose connections use a wire, several of them open and idle.
 func wired(t *testing.T) (*faultproxy.Wire, storage.Store) {
 	t.Helper()
 	u, err := url.Parse(service(t))
@@ -100,8 +99,8 @@ func warm(t *testing.T, wire *faultproxy.Wire, s storage.Store, n int) {
 	}, time.Minute, time.Millisecond)
 }
 
-// TestSilencedConnections: once one call has ended without an answer, the next
-// one takes a new connection.
+// TestSilencedConnections: after a call without an answer, the next one uses a new
+// connection.
 func TestSilencedConnections(t *testing.T) {
 	for name, limited := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"a deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -133,7 +132,7 @@ func TestSilencedConnections(t *testing.T) {
 	}
 }
 
-// A stepped clock stands still until the test fires a timer.
+// stepped is a clock that stands still until the test fires a timer.
 type stepped struct {
 	mu     sync.Mutex
 	now    time.Duration
@@ -165,7 +164,7 @@ func (c *stepped) AfterFunc(d time.Duration, f func()) func() bool {
 	}
 }
 
-// pending reports whether the test wants any of the timers.
+// pending reports whether a timer matches.
 func (c *stepped) pending(wanted func(d time.Duration) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +176,7 @@ func (c *stepped) pending(wanted func(d time.Duration) bool) bool {
 	return false
 }
 
-// fire sets the clock to the first timer whose duration the test wants, and lets
-// it and all earlier ones go off.
+// fire sets the clock to the first matching timer, and fires it and all earlier ones.
 func (c *stepped) fire(wanted func(d time.Duration) bool) {
 	c.mu.Lock()
 	var first *alarm
@@ -203,9 +201,9 @@ func (c *stepped) fire(wanted func(d time.Duration) bool) {
 	}
 }
 
-// TestLeaseOnSilencedConnections: a packet filter that forgets all standing
-// connections costs no term. The clock stands still but for what the lease waits
-// for: its own pauses, and the end of calls that are never answered.
+// TestLeaseOnSilencedConnections: a packet filter that drops all open connections costs
+// no term. The clock moves only for the lease's own pauses and for calls that are never
+// answered.
 func TestLeaseOnSilencedConnections(t *testing.T) {
 	const ttl = 6 * time.Second
 	wire, s := wired(t)
@@ -234,7 +232,7 @@ func TestLeaseOnSilencedConnections(t *testing.T) {
 		before, ended := renewals.Load(), wire.Swallowed()
 		require.Eventually(t, func() bool {
 			switch swallowed := wire.Swallowed(); {
-			case swallowed > ended: // a call waits in vain
+			case swallowed > ended: // a call waits for a lost answer
 				ended = swallowed
 				clock.fire(call)
 			case !clock.pending(call):

@@ -13,9 +13,9 @@ import (
 
 func isDelete(r *http.Request) bool { return r.Method == http.MethodDelete }
 
-// TestDeletionsCarryTheirCondition: what comes between look and deletion is
-// noticed by a store that honours the condition.
-func TestDeletionsCarryTheirCondition(t *testing.T) {
+// TestDeletionsCarryCondition: a write between read and deletion is detected by a store
+// that honours the condition.
+func TestDeletionsCarryCondition(t *testing.T) {
 	p, endpoint := proxied(t, service(t))
 	s := open(t, endpoint, "")
 	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
@@ -31,9 +31,9 @@ func TestDeletionsCarryTheirCondition(t *testing.T) {
 	require.Equal(t, `"`+string(v)+`"`, condition)
 }
 
-// TestDeletionsLookAfterConflict: a refused condition says that the object has
-// changed or that it is gone; only a second look tells which.
-func TestDeletionsLookAfterConflict(t *testing.T) {
+// TestDeletionsReadAfterConflict: a refused condition means changed or gone; a second
+// read decides.
+func TestDeletionsReadAfterConflict(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(*testing.T, storage.Store, storage.Version)
 		code      nstance.Code
@@ -54,7 +54,7 @@ func TestDeletionsLookAfterConflict(t *testing.T) {
 			v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 			require.NoError(t, err)
 			p.Inject(faultproxy.Fault{
-				Mode: faultproxy.Refuse, Status: http.StatusPreconditionFailed, Body: says("PreconditionFailed"),
+				Mode: faultproxy.Refuse, Status: http.StatusPreconditionFailed, Body: errorBody("PreconditionFailed"),
 				Match: func(r *http.Request) bool {
 					if isDelete(r) {
 						c.meanwhile(t, other, v)
@@ -67,12 +67,12 @@ func TestDeletionsLookAfterConflict(t *testing.T) {
 	}
 }
 
-// TestStoreWithoutConditionalDeletion: one that refuses the condition is as good
-// as one that ignores it.
+// TestStoreWithoutConditionalDeletion: a store that refuses the condition works like one
+// that ignores it.
 func TestStoreWithoutConditionalDeletion(t *testing.T) {
 	p, endpoint := proxied(t, service(t))
 	p.Inject(faultproxy.Fault{
-		Mode: faultproxy.Refuse, Status: http.StatusNotImplemented, Body: says("NotImplemented"), Times: -1,
+		Mode: faultproxy.Refuse, Status: http.StatusNotImplemented, Body: errorBody("NotImplemented"), Times: -1,
 		Match: func(r *http.Request) bool { return isDelete(r) && r.Header.Get("If-Match") != "" },
 	})
 	s := open(t, endpoint, "")

@@ -15,28 +15,27 @@ import (
 
 const shard = "eu1a"
 
-// What may happen to one write on its way to a real server and back. Records
-// and documents must come out right each time.
+// Faults of one write to a real server. Records and documents must be correct after
+// each.
 var faults = map[string]faultproxy.Fault{
-	"409 once":                          {Mode: faultproxy.Refuse, Status: 409, Body: says("ConditionalRequestConflict")},
-	"409 again and again":               {Mode: faultproxy.Refuse, Status: 409, Body: says("ConditionalRequestConflict"), Times: 8},
-	"409 after a landed write":          {Mode: faultproxy.Replace, Status: 409, Body: says("ConditionalRequestConflict")},
-	"412 after a landed write":          {Mode: faultproxy.Replace, Status: 412, Body: says("PreconditionFailed")},
-	"412 without reason":                {Mode: faultproxy.Refuse, Status: 412, Body: says("PreconditionFailed")},
-	"404 after a landed write":          {Mode: faultproxy.Replace, Status: 404, Body: says("NoSuchKey")},
-	"404 without reason":                {Mode: faultproxy.Refuse, Status: 404, Body: says("NoSuchKey")},
-	"500 after a landed write":          {Mode: faultproxy.Replace, Status: 500, Body: says("InternalError")},
-	"503 before":                        {Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable")},
+	"409 once":                          {Mode: faultproxy.Refuse, Status: 409, Body: errorBody("ConditionalRequestConflict")},
+	"409 again and again":               {Mode: faultproxy.Refuse, Status: 409, Body: errorBody("ConditionalRequestConflict"), Times: 8},
+	"409 after a landed write":          {Mode: faultproxy.Replace, Status: 409, Body: errorBody("ConditionalRequestConflict")},
+	"412 after a landed write":          {Mode: faultproxy.Replace, Status: 412, Body: errorBody("PreconditionFailed")},
+	"412 without reason":                {Mode: faultproxy.Refuse, Status: 412, Body: errorBody("PreconditionFailed")},
+	"404 after a landed write":          {Mode: faultproxy.Replace, Status: 404, Body: errorBody("NoSuchKey")},
+	"404 without reason":                {Mode: faultproxy.Refuse, Status: 404, Body: errorBody("NoSuchKey")},
+	"500 after a landed write":          {Mode: faultproxy.Replace, Status: 500, Body: errorBody("InternalError")},
+	"503 before":                        {Mode: faultproxy.Refuse, Status: 503, Body: errorBody("ServiceUnavailable")},
 	"time-out after a landed write":     {Mode: faultproxy.Hang},
 	"connection cut before":             {Mode: faultproxy.Cut},
-	"connection cut after it landed":    {Mode: faultproxy.Lose},
+	"connection cut after it landed":    {Mode: faultproxy.LoseAnswer},
 	"answer without version":            {Mode: faultproxy.Replace, Status: 200},
 	"answer that is not the service's":  {Mode: faultproxy.Replace, Status: 502, Body: "<html>bad gateway</html>"},
 	"answer of another kind altogether": {Mode: faultproxy.Replace, Status: 200, Body: "<html>sign in to this wireless network</html>"},
 }
 
-// A stage is a server, a store that reaches it through a proxy, and one that
-// does not.
+// stage is a server, a store behind a proxy, and one with a direct connection.
 type stage struct {
 	proxy         *faultproxy.Proxy
 	store, direct storage.Store
@@ -49,7 +48,7 @@ func newStage(t *testing.T) stage {
 	return stage{proxy: p, store: openFor(t, front, "", time.Second), direct: open(t, endpoint, "")}
 }
 
-// stands returns what another server would find.
+// stands returns what another server reads.
 func (s stage) stands(t *testing.T) []storage.Instance {
 	t.Helper()
 	all, problems, err := storage.NewRecords(s.direct, shard, nil).Load(t.Context())
@@ -97,7 +96,7 @@ func TestRecordsSurvive(t *testing.T) {
 			require.NoError(t, err, "an update after that")
 			require.EqualValues(t, 2, s.stands(t)[0].Generation)
 
-			if name != "404 without reason" { // which a deletion must believe
+			if name != "404 without reason" { // a deletion must trust this
 				s.proxy.Inject(f)
 			}
 			require.NoError(t, r.Delete(t.Context(), rec.ID), "delete")
@@ -126,16 +125,16 @@ func TestDocSurvives(t *testing.T) {
 	}
 }
 
-// A write whose answer is lost, and that cannot be read back either, is
-// Ambiguous; the next call finds out.
+// A write whose answer is lost, and that cannot be read back, is Ambiguous; the next
+// call resolves it.
 func TestRecordsWithoutReadBack(t *testing.T) {
 	s := newStage(t)
 	r := storage.NewRecords(s.store, shard, nil)
 	rec, err := r.Create(t.Context(), instance(t))
 	require.NoError(t, err)
 	s.proxy.Inject(
-		faultproxy.Fault{Mode: faultproxy.Lose, Match: writes},
-		faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: says("ServiceUnavailable"), Times: -1},
+		faultproxy.Fault{Mode: faultproxy.LoseAnswer, Match: writes},
+		faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: errorBody("ServiceUnavailable"), Times: -1},
 	)
 	_, err = r.Update(t.Context(), rec.ID, count)
 	require.ErrorIs(t, err, nstance.Ambiguous)
@@ -145,24 +144,23 @@ func TestRecordsWithoutReadBack(t *testing.T) {
 	require.EqualValues(t, 2, rec.Generation, "the first had landed")
 }
 
-// A throttled write is sure not to have landed, so the caller learns of it.
+// A throttled write has not landed, so the caller gets the error.
 func TestRecordsThrottled(t *testing.T) {
 	s := newStage(t)
 	r := storage.NewRecords(s.store, shard, nil)
-	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: says("SlowDown"), Match: writes})
+	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: errorBody("SlowDown"), Match: writes})
 	_, err := r.Create(t.Context(), instance(t))
 	require.ErrorIs(t, err, nstance.Throttled)
 	require.Empty(t, s.stands(t))
 }
 
-// A writer behind a proxy that loses answers competes with another that writes
-// in between.
+// A writer behind a proxy that loses answers competes with another writer.
 func TestRecordsOfAnotherWriter(t *testing.T) {
 	s := newStage(t)
 	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
 	rec, err := mine.Create(t.Context(), instance(t))
 	require.NoError(t, err)
-	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Lose, Match: func(r *http.Request) bool {
+	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.LoseAnswer, Match: func(r *http.Request) bool {
 		if r.Method != http.MethodPut {
 			return false
 		}
@@ -180,7 +178,7 @@ func TestRecordsOfAnotherWriter(t *testing.T) {
 	require.EqualValues(t, 2, s.stands(t)[0].Generation, "neither update is lost")
 }
 
-func TestRecordsSurviveAStaleList(t *testing.T) {
+func TestRecordsSurviveStaleList(t *testing.T) {
 	s := newStage(t)
 	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
 	var recs []storage.Instance
@@ -203,7 +201,7 @@ func TestRecordsSurviveAStaleList(t *testing.T) {
 	_, err = mine.Update(t.Context(), recs[0].ID, count)
 	require.NoError(t, err)
 
-	// The list still shows the two records as they were, and not the third.
+	// The list shows the two old records, and not the third.
 	for _, reader := range []*storage.Records{mine, storage.NewRecords(s.store, shard, nil)} {
 		all, problems, err := reader.Load(t.Context())
 		require.NoError(t, err)

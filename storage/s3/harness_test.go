@@ -18,7 +18,7 @@ import (
 
 const bucket = "nstance-test"
 
-// TestMain gives all tests credentials, and nothing else of this machine's.
+// TestMain gives all tests the same credentials, and none of this machine.
 func TestMain(m *testing.M) {
 	for k, v := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",

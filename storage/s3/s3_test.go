@@ -27,7 +27,7 @@ func TestStoreWithPrefix(t *testing.T) {
 	})
 }
 
-func TestProbeRefusesAServiceThatIgnoresConditions(t *testing.T) {
+func TestProbeRefusesServiceWithoutConditions(t *testing.T) {
 	for _, headers := range [][]string{{"If-None-Match"}, {"If-Match"}, {"If-None-Match", "If-Match"}} {
 		t.Run(headers[0], func(t *testing.T) {
 			p, endpoint := proxied(t, service(t))

@@ -12,13 +12,13 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// The golden file holds a sealed object and its key, so that the sealed form does
-// not change by accident. The key protects nothing.
+// The golden file holds a sealed object and its key, so that the sealed form does not
+// change by accident. The key is public.
 const golden = "testdata/sealed.golden.json"
 
 var update = flag.Bool("update", false, "write "+golden+" anew")
 
-// An envelope is one sealed object.
+// envelope is one sealed object.
 type envelope struct {
 	Key    string `json:"key"` // as ParseKey reads it
 	ID     string `json:"id"`  // of the key

@@ -29,7 +29,7 @@ func TestBox(t *testing.T) {
 	sealed, err := box(t, old).Seal("identity-ca.key", plain)
 	require.NoError(t, err)
 
-	t.Run("gives back what it was given", func(t *testing.T) {
+	t.Run("opens what it sealed", func(t *testing.T) {
 		for _, want := range [][]byte{plain, {}, bytes.Repeat([]byte{7}, 1<<16)} {
 			data, err := box(t, old).Seal("x", want)
 			require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestBox(t *testing.T) {
 		_, err = box(t, now).Open("identity-ca.key", data)
 		require.NoError(t, err)
 	})
-	t.Run("says what to seal again", func(t *testing.T) {
+	t.Run("reports what must be sealed again", func(t *testing.T) {
 		require.True(t, box(t, now, old).Stale(sealed))
 		require.False(t, box(t, old, now).Stale(sealed))
 		require.False(t, box(t, old).Stale([]byte("no secret")))
@@ -168,7 +168,7 @@ func TestKeyFromEnv(t *testing.T) {
 			require.NotContains(t, err.Error(), "correct horse")
 		})
 	}
-	t.Run("tells unset from wrong", func(t *testing.T) {
+	t.Run("distinguishes unset from wrong", func(t *testing.T) {
 		_, err := secret.FromEnv(name + "_OTHER")
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
@@ -196,17 +196,17 @@ func TestKeyFromFile(t *testing.T) {
 		_, err := secret.FromFile(path)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
-	t.Run("tells absent from wrong", func(t *testing.T) {
+	t.Run("distinguishes absent from wrong", func(t *testing.T) {
 		_, err := secret.FromFile(path + ".other")
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	t.Run("does not call a folder absent", func(t *testing.T) {
+	t.Run("a folder is not absent", func(t *testing.T) {
 		_, err := secret.FromFile(filepath.Dir(path))
 		require.ErrorIs(t, err, nstance.Unavailable)
 	})
 }
 
-func TestPrintingShowsIDsOnly(t *testing.T) {
+func TestPrintShowsIDsOnly(t *testing.T) {
 	key, other := secret.NewKey(), secret.NewKey()
 	sealer := box(t, key, other)
 	type holder struct {

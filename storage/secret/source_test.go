@@ -60,7 +60,7 @@ func TestDir(t *testing.T) {
 		require.Empty(t, data)
 	}
 
-	require.NoError(t, os.Rename(dir, dir+".gone")) // a mount that is not there says nothing of what is in it
+	require.NoError(t, os.Rename(dir, dir+".gone")) // a missing mount is not an empty one
 	_, err = src.Get(t.Context(), "db")
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.NoError(t, os.Rename(dir+".gone", dir))

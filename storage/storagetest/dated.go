@@ -31,7 +31,7 @@ func Dated(t *testing.T, open func(t *testing.T, off time.Duration) storage.Stor
 				r, ok := dated.Date()
 				require.True(t, ok, "%v", err)
 				require.False(t, r.Local.Before(began))
-				require.Greater(t, r.Within, time.Second, "HTTP knows no fractions, and the answer took a while")
+				require.Greater(t, r.Within, time.Second, "HTTP dates have no fractions, and the answer took a while")
 				require.False(t, r.Remote.After(r.Local.Add(off)), "the earliest that it can have been")
 				require.False(t, r.Remote.Add(r.Within).Before(began.Add(off)), "the latest that it can have been")
 			})

@@ -41,7 +41,7 @@ type Fault struct {
 	Mode   Mode
 	Err    error  // the caller's error; nil: Unavailable
 	Do     func() // runs before each call that is hit; may use the store beneath
-	Pass   bool   // only Do: the call itself is left alone
+	Pass   bool   // only call Do: the call itself succeeds
 }
 
 // Faulty is a Store that counts calls and fails on demand. It is safe for
@@ -117,7 +117,7 @@ func (f *Faulty) Reset() {
 	clear(f.counts)
 }
 
-// hit returns the fault that meets this call, or nil.
+// hit returns the fault for this call, or nil.
 func (f *Faulty) hit(op Op, key string) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,7 +135,7 @@ func (f *Faulty) hit(op Op, key string) *Fault {
 	return nil
 }
 
-// do makes one call, unless a fault meets it.
+// do makes one call, unless a fault applies.
 func (f *Faulty) do(ctx context.Context, op Op, key string, call func(context.Context) error) error {
 	fault := f.hit(op, key)
 	if fault == nil {
@@ -148,7 +148,7 @@ func (f *Faulty) do(ctx context.Context, op Op, key string, call func(context.Co
 	case fault.Pass:
 		return call(ctx)
 	case fault.Mode == LoseAnswer:
-		_ = call(ctx) // the answer is lost, whatever it was
+		_ = call(ctx) // the answer is lost
 	case fault.Mode == Late:
 		f.mu.Lock()
 		f.late = append(f.late, func() { _ = call(context.WithoutCancel(ctx)) })

@@ -35,14 +35,14 @@ func TestFaulty(t *testing.T) {
 		_, err = f.PutIfAbsent(ctx, "a", nil)
 		require.NoError(t, err, "a fault hits once by default")
 	})
-	t.Run("a lost answer is of a call that was made", func(t *testing.T) {
+	t.Run("a call with a lost answer has its effect", func(t *testing.T) {
 		f, mem := fresh()
 		f.Inject(storagetest.Fault{Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous})
 		_, err := f.PutIfAbsent(ctx, "a", nil)
 		require.Equal(t, nstance.Ambiguous, err)
 		there(t, mem, true)
 	})
-	t.Run("a late write lands when told to", func(t *testing.T) {
+	t.Run("a late write lands on request", func(t *testing.T) {
 		f, mem := fresh()
 		f.Inject(storagetest.Fault{Mode: storagetest.Late})
 		_, err := f.PutIfAbsent(ctx, "a", nil)
@@ -51,7 +51,7 @@ func TestFaulty(t *testing.T) {
 		f.ApplyLate()
 		there(t, mem, true)
 	})
-	t.Run("the nth call of a kind under a prefix is hit", func(t *testing.T) {
+	t.Run("the nth call of a kind under a prefix fails", func(t *testing.T) {
 		f, _ := fresh()
 		f.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "b", Skip: 1, Err: nstance.Internal})
 		for i, c := range []struct {
@@ -66,7 +66,7 @@ func TestFaulty(t *testing.T) {
 		f.Reset()
 		require.Zero(t, f.Count(""))
 	})
-	t.Run("faults that never end are healed", func(t *testing.T) {
+	t.Run("endless faults can be cleared", func(t *testing.T) {
 		f, _ := fresh()
 		f.Inject(storagetest.Fault{Times: -1})
 		for range 5 {
@@ -77,7 +77,7 @@ func TestFaulty(t *testing.T) {
 		_, err := f.Get(ctx, "a")
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	t.Run("something else happens first", func(t *testing.T) {
+	t.Run("a function runs first", func(t *testing.T) {
 		f, mem := fresh()
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: func() { _, _ = mem.PutIfAbsent(ctx, "a", nil) }})
 		_, err := f.PutIfAbsent(ctx, "a", nil)

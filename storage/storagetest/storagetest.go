@@ -110,7 +110,7 @@ func race(t *testing.T, write func(data []byte) (storage.Version, error)) (winne
 	}
 	close(start)
 	wg.Wait()
-	require.EqualValues(t, 1, winners.Load(), "writers that were told that they won")
+	require.EqualValues(t, 1, winners.Load(), "writers that succeeded")
 	for _, err := range errs {
 		if err != nil {
 			require.ErrorIs(t, err, nstance.Conflict)

@@ -15,8 +15,7 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// A suite that cannot fail proves nothing, so each of these stores breaks one
-// promise, and the subtest of that promise must say so.
+// Each of these stores breaks one promise, and the subtest of that promise must fail.
 var broken = map[string]struct {
 	store   func() storage.Store
 	subtest string
@@ -33,8 +32,7 @@ var broken = map[string]struct {
 
 const brokenEnv = "STORAGETEST_BROKEN"
 
-// TestBrokenStore is the child's part of TestSuiteCatches; alone it has
-// nothing to do.
+// TestBrokenStore is run in child processes by TestSuiteCatches; alone it does nothing.
 func TestBrokenStore(t *testing.T) {
 	if b, ok := broken[os.Getenv(brokenEnv)]; ok {
 		storagetest.Run(t, func(*testing.T) storage.Store { return b.store() })
@@ -132,7 +130,7 @@ func (s *shared) Get(ctx context.Context, key string) (storage.Object, error) {
 	return obj, err
 }
 
-// A driver's test calls Run; the tests of those who use a store make it fail.
+// The test of a store calls Run; the tests of its users inject faults.
 func ExampleNewFaulty() {
 	ctx := context.Background()
 	store := storagetest.NewFaulty(storage.NewMemory())

@@ -20,13 +20,13 @@ type Mode int
 
 // The modes.
 const (
-	Refuse  Mode = iota // the service never sees it; the client gets Status and Body
-	Replace             // the service carries it out; the client gets Status and Body
-	Cut                 // the service never sees it; the connection ends
-	Lose                // the service carries it out; the connection ends
-	Hang                // the service carries it out; nothing is answered until the client gives up
-	Stale               // the first answer is kept, and given again to all requests that follow
-	Strip               // the service sees it without the headers in Headers
+	Refuse     Mode = iota // the service never sees it; the client gets Status and Body
+	Replace                // the service carries it out; the client gets Status and Body
+	Cut                    // the service never sees it; the connection ends
+	LoseAnswer             // the service carries it out; the connection ends
+	Hang                   // the service carries it out; nothing is answered until the client gives up
+	Stale                  // the first answer is kept, and given again to all requests that follow
+	Strip                  // the service sees it without the headers in Headers
 )
 
 // A Fault spoils requests.
@@ -146,7 +146,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.answer(w)
 	case Cut:
 		panic(http.ErrAbortHandler) // closes the connection
-	case Lose:
+	case LoseAnswer:
 		p.ask(r, body)
 		panic(http.ErrAbortHandler)
 	case Hang:

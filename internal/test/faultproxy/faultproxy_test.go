@@ -63,7 +63,7 @@ func TestModes(t *testing.T) {
 		{"refuse", faultproxy.Fault{Mode: faultproxy.Refuse, Status: 409, Body: "busy"}, "409 busy", 0},
 		{"replace", faultproxy.Fault{Mode: faultproxy.Replace, Status: 412, Body: "no"}, "412 no", 1},
 		{"cut", faultproxy.Fault{Mode: faultproxy.Cut}, "", 0},
-		{"lose", faultproxy.Fault{Mode: faultproxy.Lose}, "", 1},
+		{"lose", faultproxy.Fault{Mode: faultproxy.LoseAnswer}, "", 1},
 		{"hang", faultproxy.Fault{Mode: faultproxy.Hang}, "", 1},
 		{"stale", faultproxy.Fault{Mode: faultproxy.Stale}, "200 1 hellotag", 1},
 		{"strip", faultproxy.Fault{Mode: faultproxy.Strip, Headers: []string{"If-Match"}}, "200 1 hello", 1},
@@ -127,7 +127,7 @@ func ExampleProxy() {
 	front := httptest.NewServer(proxy)
 	defer front.Close()
 
-	proxy.Inject(faultproxy.Fault{Mode: faultproxy.Lose})
+	proxy.Inject(faultproxy.Fault{Mode: faultproxy.LoseAnswer})
 	_, err = http.Post(front.URL, "text/plain", strings.NewReader("a write"))
 	fmt.Println("an answer:", err == nil)
 	fmt.Println("landed:", back.n.Load())
