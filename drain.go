@@ -79,7 +79,7 @@ type DrainEvent struct {
 	Seq   Seq
 	Type  DrainEventType
 	Drain Drain
-	Ack   *Ack // for DrainAcknowledged
+	Ack   *Ack // for DrainAcknowledged, and in a snapshot of an acknowledged drain
 }
 
 // A DrainEventType says what a DrainEvent reports.

@@ -32,32 +32,21 @@ type Options struct {
 	// behind, and how many ended drains are remembered so that a late Start
 	// cannot restart one. Zero means 4096.
 	Backlog int
-
-	// OnAck is called once for each acknowledgement that counts, and again with
-	// the last one when its drain is started again, so that a caller that lost
-	// it receives it. It is called without a lock held and may call the
-	// Coordinator; it must not block.
-	OnAck func(nstance.Ack)
-
-	// OnExecutors is called when the first executor of a tenant (empty: of every
-	// tenant) is added, and when the last is removed. It is called without a lock
-	// held and may call the Coordinator; it must not block.
-	OnExecutors func(nstance.TenantID)
 }
 
 // A Coordinator is an nstance.DrainCoordinator in memory. Its methods do no
 // I/O, never block on a watcher, and are safe for concurrent use. Create it
 // with New.
 type Coordinator struct {
-	log         *slog.Logger
-	onAck       func(nstance.Ack)
-	onExecutors func(nstance.TenantID)
-	feed        *feed.Feed[nstance.DrainEvent]
+	log  *slog.Logger
+	feed *feed.Feed[nstance.DrainEvent]
 
 	mu        sync.Mutex // also orders the feed against drains
 	drains    map[nstance.InstanceID]*entry
 	retired   retired
 	executors map[nstance.TenantID]int // connected operators by tenant; empty: every tenant's
+	observers map[int]func(nstance.TenantID)
+	observed  int // number of the latest observer
 }
 
 // An entry is one drain under way. Its values are replaced, never changed in
@@ -78,23 +67,16 @@ func New(opts *Options) *Coordinator {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.OnAck == nil {
-		o.OnAck = func(nstance.Ack) {}
-	}
-	if o.OnExecutors == nil {
-		o.OnExecutors = func(nstance.TenantID) {}
-	}
 	if o.Backlog <= 0 {
 		o.Backlog = feed.DefaultBacklog
 	}
 	return &Coordinator{
-		log:         o.Log,
-		onAck:       o.OnAck,
-		onExecutors: o.OnExecutors,
-		feed:        feed.New[nstance.DrainEvent](o.Backlog),
-		drains:      map[nstance.InstanceID]*entry{},
-		retired:     retired{limit: o.Backlog, upTo: map[nstance.InstanceID]uint64{}},
-		executors:   map[nstance.TenantID]int{},
+		log:       o.Log,
+		feed:      feed.New[nstance.DrainEvent](o.Backlog),
+		drains:    map[nstance.InstanceID]*entry{},
+		retired:   retired{limit: o.Backlog, upTo: map[nstance.InstanceID]uint64{}},
+		executors: map[nstance.TenantID]int{},
+		observers: map[int]func(nstance.TenantID){},
 	}
 }
 
@@ -110,26 +92,23 @@ func (c *Coordinator) Start(_ context.Context, d nstance.Drain) error {
 	if err != nil {
 		return err
 	}
-	published, lastAck, err := c.start(d)
+	published, err := c.start(d)
 	c.logEvent(published)
-	if lastAck != nil {
-		c.onAck(*lastAck)
-	}
 	return err
 }
 
-func (c *Coordinator) start(d nstance.Drain) (published *nstance.DrainEvent, lastAck *nstance.Ack, err error) {
+func (c *Coordinator) start(d nstance.Drain) (published *nstance.DrainEvent, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.drains[d.Instance]
 	switch {
 	case d.Generation <= c.retired.upTo[d.Instance]:
-		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s has ended", d.Generation, d.Instance)
+		return nil, nstance.Errorf(nstance.Conflict, "drain %d of %s has ended", d.Generation, d.Instance)
 	case e != nil && d.Generation < e.drain.Generation:
-		return nil, nil, nstance.Errorf(nstance.Conflict, "drain %d of %s was replaced by drain %d", d.Generation, d.Instance, e.drain.Generation)
+		return nil, nstance.Errorf(nstance.Conflict, "drain %d of %s was replaced by drain %d", d.Generation, d.Instance, e.drain.Generation)
 	case e == nil || d.Generation > e.drain.Generation:
 		c.drains[d.Instance] = &entry{drain: d}
-		return c.publish(nstance.DrainRequested, d, nil), nil, nil
+		return c.publish(nstance.DrainRequested, d, nil), nil
 	}
 	if e.lastAck != nil && final(*e.lastAck) {
 		d.Executor = e.drain.Executor // it is done: no other executor takes over
@@ -138,7 +117,7 @@ func (c *Coordinator) start(d nstance.Drain) (published *nstance.DrainEvent, las
 		e.drain = next
 		published = c.publish(change, next, nil)
 	}
-	return published, e.lastAck, nil
+	return published, nil
 }
 
 // validate returns a copy of d that shares nothing with the caller, or an Invalid
@@ -192,9 +171,6 @@ func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {
 	a.Message = clip.Text(a.Message, maxMessage)
 	published, err := c.acknowledge(a)
 	c.logEvent(published)
-	if published != nil {
-		c.onAck(a)
-	}
 	return err
 }
 

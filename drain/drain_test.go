@@ -39,25 +39,26 @@ func anAck(generation uint64) nstance.Ack {
 	return nstance.Ack{Instance: instance, Generation: generation, By: nstance.ExecutorOperator, Outcome: nstance.OutcomeDrained}
 }
 
-// recorder collects what OnAck is told.
-type recorder struct {
-	mu   sync.Mutex
-	acks []nstance.Ack
-}
-
-func (r *recorder) note(a nstance.Ack) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.acks = append(r.acks, a)
-}
-
-// started returns a Coordinator in which one drain is under way.
-func started(t *testing.T, d nstance.Drain) (*drain.Coordinator, *recorder) {
+// started returns a Coordinator in which one drain is under way, and the number of the
+// event that says so.
+func started(t *testing.T, d nstance.Drain) (c *drain.Coordinator, at nstance.Seq) {
 	t.Helper()
-	var r recorder
-	c := drain.New(&drain.Options{OnAck: r.note})
+	c = drain.New(nil)
 	require.NoError(t, c.Start(t.Context(), d))
-	return c, &r
+	return c, now(t, c)
+}
+
+// accepted returns the acknowledgements that were published after an event.
+func accepted(t *testing.T, c *drain.Coordinator, after nstance.Seq) (acks []nstance.Ack) {
+	t.Helper()
+	if n := int(now(t, c) - after); n > 0 {
+		for _, e := range told(t, c, after, n) {
+			if e.Ack != nil {
+				acks = append(acks, *e.Ack)
+			}
+		}
+	}
+	return acks
 }
 
 // told returns the next n events after the given one.
@@ -135,28 +136,28 @@ func TestStart(t *testing.T) {
 		require.Equal(t, other.Causes, c.Active()[0].Causes)
 	})
 	t.Run("goes to another executor, which is the only one that acknowledges from then on", func(t *testing.T) {
-		c, r := started(t, aDrain(1))
+		c, from := started(t, aDrain(1))
 		at := now(t, c)
 		other := aDrain(1)
 		other.Executor = nstance.ExecutorAgent
 		require.NoError(t, c.Start(t.Context(), other))
 		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainReassigned, Drain: other}}, told(t, c, at, 1))
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Denied)
-		require.Empty(t, r.acks)
+		require.Empty(t, accepted(t, c, from))
 		ack := anAck(1)
 		ack.By = nstance.ExecutorAgent
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
-		require.Equal(t, []nstance.Ack{ack}, r.acks)
+		require.Equal(t, []nstance.Ack{ack}, accepted(t, c, from))
 	})
 	t.Run("stays with the executor that has carried it out", func(t *testing.T) {
-		c, r := started(t, aDrain(1))
+		c, from := started(t, aDrain(1))
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
 		other := aDrain(1)
 		other.Executor = nstance.ExecutorAgent
 		at := now(t, c)
 		require.NoError(t, c.Start(t.Context(), other))
 		require.Equal(t, at, now(t, c))
-		require.Equal(t, []nstance.Ack{anAck(1), anAck(1)}, r.acks)
+		require.Equal(t, []nstance.Ack{anAck(1)}, accepted(t, c, from))
 	})
 	t.Run("a newer generation replaces an older one, with its own deadline", func(t *testing.T) {
 		c, _ := started(t, aDrain(1))
@@ -223,13 +224,13 @@ func TestStartRefuses(t *testing.T) {
 }
 
 func TestAcknowledge(t *testing.T) {
-	t.Run("tells watchers and OnAck", func(t *testing.T) {
-		c, r := started(t, aDrain(1))
+	t.Run("is published", func(t *testing.T) {
+		c, from := started(t, aDrain(1))
 		at := now(t, c)
 		ack := anAck(1)
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
 		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainAcknowledged, Drain: aDrain(1), Ack: &ack}}, told(t, c, at, 1))
-		require.Equal(t, []nstance.Ack{ack}, r.acks)
+		require.Equal(t, []nstance.Ack{ack}, accepted(t, c, from))
 	})
 	t.Run("leaves the drain standing until it ends", func(t *testing.T) {
 		c, _ := started(t, aDrain(1))
@@ -243,41 +244,32 @@ func TestAcknowledge(t *testing.T) {
 			func(c *drain.Coordinator) error { return c.Cancel(t.Context(), instance, 1) },
 			func(c *drain.Coordinator) error { return c.End(t.Context(), instance) },
 		} {
-			c, r := started(t, aDrain(1))
+			c, from := started(t, aDrain(1))
 			require.NoError(t, over(c))
 			require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.NotFound)
-			require.Empty(t, r.acks)
+			require.Empty(t, accepted(t, c, from))
 		}
 	})
 	t.Run("conflict for another generation", func(t *testing.T) {
-		c, r := started(t, aDrain(2))
+		c, from := started(t, aDrain(2))
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Conflict)
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(3)), nstance.Conflict)
-		require.Empty(t, r.acks)
+		require.Empty(t, accepted(t, c, from))
 	})
 	t.Run("invalid for an unknown outcome", func(t *testing.T) {
-		c, r := started(t, aDrain(1))
+		c, from := started(t, aDrain(1))
 		ack := anAck(1)
 		ack.Outcome = "splendid"
 		require.ErrorIs(t, c.Acknowledge(t.Context(), ack), nstance.Invalid)
-		require.Empty(t, r.acks)
+		require.Empty(t, accepted(t, c, from))
 	})
 	t.Run("cuts a long message between characters", func(t *testing.T) {
-		c, r := started(t, aDrain(1))
+		c, from := started(t, aDrain(1))
 		ack := anAck(1)
 		ack.Message = "x" + strings.Repeat("é", 200) + "\xff"
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
-		require.Equal(t, 255, len(r.acks[0].Message))
-		require.True(t, utf8.ValidString(r.acks[0].Message))
-	})
-	t.Run("OnAck runs outside the lock", func(t *testing.T) {
-		var c *drain.Coordinator
-		c = drain.New(&drain.Options{OnAck: func(a nstance.Ack) {
-			require.NoError(t, c.End(t.Context(), a.Instance))
-		}})
-		require.NoError(t, c.Start(t.Context(), aDrain(1)))
-		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
-		require.Empty(t, c.Active())
+		require.Equal(t, 255, len(accepted(t, c, from)[0].Message))
+		require.True(t, utf8.ValidString(accepted(t, c, from)[0].Message))
 	})
 }
 
@@ -288,15 +280,15 @@ func TestOnlyTheExecutorAcknowledges(t *testing.T) {
 			t.Run(fmt.Sprintf("%q for a drain of %q", by, executor), func(t *testing.T) {
 				d, ack := aDrain(1), anAck(1)
 				d.Executor, ack.By = executor, by
-				c, r := started(t, d)
+				c, from := started(t, d)
 				err := c.Acknowledge(t.Context(), ack)
 				if by == executor && by != nstance.ExecutorNone && by != "" {
 					require.NoError(t, err)
-					require.Len(t, r.acks, 1)
+					require.Len(t, accepted(t, c, from), 1)
 					return
 				}
 				require.ErrorIs(t, err, nstance.Denied)
-				require.Empty(t, r.acks)
+				require.Empty(t, accepted(t, c, from))
 			})
 		}
 	}
@@ -317,26 +309,27 @@ func TestValidAcknowledgements(t *testing.T) {
 		"nothing counts after the executor gave up": {[]nstance.Ack{giveUp, drained, failed}, []nstance.Ack{giveUp}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			co, r := started(t, aDrain(1))
+			co, from := started(t, aDrain(1))
 			at := now(t, co)
 			for _, a := range c.said {
 				require.NoError(t, co.Acknowledge(t.Context(), a))
 			}
-			require.Equal(t, c.counted, r.acks)
+			require.Equal(t, c.counted, accepted(t, co, from))
 			require.Equal(t, at+nstance.Seq(len(c.counted)), now(t, co))
 		})
 	}
 }
 
-func TestStartingAgainHandsOverTheStandingAck(t *testing.T) {
-	c, r := started(t, aDrain(1))
-	require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+func TestSnapshotCarriesTheLastAck(t *testing.T) {
+	c, _ := started(t, aDrain(1))
+	require.Nil(t, told(t, c, 0, 1)[0].Ack)
+	ack := anAck(1)
+	require.NoError(t, c.Acknowledge(t.Context(), ack))
 	require.NoError(t, c.Start(t.Context(), aDrain(1)))
-	require.Equal(t, []nstance.Ack{anAck(1), anAck(1)}, r.acks)
+	require.Equal(t, []nstance.DrainEvent{{Type: nstance.DrainSnapshot, Drain: aDrain(1), Ack: &ack}}, told(t, c, 0, 1))
 
 	require.NoError(t, c.Start(t.Context(), aDrain(2)))
-	require.NoError(t, c.Start(t.Context(), aDrain(2)))
-	require.Len(t, r.acks, 2, "an acknowledgement does not outlive its generation")
+	require.Nil(t, told(t, c, 0, 1)[0].Ack, "an acknowledgement does not outlive its generation")
 }
 
 func TestCancel(t *testing.T) {
@@ -406,7 +399,8 @@ func TestEndedDrainsAreForgottenEventually(t *testing.T) {
 
 func TestExecutorsAreCounted(t *testing.T) {
 	var changes []nstance.TenantID
-	c := drain.New(&drain.Options{OnExecutors: func(tenant nstance.TenantID) { changes = append(changes, tenant) }})
+	c := drain.New(nil)
+	stop := c.NotifyExecutors(func(tenant nstance.TenantID) { changes = append(changes, tenant) })
 	require.False(t, c.HasExecutor("default"))
 	removeFirst, removeSecond := c.AddExecutor("default"), c.AddExecutor("default")
 	removeFirst()
@@ -423,6 +417,9 @@ func TestExecutorsAreCounted(t *testing.T) {
 	remove()
 	require.False(t, c.HasExecutor("other"))
 	require.Equal(t, []nstance.TenantID{"default", "default", "", ""}, changes)
+	stop()
+	c.AddExecutor("other")
+	require.Len(t, changes, 4)
 }
 
 func TestWatchingIsNotDraining(t *testing.T) {
@@ -450,8 +447,7 @@ func TestLogNamesInstanceAndOutcome(t *testing.T) {
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
-		var r recorder
-		c := drain.New(&drain.Options{OnAck: r.note})
+		c := drain.New(nil)
 		var operator, starters sync.WaitGroup
 		operator.Go(func() { acknowledge(t, c, n) })
 		for i := range n {
@@ -465,8 +461,10 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		starters.Wait()
 		operator.Wait()
-		require.Len(t, r.acks, n)
 		require.Len(t, c.Active(), n)
+		for _, e := range told(t, c, 0, n) {
+			require.NotNil(t, e.Ack, e.Drain.Instance)
+		}
 	})
 }
 

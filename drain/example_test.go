@@ -13,9 +13,7 @@ import (
 // machine and acknowledges.
 func Example() {
 	ctx := context.Background()
-	c := drain.New(&drain.Options{OnAck: func(a nstance.Ack) {
-		fmt.Println("may be deleted:", a.Instance)
-	}})
+	c := drain.New(nil)
 	err := c.Start(ctx, nstance.Drain{
 		Instance:   "web06dx9xy919t3v9kzd2xdsyzb3g",
 		Generation: 1,
@@ -45,12 +43,13 @@ func Example() {
 				fmt.Println(err)
 			}
 		case nstance.DrainAcknowledged:
+			fmt.Println("may be deleted:", e.Ack.Instance)
 			return
 		}
 	}
 	// Output:
 	// snapshot
-	// may be deleted: web06dx9xy919t3v9kzd2xdsyzb3g
 	// synced
 	// acknowledged
+	// may be deleted: web06dx9xy919t3v9kzd2xdsyzb3g
 }

@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +16,8 @@ import (
 // DrainSnapshot each, earliest deadline first, then DrainSynced, then events in
 // order. With the number of an event that is still remembered it resumes after
 // that event instead. Snapshots carry no number: a watcher that ends within the
-// snapshot starts again. Acknowledged drains are in the snapshot until they end;
-// acknowledging one again is harmless.
+// snapshot starts again. Acknowledged drains are in the snapshot until they end, with
+// the last acknowledgement; acknowledging one again is harmless.
 func (c *Coordinator) Watch(ctx context.Context, tenant nstance.TenantID, after nstance.Seq) iter.Seq2[nstance.DrainEvent, error] {
 	view := feed.View[nstance.DrainEvent]{Snapshot: c.snapshot}
 	if tenant != "" {
@@ -51,7 +52,7 @@ func (c *Coordinator) snapshot() (iter.Seq[nstance.DrainEvent], nstance.Seq) {
 	defer c.mu.Unlock()
 	var all []nstance.DrainEvent
 	for _, d := range c.active() {
-		all = append(all, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: d})
+		all = append(all, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: d, Ack: c.drains[d.Instance].lastAck})
 	}
 	return slices.Values(all), c.feed.Last()
 }
@@ -108,9 +109,28 @@ func (c *Coordinator) countExecutors(tenant nstance.TenantID, by int) {
 	if c.executors[tenant] = before + by; before+by == 0 {
 		delete(c.executors, tenant)
 	}
+	observers := slices.Collect(maps.Values(c.observers))
 	c.mu.Unlock()
 	if before == 0 || before+by == 0 {
-		c.onExecutors(tenant)
+		for _, observe := range observers {
+			observe(tenant)
+		}
+	}
+}
+
+// NotifyExecutors calls f when the first executor of a tenant (empty: of every tenant)
+// is added, and when the last is removed, until stop is called. f is called without a
+// lock held and may call the Coordinator; it must not block.
+func (c *Coordinator) NotifyExecutors(f func(nstance.TenantID)) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.observed++
+	number := c.observed
+	c.observers[number] = f
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.observers, number)
 	}
 }
 

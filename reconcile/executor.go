@@ -1,9 +1,11 @@
 package reconcile
 
 import (
+	"context"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // executorGrace is how long a drain waits for its operator once that has gone:
@@ -14,6 +16,35 @@ const executorGrace = 10 * time.Second
 // tenant. A drain coordinator may be one; without it no operator does.
 type executorRegistry interface {
 	HasExecutor(tenant nstance.TenantID) bool
+}
+
+// An executorNotifier tells when executors come and go.
+type executorNotifier interface {
+	NotifyExecutors(f func(nstance.TenantID)) (stop func())
+}
+
+// rewatchPause is the pause before a watch of drains that has ended begins again.
+const rewatchPause = 100 * time.Millisecond
+
+// followDrains takes what the drain coordinator publishes until ctx ends.
+func (r *Reconciler) followDrains(ctx context.Context) {
+	if notifier, ok := r.opts.Drains.(executorNotifier); ok {
+		stop := notifier.NotifyExecutors(func(tenant nstance.TenantID) { r.Observe(nstance.ExecutorsChanged{Tenant: tenant}) })
+		defer stop()
+	}
+	var last nstance.Seq
+	for ctx.Err() == nil {
+		for e, err := range r.opts.Drains.Watch(ctx, "", last) {
+			if err != nil {
+				break
+			}
+			last = max(last, e.Seq)
+			if e.Ack != nil {
+				r.Observe(nstance.Drained{Ack: *e.Ack})
+			}
+		}
+		sleep.For(ctx, rewatchPause)
+	}
 }
 
 // operatorDrains reports whether an operator would carry out m's drain.

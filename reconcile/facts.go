@@ -265,7 +265,7 @@ func (r *Reconciler) sendSettledAcks(m *member) {
 }
 
 func (r *Reconciler) handleDrained(m *member, a nstance.Ack) {
-	if m.drain == nil || m.drain.Generation != a.Generation || m.state != nstance.Draining {
+	if m.drain == nil || m.drain.Generation != a.Generation || m.state != nstance.Draining || m.drainEnded {
 		return
 	}
 	e := nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: string(a.Outcome), Drain: m.drain}

@@ -170,6 +170,23 @@ func (r *Reconciler) instanceView(m *member) InstanceView {
 	return v
 }
 
+// Joined makes durable that an instance has registered, and has it counted. It is for
+// programs without a Registrar, which does the same. Repeating it changes nothing.
+// Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated.
+func (r *Reconciler) Joined(ctx context.Context, id nstance.InstanceID) error {
+	_, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
+		if rec.RegisteredAt.IsZero() {
+			rec.RegisteredAt = r.opts.Now().UTC()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.Observe(nstance.Registered{ID: id})
+	return nil
+}
+
 // Loaded reports whether the shard's records have been read. Until then unknown
 // instances and groups may exist.
 func (r *Reconciler) Loaded() bool {

@@ -54,10 +54,10 @@ type Options struct {
 	Check     func() error           // says whether the term still stands; asked before every mutation; nil: always
 	Bootstrap Bootstrap              // nil: user data and arguments as the definition has them
 
-	// Drains announces drains and takes acknowledgements. What makes one routes
-	// its accepted acknowledgements to Observe as Drained facts, and what its
-	// OnExecutors says as ExecutorsChanged. A coordinator without the method
-	// HasExecutor has no operator that drains. Nil: deadlines decide.
+	// Drains announces drains. Run takes acknowledgements from its Watch, and has
+	// the drains of executors that come and go reassigned where it has the methods
+	// HasExecutor and NotifyExecutors of drain.Coordinator; without them no operator
+	// drains. Nil: a coordinator of its own, deadlines decide.
 	Drains nstance.DrainCoordinator
 
 	// Changed is called for each group whose view has changed, and of each that is
@@ -277,6 +277,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.admit(ctx) })
 	wg.Go(func() { r.definitions.run(ctx, r) })
 	wg.Go(func() { r.questions.run(ctx) })
+	wg.Go(func() { r.followDrains(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })

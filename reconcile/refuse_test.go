@@ -87,12 +87,8 @@ func TestRegistrationWithoutRecord(t *testing.T) {
 		require.Len(t, needs, 1)
 		require.Equal(t, id, needs[0].ID)
 		require.Contains(t, needs[0].Remedy, "RegisteredAt")
-		_, err := w.r.Records().Update(t.Context(), id, func(rec *storage.Instance) error {
-			rec.RegisteredAt = time.Now()
-			return nil
-		})
-		require.NoError(t, err)
-		w.r.Observe(nstance.Registered{ID: id})
+		require.NoError(t, w.r.Joined(t.Context(), id))
+		require.NoError(t, w.r.Joined(t.Context(), id), "once more")
 		require.Empty(t, w.attentionFor(reconcile.AttentionUnrecorded))
 		require.Equal(t, 1, w.count(nstance.EventRegistered, id))
 	})

@@ -119,11 +119,7 @@ func (w *world) startLeader(groups ...nstance.Group) {
 	if w.wrap != nil {
 		w.wrap(o)
 	}
-	var r *reconcile.Reconciler
-	drains := drain.New(&drain.Options{
-		OnAck:       func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) },
-		OnExecutors: func(tenant nstance.TenantID) { r.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
-	})
+	drains := drain.New(nil)
 	opts := &reconcile.Options{
 		Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1"}, Epoch: w.epoch, Groups: groups, Drains: drains,
 		Journal: func(e nstance.Event) { w.ifAlive(o, func() { w.events = append(w.events, e) }) },

@@ -64,10 +64,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.conf = s.config.InForce()
-	t.drains = drain.New(&drain.Options{
-		Log: s.log, OnAck: func(a nstance.Ack) { t.reconciler.Observe(nstance.Drained{Ack: a}) },
-		OnExecutors: func(tenant nstance.TenantID) { t.reconciler.Observe(nstance.ExecutorsChanged{Tenant: tenant}) },
-	})
+	t.drains = drain.New(&drain.Options{Log: s.log})
 	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
 	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: owner,

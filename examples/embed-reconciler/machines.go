@@ -9,7 +9,6 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // machines stands for what the program knows of its machines by itself. Here it
@@ -42,14 +41,9 @@ func (m *machines) wait() { m.wg.Wait() }
 // before it is deleted, and then, again and again, that it is well. One that is
 // not heard of for three intervals would be replaced.
 func (m *machines) vouch(ctx context.Context, id nstance.InstanceID) {
-	_, err := m.fleet.Records().Update(ctx, id, func(rec *storage.Instance) error {
-		rec.RegisteredAt = time.Now().UTC()
-		return nil
-	})
-	if err != nil {
+	if err := m.fleet.Joined(ctx, id); err != nil {
 		return // not registered in time, it will be replaced
 	}
-	m.fleet.Observe(nstance.Registered{ID: id})
 	for tick := time.Tick(20 * time.Second); ctx.Err() == nil; {
 		m.fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now()}})
 		select {

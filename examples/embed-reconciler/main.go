@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer) error {
 	defer m.wait()
 	defer cloud.Close()
 
-	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { m.fleet.Observe(nstance.Drained{Ack: a}) }})
+	drains := drain.New(nil)
 	fleet, err := reconcile.New(cloud, storage.NewMemory(), &reconcile.Options{
 		Owner:  nstance.Owner{Installation: "example", Cluster: "demo", Shard: "a"},
 		Groups: []nstance.Group{web}, Drains: drains, Journal: s.journal,

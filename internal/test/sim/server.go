@@ -109,8 +109,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	work, stop := context.WithCancel(term.Context())
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	var r *reconcile.Reconciler
-	drains := drain.New(&drain.Options{OnAck: func(a nstance.Ack) { r.Observe(nstance.Drained{Ack: a}) }})
+	drains := drain.New(nil)
 	r, err := reconcile.New(linkedProvider{p.w.cloud, p, p.link, p.w.check}, store, &reconcile.Options{
 		Owner: owner, Groups: p.w.desired(false).Groups, Balancers: balancers, Changed: p.w.dropRemoved(term), Epoch: term.Epoch(), Check: p.w.check.term(term), Drains: drains,
 		Journal: p.w.check.event, HealthInterval: reportInterval, ConsistencyWindow: 20 * time.Second,
