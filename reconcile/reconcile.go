@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/admission"
 	"github.com/nstance-go/nstance/reconcile/balance"
@@ -70,7 +71,8 @@ type Options struct {
 	// as Changed is.
 	Deleting, Deleted func(nstance.InstanceID)
 
-	// Journal receives every decision, in order. It must not block.
+	// Journal receives every decision, in order and numbered, under the reconciler's
+	// lock: it must not block, nor call back. Events has neither restriction.
 	Journal func(nstance.Event)
 
 	MaxUnhealthy      nstance.Count // more than that part of the shard silent at once, and than two members, is no reason to replace any; 20%
@@ -117,6 +119,7 @@ type Reconciler struct {
 	known       chan struct{} // closed once members are known
 
 	balance *balance.Keeper
+	events  *feed.Feed[nstance.Event]
 
 	mu                sync.Mutex
 	loaded            bool  // members are known; nothing is planned before
@@ -168,7 +171,11 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		ledger: newLedger(), absentGroups: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		addressWake: make(chan struct{}, 1), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
-		changed: make(chan struct{}), tuned: make(chan struct{}), clock: newClock(&o, store),
+		events: feed.New[nstance.Event](eventBacklog), changed: make(chan struct{}), tuned: make(chan struct{}), clock: newClock(&o, store),
+	}
+	r.opts.Journal = func(e nstance.Event) {
+		e.Seq = r.events.Publish(e)
+		o.Journal(e)
 	}
 	r.orphans = orphans.New(r.orphanRule())
 	r.questions = newAsker(r)

@@ -37,7 +37,7 @@ func (c *clocks) Date() (storage.Reading, bool) {
 // look lets time pass, looking every second, and returns why the clock is distrusted.
 func look(c *wallclock.Clock, d time.Duration) string {
 	for range d / time.Second {
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		c.Look()
 	}
 	return c.Distrust()

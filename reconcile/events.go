@@ -1,0 +1,34 @@
+package reconcile
+
+import (
+	"context"
+	"iter"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
+)
+
+// eventBacklog is how many events a consumer of Events may be behind.
+const eventBacklog = 1024
+
+// Events yields the events that happen after this call, in order, until ctx ends. The
+// loop may take its time and call anything; several loops may run at once. One that
+// falls more than 1,024 events behind misses some: Event.Seq, which otherwise grows by
+// one, shows the gap.
+func (r *Reconciler) Events(ctx context.Context) iter.Seq[nstance.Event] {
+	at := r.events.Last()
+	return func(yield func(nstance.Event) bool) {
+		for ctx.Err() == nil {
+			for item, err := range r.events.Subscribe(ctx, at, feed.View[nstance.Event]{}) {
+				if err != nil {
+					break
+				}
+				at = item.Seq
+				e := item.Value
+				if e.Seq = item.Seq; item.Kind == feed.Event && !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
